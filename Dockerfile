@@ -1,0 +1,43 @@
+# The two images of Understudy.
+#
+#   docker build --target operator -t understudy-operator .
+#   docker build --target sidecar  -t understudy-sidecar .
+#
+# BASE needs python3 (3.11 or newer) with venv, and CA certificates.
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS operator-build
+COPY requirements/operator.lock /build/requirements.lock
+RUN python3 -m venv /opt/understudy \
+ && /opt/understudy/bin/python -m pip install --no-cache-dir --require-hashes -r /build/requirements.lock \
+ && /opt/understudy/bin/python -m pip uninstall -q -y pip setuptools
+COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
+COPY operator/understudy_operator /opt/understudy/app/understudy_operator
+RUN /opt/understudy/bin/python -m compileall -q /opt/understudy/app
+
+FROM ${BASE} AS operator
+COPY --from=operator-build /opt/understudy /opt/understudy
+ENV PYTHONPATH=/opt/understudy/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+ENTRYPOINT ["/opt/understudy/bin/python", "-m", "understudy_operator"]
+
+FROM ${BASE} AS sidecar-build
+COPY requirements/sidecar.lock /build/requirements.lock
+RUN python3 -m venv /opt/understudy \
+ && /opt/understudy/bin/python -m pip install --no-cache-dir --require-hashes -r /build/requirements.lock \
+ && /opt/understudy/bin/python -m pip uninstall -q -y pip setuptools
+COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
+COPY sidecar/understudy_sidecar /opt/understudy/app/understudy_sidecar
+COPY sidecar/understudy_protocol /build/sidecar/understudy_protocol
+COPY sidecar/understudy_launcher /build/sidecar/understudy_launcher
+COPY sidecar/understudy_torch /build/sidecar/understudy_torch
+# What the sidecar puts into the trainer container: the launcher, its stub, and what workers may import.
+RUN cd /build/sidecar \
+ && /opt/understudy/bin/python -m understudy_launcher.package /opt/understudy/share \
+ && /opt/understudy/bin/python -m compileall -q /opt/understudy/app
+
+FROM ${BASE} AS sidecar
+COPY --from=sidecar-build /opt/understudy /opt/understudy
+ENV PYTHONPATH=/opt/understudy/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+ENTRYPOINT ["/opt/understudy/bin/python", "-m", "understudy_sidecar"]

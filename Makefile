@@ -1,0 +1,66 @@
+# `make help` lists the commands. Everything slow is kept in one folder outside the tree: $UNDERSTUDY_CACHE.
+PY := scripts/py
+E2E_LOGS := build/e2e-logs
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit simulation integration e2e cluster-up cluster-down cluster-status logs images crds lock format clean
+
+help:  ## list the commands
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
+	$(PY) -m tests.e2e.demo
+
+test: check simulation integration e2e  ## all tests, the e2e ones on the real local cluster included
+
+check:  ## ruff, types, import layers, unit tests, CRD and chart drift: under a minute
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -c "from importlinter.cli import lint_imports_command as main; main()"
+	$(PY) crds/generator/generate.py --check
+	$(PY) -m pytest -q tests/unit
+
+unit:  ## unit tests: pure, seconds
+	$(PY) -m pytest -q tests/unit
+
+simulation:  ## coordinator, members and launchers in simulated time under seeded faults
+	$(PY) -m pytest -q tests/simulation
+
+integration:  ## CRD and operator against a real API server
+	$(PY) -m tests.cluster binaries
+	$(PY) -m pytest -q tests/integration
+
+e2e:  ## real pods, real torch, real faults on the local cluster
+	$(PY) -m tests.e2e.prepare
+	$(PY) -m pytest -q -x tests/e2e --logs $(E2E_LOGS)
+
+cluster-up:  ## start the local cluster (4 nodes), or heal it
+	$(PY) -m tests.cluster up
+
+cluster-down:  ## stop the local cluster; nothing of it stays behind
+	$(PY) -m tests.cluster down
+
+cluster-status:  ## what of the local cluster runs
+	$(PY) -m tests.cluster status
+
+logs:  ## the logs of every pod and component, into build/logs
+	$(PY) -m tests.cluster logs build/logs
+
+images:  ## build the operator's and the sidecar's image, and load them into the local cluster
+	$(PY) -m tests.cluster images
+
+crds:  ## generate crds/ from crds/generator/v1alpha1/types.go
+	$(PY) crds/generator/generate.py
+
+lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
+	for name in operator sidecar dev; do \
+	  $(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
+	done
+
+format:  ## format the code, and mend what ruff can mend
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean:  ## remove what was built in the tree; the cache stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,475 @@
+// Package v1alpha1 describes the TrainingJob as Go types, because controller-gen
+// reads Go: crds/trainingjobs.yaml is generated from this file (see generate.py).
+//
+// Rules of this file:
+//   - Only what this version does is here. An unknown field is refused.
+//   - A comment on a type or field is what `kubectl explain` shows.
+//   - A limit that a user can meet is a CEL rule whose message names the field
+//     and the mend. It stands where the error should point to.
+//   - A list or string that a CEL rule walks through has a maximum, or the API
+//     server refuses the rule for its cost.
+//
+// +groupName=understudy.dev
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A training job that keeps running through faults: a warm spare takes the
+// ranks of a lost pod, and the workers of all other pods restart in place.
+//
+// Pods are named <job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>: of
+// 63 characters, 19 are kept for what follows the two names (indexes of up to
+// five digits each).
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=trainingjobs,singular=trainingjob,shortName=tj,categories=all
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="What the job is doing"
+// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the job needs"
+// +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
+// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0"
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,description="Restarts of the workers: recoveries of all strategies"
+// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,priority=1,description="The newest training step"
+// +kubebuilder:printcolumn:name="Coordinator",type=string,JSONPath=`.status.coordinator.podName`,priority=1,description="The pod whose sidecar is the coordinator"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",fieldPath=".metadata.name",message="metadata.name must be a DNS label, because Services and hostnames are named after it: use lower-case letters, digits and '-', start with a letter, and leave out dots"
+// +kubebuilder:validation:XValidation:rule="self.spec.replicatedJobs.all(j, size(self.metadata.name) + size(j.name) <= 44)",fieldPath=".metadata.name",message="metadata.name is too long: pods are named <job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>, in at most 63; shorten metadata.name or replicatedJobs[].name to at most 44 characters together"
+type TrainingJob struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// What to run, and how to recover it.
+	Spec TrainingJobSpec `json:"spec"`
+
+	// What the operator last saw. Written by the operator only.
+	// +optional
+	Status TrainingJobStatus `json:"status,omitempty"`
+}
+
+// What to run, and how to recover it.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.launcher)",fieldPath=".launcher",message="add launcher: {nprocPerNode: <workers per pod>}: the launcher starts the workers and restarts them after a fault; this version runs no job without it"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.container) || self.replicatedJobs.all(j, j.template.spec.template.spec.containers.exists(c, c.name == self.launcher.container))",fieldPath=".launcher.container",message="launcher.container must name a container of replicatedJobs[].template.spec.template.spec.containers; leave it out to use the first"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, has(self.launcher) && has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
+type TrainingJobSpec struct {
+	// The Jobs whose pods train, as in JobSet. This version takes exactly one
+	// entry. It cannot be changed after creation.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="size(self) == 1",message="replicatedJobs must have exactly one entry: several replicatedJobs are not supported by this version: keep the one whose pods form the world"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="replicatedJobs is immutable: delete the TrainingJob and create it anew"
+	ReplicatedJobs []ReplicatedJob `json:"replicatedJobs"`
+
+	// How the launcher starts the workers in each pod. It cannot be changed after
+	// creation.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="launcher is immutable: delete the TrainingJob and create it anew"
+	Launcher *Launcher `json:"launcher,omitempty"`
+
+	// Warm pods that wait to take a lost pod's ranks. May be changed at any time.
+	// +optional
+	// +kubebuilder:default={}
+	Spares Spares `json:"spares,omitempty"`
+
+	// How much recovery is tried before the job fails. May be changed at any time.
+	// +optional
+	// +kubebuilder:default={}
+	Recovery Recovery `json:"recovery,omitempty"`
+}
+
+// A Job template and the number of Jobs to make of it.
+type ReplicatedJob struct {
+	// Name of the entry. It is part of the pods' names.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="replicatedJobs[].name must be a DNS label, because it is part of the pods' names: use lower-case letters, digits and '-'"
+	Name string `json:"name"`
+
+	// Number of Jobs made of the template. The world has replicas times
+	// parallelism pods. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 1",message="replicas must be at least 1: set it to the number of Jobs whose pods train, or delete the TrainingJob to stop it"
+	// +kubebuilder:validation:XValidation:rule="self <= 100000",message="replicas must be at most 100000: a pod's name has room for indexes of five digits; set parallelism to the pods of each Job"
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// The Job's template.
+	Template JobTemplate `json:"template"`
+}
+
+// Template of a Job. The operator creates its pods directly, as a Job controller
+// would.
+type JobTemplate struct {
+	// Labels and annotations that the Job's pods get too.
+	// +optional
+	Metadata TemplateMetadata `json:"metadata,omitempty"`
+
+	// The pods of the Job.
+	Spec JobSpec `json:"spec"`
+}
+
+// Labels and annotations of what is made of a template.
+type TemplateMetadata struct {
+	// Labels to set.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Annotations to set.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// The pods of a Job.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.completions) || self.completions == self.parallelism",fieldPath=".completions",message="completions must equal parallelism, because all pods of a training run at once: set both to the same number, or leave completions out"
+type JobSpec struct {
+	// Number of pods of each Job. All run at once. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 1",message="parallelism must be at least 1: set it to the number of pods of each Job"
+	// +kubebuilder:validation:XValidation:rule="self <= 100000",message="parallelism must be at most 100000: a pod's name has room for indexes of five digits; spread the pods over more replicas"
+	Parallelism int32 `json:"parallelism,omitempty"`
+
+	// Number of pods that must succeed. Must equal parallelism where it is set.
+	// +optional
+	Completions *int32 `json:"completions,omitempty"`
+
+	// Each pod has an index. Only Indexed is possible.
+	// +optional
+	// +kubebuilder:default=Indexed
+	// +kubebuilder:validation:Enum=Indexed
+	CompletionMode string `json:"completionMode,omitempty"`
+
+	// The pod's template.
+	Template PodTemplate `json:"template"`
+}
+
+// Template of a pod.
+type PodTemplate struct {
+	// Labels and annotations of the pods.
+	// +optional
+	Metadata TemplateMetadata `json:"metadata,omitempty"`
+
+	// The pod's spec, as in a Pod: see kubectl explain pod.spec. Pods always run
+	// with restartPolicy Never: the launcher restarts workers.
+	// +kubebuilder:validation:XValidation:rule="!has(self.restartPolicy) || self.restartPolicy in ['Never', 'OnFailure']",fieldPath=".restartPolicy",message="restartPolicy must be Never or OnFailure, or be left out: pods always run with Never, and the launcher restarts workers"
+	// +kubebuilder:validation:XValidation:rule="!has(self.hostNetwork) || !self.hostNetwork",fieldPath=".hostNetwork",message="hostNetwork must be false or be left out: the sidecars listen on fixed ports, which two pods of a node cannot share, and which the node may use itself; for RDMA, give the pods a secondary network or the devices of a device plugin instead"
+	Spec corev1.PodSpec `json:"spec"`
+}
+
+// How the launcher starts the workers. The launcher is the first process of the
+// trainer container: it starts, stops and watches the workers of its pod.
+type Launcher struct {
+	// Workers in each pod, mostly one for each GPU. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 128",message="launcher.nprocPerNode must be 1 to 128: set it to the number of workers in each pod, mostly its number of GPUs"
+	NprocPerNode int32 `json:"nprocPerNode,omitempty"`
+
+	// Name of the trainer container, whose command the workers run. Default: the
+	// first container.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Container string `json:"container,omitempty"`
+}
+
+// Warm pods: their trainer container runs, but no worker yet. At a fault a spare
+// takes the lost pod's ranks without a pod start.
+type Spares struct {
+	// Number of spares to keep. Default: 0.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="spares.replicas must be 0 or more, and at most 1000: the number of warm pods that wait to take a lost pod's ranks"
+	Replicas int32 `json:"replicas,omitempty"`
+}
+
+// How much recovery is tried before the job fails.
+type Recovery struct {
+	// Restarts of the workers in place, which keep every pod.
+	// +optional
+	// +kubebuilder:default={}
+	InPlace InPlaceRecovery `json:"inPlace,omitempty"`
+}
+
+// Restarts in place: all workers restart, and every pod stays.
+type InPlaceRecovery struct {
+	// Restarts in place that are allowed within the window. One more fails the
+	// job. Default: 10.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="recovery.inPlace.maxRestarts must be 0 or more: the number of restarts in place that are allowed within recovery.inPlace.window"
+	MaxRestarts int32 `json:"maxRestarts,omitempty"`
+
+	// How long a restart in place counts, such as 90s, 30m or 1h30m. Default: 1h.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="recovery.inPlace.window must be a duration above zero in whole hours, minutes and seconds, such as 1h, 30m or 1h30m: restarts in place older than this no longer count"
+	Window string `json:"window,omitempty"`
+}
+
+// What the operator last saw. The fields that JobSet has too keep its names and
+// types.
+type TrainingJobStatus struct {
+	// The newest spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// What holds for the job, with the reason and the time of its last change.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// What the job is doing.
+	// +optional
+	Phase Phase `json:"phase,omitempty"`
+
+	// How the job ended: Completed or Failed. Empty before.
+	// +optional
+	TerminalState string `json:"terminalState,omitempty"`
+
+	// When the first round began.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// When the job ended.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+
+	// Restarts of the workers so far: recoveries of all strategies.
+	// +optional
+	Restarts int32 `json:"restarts,omitempty"`
+
+	// Of the restarts, those in place: recovery.inPlace.maxRestarts limits them.
+	// +optional
+	RestartsCountTowardsMax int32 `json:"restartsCountTowardsMax,omitempty"`
+
+	// Jobs of each replicatedJob, by what they are doing.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	ReplicatedJobsStatus []ReplicatedJobStatus `json:"replicatedJobsStatus,omitempty"`
+
+	// Members: the pods of the job that the coordinator knows.
+	// +optional
+	Members *MembersStatus `json:"members,omitempty"`
+
+	// Spares: the members that wait.
+	// +optional
+	Spares *SparesStatus `json:"spares,omitempty"`
+
+	// The newest round: the rendezvous that the workers are in, counted from 0.
+	// +optional
+	Round *int64 `json:"round,omitempty"`
+
+	// The newest term: a coordinator's time in office.
+	// +optional
+	Term *int64 `json:"term,omitempty"`
+
+	// The member whose sidecar is the coordinator.
+	// +optional
+	Coordinator *CoordinatorStatus `json:"coordinator,omitempty"`
+
+	// Recoveries so far, by strategy.
+	// +optional
+	RecoveriesByStrategy *RecoveriesByStrategy `json:"recoveriesByStrategy,omitempty"`
+
+	// The newest recovery.
+	// +optional
+	LastRecovery *RecoveryStatus `json:"lastRecovery,omitempty"`
+
+	// The newest ten recoveries, the oldest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	Recoveries []RecoveryStatus `json:"recoveries,omitempty"`
+
+	// How far the training is, where it reports its steps.
+	// +optional
+	Progress *Progress `json:"progress,omitempty"`
+}
+
+// What the job is doing.
+// +kubebuilder:validation:Enum=Pending;Starting;Running;Recovering;Succeeded;Failed
+type Phase string
+
+// Jobs of one replicatedJob, counted.
+type ReplicatedJobStatus struct {
+	// Name of the replicatedJob.
+	Name string `json:"name"`
+
+	// Jobs whose pods are all ready or have succeeded.
+	// +optional
+	// +kubebuilder:default=0
+	Ready int32 `json:"ready"`
+
+	// Jobs that have succeeded.
+	// +optional
+	// +kubebuilder:default=0
+	Succeeded int32 `json:"succeeded"`
+
+	// Jobs that have failed.
+	// +optional
+	// +kubebuilder:default=0
+	Failed int32 `json:"failed"`
+
+	// Jobs with at least one pod that is pending or running.
+	// +optional
+	// +kubebuilder:default=0
+	Active int32 `json:"active"`
+
+	// Jobs that are suspended.
+	// +optional
+	// +kubebuilder:default=0
+	Suspended int32 `json:"suspended"`
+}
+
+// Members, counted. A member is one pod of the job, seen by the coordinator
+// through its sidecar.
+type MembersStatus struct {
+	// Members that the job needs to train.
+	// +optional
+	Desired int32 `json:"desired"`
+
+	// Members that hold ranks in the newest round.
+	// +optional
+	Active int32 `json:"active"`
+
+	// Active members whose workers run.
+	// +optional
+	Ready int32 `json:"ready"`
+}
+
+// Spares, counted.
+type SparesStatus struct {
+	// Spares to keep.
+	// +optional
+	Desired int32 `json:"desired"`
+
+	// Spares that wait, ready to take ranks.
+	// +optional
+	Ready int32 `json:"ready"`
+
+	// Spares that have taken ranks and are not replaced yet.
+	// +optional
+	Claimed int32 `json:"claimed"`
+}
+
+// The member whose sidecar is the coordinator.
+type CoordinatorStatus struct {
+	// Grows with each coordinator that the operator appoints.
+	// +optional
+	Epoch int64 `json:"epoch"`
+
+	// Name of its pod.
+	// +optional
+	PodName string `json:"podName,omitempty"`
+
+	// UID of its pod.
+	// +optional
+	PodUID string `json:"podUID,omitempty"`
+}
+
+// Recoveries, counted by strategy.
+type RecoveriesByStrategy struct {
+	// Workers restarted, every pod stayed.
+	// +optional
+	InPlace int32 `json:"inPlace"`
+
+	// A spare took the ranks of a lost pod.
+	// +optional
+	SpareSwap int32 `json:"spareSwap"`
+
+	// A lost pod was created anew.
+	// +optional
+	PodRecreate int32 `json:"podRecreate"`
+
+	// All pods of the job were created anew.
+	// +optional
+	JobRestart int32 `json:"jobRestart"`
+}
+
+// One recovery: from a fault to the first step of the next round.
+type RecoveryStatus struct {
+	// What broke.
+	Fault Fault `json:"fault"`
+
+	// How the job recovers. Empty while nobody is there to take the lost ranks.
+	// +optional
+	Strategy Strategy `json:"strategy,omitempty"`
+
+	// The round that the recovery led to.
+	// +optional
+	Round *int64 `json:"round,omitempty"`
+
+	// Where the fault was, and what it looked like.
+	// +optional
+	Cause *Cause `json:"cause,omitempty"`
+
+	// When the fault was detected.
+	// +optional
+	DetectedAt *metav1.MicroTime `json:"detectedAt,omitempty"`
+
+	// When the training went on. Empty while it has not.
+	// +optional
+	ResumedAt *metav1.MicroTime `json:"resumedAt,omitempty"`
+
+	// Seconds from detectedAt to resumedAt.
+	// +optional
+	Seconds *float64 `json:"seconds,omitempty"`
+}
+
+// What broke.
+// +kubebuilder:validation:Enum=Process;Pod;Node;Hang;WeightUpdate
+type Fault string
+
+// How a job recovers.
+// +kubebuilder:validation:Enum=InPlace;SpareSwap;PodRecreate;JobRestart
+type Strategy string
+
+// The first fault of a round. What follows within the round is a consequence.
+type Cause struct {
+	// Rank of the worker that failed first.
+	// +optional
+	Rank *int32 `json:"rank,omitempty"`
+
+	// Name of its pod.
+	// +optional
+	Pod string `json:"pod,omitempty"`
+
+	// Name of its node.
+	// +optional
+	Node string `json:"node,omitempty"`
+
+	// Exit code of the worker, where it exited by itself.
+	// +optional
+	ExitCode *int32 `json:"exitCode,omitempty"`
+
+	// Signal that ended the worker, such as SIGKILL.
+	// +optional
+	Signal string `json:"signal,omitempty"`
+
+	// What is known of the fault, such as the worker's last error.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// How far the training is.
+type Progress struct {
+	// The newest step that the workers reported.
+	// +optional
+	Step int64 `json:"step"`
+
+	// Steps of the whole training, where it is known.
+	// +optional
+	Total *int64 `json:"total,omitempty"`
+
+	// When the step was reported.
+	// +optional
+	At *metav1.MicroTime `json:"at,omitempty"`
+}

@@ -1,0 +1,287 @@
+"""A small language model, trained with DistributedDataParallel so that a fault costs only the steps since a checkpoint.
+
+It reads the `env://` contract (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) that Understudy, torchrun and
+others set; without it, it trains alone. Rank 0 prints, the others are silent.
+
+- Every step is a function of its number: the global batch of a step depends on the seed and the step alone, a rank
+  takes its share of it, there is no dropout, and the model's start depends on the seed. So a run that was interrupted
+  any number of times ends with the loss of one that was not, to float tolerance.
+- A lost peer ends the process with exit code 1 at once (gloo reports the closed connection), a silent one after
+  PEER_TIMEOUT. The process never restarts itself: that is the launcher's part.
+- SIGTERM: the ranks agree on a step, rank 0 saves it, and all exit with 143.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import math
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+from checkpoints import CheckpointStore, StaleRound
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from understudy_torch import (
+        step as report_step,
+    )  # tells Understudy the progress: it sees hangs and recoveries' ends
+except ImportError:
+
+    def report_step(step: int, total: int | None = None) -> None:
+        """Stand in for Understudy where it is not installed."""
+
+
+CONTEXT = 64
+PEER_TIMEOUT = timedelta(seconds=60)
+EXIT_SIGTERM = 128 + signal.SIGTERM
+
+
+class Block(nn.Module):
+    """One transformer layer: causal attention, then a two-layer perceptron."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.perceptron = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        split = self.query_key_value(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.attention_out(seen.transpose(1, 2).reshape(batch, length, width))
+        return x + self.perceptron(x)
+
+
+class CharacterModel(nn.Module):
+    """A GPT over characters; returns the mean loss of predicting each next one."""
+
+    def __init__(self, characters: int, width: int = 64, layers: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        self.character = nn.Embedding(characters, width)
+        self.position = nn.Parameter(torch.empty(CONTEXT, width))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, characters))
+        for weight in self.parameters():
+            if weight.dim() > 1:
+                nn.init.normal_(weight, std=0.06)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        given, wanted = windows[:, :-1], windows[:, 1:]
+        logits = self.out(self.blocks(self.character(given) + self.position))
+        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+
+class Corpus:
+    """The text as numbers. Its last tenth is held out for the evaluation."""
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        alphabet = {character: number for number, character in enumerate(sorted(set(text)))}
+        self.characters = len(alphabet)
+        numbers = torch.tensor([alphabet[character] for character in text])
+        cut = len(text) * 9 // 10
+        self._training, self._held_out = numbers[:cut].unfold(0, CONTEXT + 1, 1), numbers[cut:]
+
+    def batch(self, seed: int, step: int, size: int) -> Tensor:
+        """The global batch of a step: the same on every rank, in every round."""
+        digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
+        draw = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        return self._training[torch.randint(len(self._training), (size,), generator=draw)]
+
+    def held_out(self) -> Tensor:
+        return self._held_out.unfold(0, CONTEXT + 1, CONTEXT)
+
+
+class Report:
+    """What an outside observer may read: one JSON line an event, a file of its own for each round."""
+
+    def __init__(self, path: Path | None, token: str) -> None:
+        self._token = token
+        self._file: TextIO | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.with_name(f"{path.stem}.{token}{path.suffix}").open("a", buffering=1)
+
+    def write(self, event: str, step: int, loss: float | None) -> None:
+        if self._file is not None:
+            line = {"event": event, "step": step, "loss": loss, "round": self._token, "time": time.time()}
+            self._file.write(json.dumps(line) + "\n")
+
+
+class Trainer:
+    """The training of one process, from joining its peers to the last step."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.token = os.environ.get("UNDERSTUDY_ROUND", "0.0.0")
+        self.rank, self.world_size, self.device = join_peers()
+        if args.batch_size < self.world_size:
+            raise SystemExit(f"--batch-size {args.batch_size}: at least one window for each of {self.world_size} ranks")
+        self.corpus = Corpus(args.corpus)
+        torch.manual_seed(args.seed)
+        model = CharacterModel(self.corpus.characters).to(self.device)
+        self.model = DistributedDataParallel(model)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.5, fused=True)
+        folder: Path | None = args.checkpoint_dir
+        self.store = CheckpointStore(folder, self.token, dumps, self._loads) if folder else None
+        self.report = Report(args.report if self.rank == 0 else None, self.token)
+        self.step, self.loss = 0, math.nan
+        self._sigterm = False
+
+    def run(self) -> int:
+        """Train to the last step and return the process's exit code."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._resume()
+        stopped = False
+        while self.step < self.args.steps and not stopped:
+            started = time.monotonic()
+            stopped = self._train_step()
+            self._log()
+            if stopped or self.step == self.args.steps or self.step % self.args.checkpoint_every == 0:
+                self._save()
+            time.sleep(0 if stopped else max(0.0, started + self.args.min_step_seconds - time.monotonic()))
+        if not stopped:
+            self._evaluate()
+        dist.barrier()  # nobody leaves before rank 0 is ready
+        dist.destroy_process_group()
+        return EXIT_SIGTERM if stopped else 0
+
+    def _resume(self) -> None:
+        """Rank 0 chooses the checkpoint, behind the fence, and tells the others."""
+        chosen: list[Path | None] = [None]
+        if self.store is not None:
+            if self.rank == 0:
+                chosen = [self.store.begin()]
+            dist.broadcast_object_list(chosen, src=0, device=self.device)
+        if self.store is not None and chosen[0] is not None:
+            state = self.store.load(chosen[0])
+            self.model.module.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.loss = state["step"], state["loss"]
+        origin = f"resumed from step {self.step} ({chosen[0]})" if chosen[0] else "starting at step 0"
+        self._print(f"{origin} round={self.token} world_size={self.world_size}")
+        self.report.write("resumed", self.step, None)
+
+    def _train_step(self) -> bool:
+        """Do one step; true if it is the last one because some rank got SIGTERM."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.args.lr, self.step, self.args.steps)
+        batch = self.corpus.batch(self.args.seed, self.step, self.args.batch_size)
+        loss = self.model(batch[self.rank :: self.world_size].to(self.device))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        # One small reduction for both: the mean loss, and whether any rank got SIGTERM, so that all stop at one step.
+        shared = torch.stack([loss.detach() / self.world_size, torch.tensor(float(self._sigterm), device=self.device)])
+        dist.all_reduce(shared)
+        self.loss, sigterms = shared.tolist()
+        self.step += 1
+        report_step(self.step, self.args.steps)
+        return sigterms > 0
+
+    def _log(self) -> None:
+        self.report.write("step", self.step, self.loss)
+        if self.step % self.args.log_every == 0:
+            self._print(f"step={self.step}/{self.args.steps} loss={self.loss:.4f} round={self.token}")
+
+    def _save(self) -> None:
+        if self.rank != 0 or self.store is None:
+            return
+        model, optimizer = self.model.module.state_dict(), self.optimizer.state_dict()
+        self.store.save(self.step, {"step": self.step, "loss": self.loss, "model": model, "optimizer": optimizer})
+        self.report.write("saved", self.step, self.loss)
+
+    def _evaluate(self) -> None:
+        if self.rank != 0:
+            return
+        with torch.no_grad():
+            eval_loss = self.model.module(self.corpus.held_out().to(self.device)).item()
+        self._print(f"done step={self.step} loss={self.loss:.4f} eval_loss={eval_loss:.4f}")
+        self.report.write("done", self.step, self.loss)
+
+    def _loads(self, data: bytes) -> Any:
+        return torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+
+    def _on_sigterm(self, _number: int, _frame: object) -> None:
+        self._sigterm = True
+
+    def _print(self, line: str) -> None:
+        if self.rank == 0:
+            print(line, flush=True)
+
+
+def join_peers() -> tuple[int, int, torch.device]:
+    """Enter the process group; without the environment's contract, a group of one."""
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    how: dict[str, Any] = {"init_method": "env://"}
+    if "RANK" not in os.environ:
+        how = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=PEER_TIMEOUT, **how)
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def learning_rate(peak: float, step: int, steps: int, warmup: int = 50) -> float:
+    """A linear start and a cosine end, as a function of the step alone."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+
+
+def dumps(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--batch-size", type=int, default=12, help="windows a step, over all ranks together")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--corpus", type=Path, default=Path(__file__).with_name("corpus.txt"))
+    parser.add_argument("--checkpoint-dir", type=Path, help="a folder that all nodes share; none: no checkpoints")
+    parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
+    parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
+    parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
+    parser.add_argument("--report", type=Path, metavar="NAME.jsonl", help="rank 0 writes each step to NAME.ROUND.jsonl")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_args()
+    try:
+        return Trainer(args).run()
+    except StaleRound as error:
+        reason = str(error)
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        reason = f"rank {os.environ.get('RANK', 0)} lost a peer: {str(error).partition('. ')[0]}"
+    print(reason, file=sys.stderr, flush=True)
+    os._exit(1)  # at once: there is nothing to tidy up, and tidying up could wait for a peer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

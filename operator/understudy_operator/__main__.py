@@ -1,0 +1,39 @@
+"""Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set. It watches all namespaces.
+
+UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz answers, UNDERSTUDY_LOG_LEVEL (INFO) what is logged.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+
+import kopf
+
+from understudy_operator import handlers
+
+HEALTH_PORT = 8080
+
+
+def main() -> int:
+    logging.basicConfig(
+        level=os.environ.get("UNDERSTUDY_LOG_LEVEL", "INFO"),
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+        stream=sys.stderr,
+    )
+    for chatty in ("kopf", "aiohttp.access"):  # each event passed on, each probe answered
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):
+        logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
+        return 2
+    assert handlers  # imported for its registrations
+    # kopf asks for the user's name, and the image's user has none: getpass.getuser() believes this variable first.
+    os.environ.setdefault("LOGNAME", "understudy")
+    health = f"http://0.0.0.0:{os.environ.get('UNDERSTUDY_HEALTH_PORT') or HEALTH_PORT}/healthz"
+    asyncio.run(kopf.operator(clusterwide=True, standalone=True, memo=kopf.Memo(), liveness_endpoint=health))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

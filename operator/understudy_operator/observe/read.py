@@ -1,0 +1,136 @@
+"""Raw objects -> the plan's frozen facts. The only place that knows where Kubernetes keeps what."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from understudy_operator.observe.store import Raw
+from understudy_operator.plan.observed import Job, JobSpec, Node, Pod
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import Close
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def read_job(raw: Raw) -> Job:
+    metadata, spec = raw["metadata"], raw["spec"]
+    replicated = spec["replicatedJobs"][0]
+    job_template = replicated["template"]
+    job_spec = job_template.get("spec", {})
+    pod_template = job_spec["template"]
+    launcher = spec.get("launcher", {})
+    in_place = spec.get("recovery", {}).get("inPlace", {})
+    return Job(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation", 1)),
+        resource_version=metadata["resourceVersion"],
+        deleting="deletionTimestamp" in metadata,
+        created_at=unix(metadata["creationTimestamp"]),
+        completed_at=unix(raw["status"]["completionTime"]) if raw.get("status", {}).get("completionTime") else None,
+        status=raw.get("status", {}),
+        spec=JobSpec(
+            replicated_job=replicated["name"],
+            replicas=int(replicated.get("replicas", 1)),
+            parallelism=int(job_spec.get("parallelism", 1)),
+            pod_template=pod_template,
+            job_template_metadata=job_template.get("metadata", {}),
+            nproc_per_node=int(launcher.get("nprocPerNode", 1)),
+            container=launcher.get("container") or pod_template["spec"]["containers"][0]["name"],
+            spares=int(spec.get("spares", {}).get("replicas", 0)),
+            in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
+            in_place_window_s=seconds(in_place.get("window", "1h")),
+        ),
+    )
+
+
+def read_pod(raw: Raw) -> Pod:
+    metadata, status = raw["metadata"], raw.get("status", {})
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
+    sidecar = _container(status.get("initContainerStatuses", ()), names.SIDECAR_CONTAINER)
+    spec = raw["spec"]
+    deleted = metadata.get("deletionTimestamp")
+    index = _environment(spec, names.ENV_INDEX)
+    return Pod(
+        uid=metadata["uid"],
+        name=metadata["name"],
+        node=spec.get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        phase=status.get("phase", "Pending"),
+        spare=not index,
+        index=int(index) if index else None,
+        labels=labels,
+        annotations=annotations,
+        created_at=unix(metadata["creationTimestamp"]),
+        deleting_since=unix(deleted) - int(metadata.get("deletionGracePeriodSeconds", 0)) if deleted else None,
+        grace_s=float(spec.get("terminationGracePeriodSeconds", 30)),
+        sidecar_started=bool(sidecar.get("started")) and "running" in sidecar.get("state", {}),
+        sidecar_ran=bool(sidecar.get("started")) or _ended_once(sidecar),
+        close=_close(sidecar),
+        trouble=_trouble(status),
+    )
+
+
+def read_node(raw: Raw) -> Node:
+    conditions = raw.get("status", {}).get("conditions", ())
+    ready: Raw = next((c for c in conditions if c["type"] == "Ready"), {})
+    since = ready.get("lastTransitionTime")
+    return Node(raw["metadata"]["name"], ready.get("status") == "True", unix(since) if since else 0.0)
+
+
+def unix(rfc3339: str) -> float:
+    return datetime.fromisoformat(rfc3339).timestamp()
+
+
+def seconds(duration: str) -> float:
+    """A Go duration such as 90s, 1h or 1h30m, in seconds."""
+    total, number, unit = 0.0, "", ""
+    for char in f"{duration}0":
+        if (char.isdigit() or char == ".") and unit:
+            total += float(number) * _UNITS_S[unit]
+            number, unit = "", ""
+        if char.isdigit() or char == ".":
+            number += char
+        else:
+            unit += char
+    return total
+
+
+def _container(statuses: Any, name: str) -> Mapping[str, Any]:
+    return next((status for status in statuses if status["name"] == name), {})
+
+
+def _environment(spec: Mapping[str, Any], variable: str) -> str:
+    for container in spec.get("initContainers", ()):
+        for entry in container.get("env", ()):
+            if entry["name"] == variable:
+                return str(entry.get("value", ""))
+    return ""
+
+
+def _ended_once(container: Mapping[str, Any]) -> bool:
+    return "terminated" in container.get("state", {}) or "terminated" in container.get("lastState", {})
+
+
+def _close(sidecar: Mapping[str, Any]) -> Close | None:
+    for state in (sidecar.get("state", {}), sidecar.get("lastState", {})):
+        try:
+            close = wire.decode(state.get("terminated", {}).get("message", ""), {"Close": Close})
+        except wire.WireError:
+            continue  # the kubelet's words, or a log's end
+        if isinstance(close, Close):
+            return close
+    return None
+
+
+def _trouble(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            return f"container {container['name']}: {waiting['reason']}: {waiting.get('message', '')}"
+    return ""

@@ -1,0 +1,48 @@
+"""The events that tell people what changed between the status that was and the one that will be: each change once."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.conditions import told_refusal
+from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.recoveries import identified
+
+
+def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -> tuple[Event, ...]:
+    before = observed.job.status
+    events = []
+    if office.reason and office.pod is not None:
+        message = f"{office.pod.name} coordinates in epoch {office.epoch}: {office.reason}"
+        events.append(Event("Normal", "CoordinatorAppointed", message))
+    if int(before.get("round", -1)) < 0 <= int(status.get("round", -1)):
+        events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
+    events += _recoveries(before, status)
+    if status.get("terminalState") and not before.get("terminalState"):
+        message = "" if observed.close is None else observed.close.message
+        kind = "Normal" if status["terminalState"] == "Completed" else "Warning"
+        events.append(Event(kind, status["terminalState"], message))
+    refusal = told_refusal(status)
+    if refusal and refusal != told_refusal(before):
+        events.append(Event("Warning", "Refused", refusal))
+    return tuple(events)
+
+
+def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
+    known = identified(before.get("recoveries", ()))
+    for identity, entry in identified(status.get("recoveries", ())).items():
+        if identity not in known:
+            yield Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}")
+        if "resumedAt" in entry and "resumedAt" not in known.get(identity, {}):
+            how = entry.get("strategy", "resumed")
+            yield Event(
+                "Normal", "Recovered", f"{how} in {entry['seconds']} s, round {entry['round']}: {_cause(entry)}"
+            )
+
+
+def _cause(entry: Mapping[str, Any]) -> str:
+    cause = entry["cause"]
+    who = f"rank {cause['rank']} on {cause['pod']}" if "rank" in cause else cause.get("pod", "")
+    where = f" (node {cause['node']})" if cause.get("node") else ""
+    return f"{who}{where}: {cause.get('message', '')}"

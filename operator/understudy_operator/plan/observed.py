@@ -1,0 +1,158 @@
+"""What the operator knows when it decides: frozen facts, read from raw objects by observe/read.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Snapshot
+from understudy_protocol.words import CloseReason
+
+#: What status.terminalState says of each close, as JobSet spells it.
+TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A TrainingJob's spec, with the API's defaults in place."""
+
+    replicated_job: str
+    replicas: int  # Jobs
+    parallelism: int  # pods a Job
+    pod_template: Mapping[str, Any]
+    job_template_metadata: Mapping[str, Any]
+    nproc_per_node: int
+    container: str  # of the trainer
+    spares: int
+    in_place_max_restarts: int
+    in_place_window_s: float
+
+    @property
+    def actives(self) -> int:
+        return self.replicas * self.parallelism
+
+
+@dataclass(frozen=True)
+class Job:
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    deleting: bool
+    created_at: float
+    completed_at: float | None  # from status
+    spec: JobSpec
+    status: Mapping[str, Any]
+
+    @property
+    def round(self) -> int:
+        """The newest round that status tells; -1 before the first."""
+        return int(self.status.get("round", -1))
+
+
+@dataclass(frozen=True)
+class Pod:
+    uid: str
+    name: str
+    node: str  # "" until it is scheduled
+    ip: str
+    phase: str
+    spare: bool  # made as a spare
+    index: int | None  # completion index (over all Jobs) it was made for; None for a spare
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    created_at: float
+    deleting_since: float | None
+    grace_s: float
+    sidecar_started: bool  # and runs
+    sidecar_ran: bool  # at any time
+    close: Close | None  # from the sidecar's termination message
+    trouble: str  # why it does not start, as the scheduler or the kubelet says; "" if nothing is wrong
+    exit_code: int | None = None  # of the trainer container
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended and self.deleting_since is None
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    ready: bool
+    since: float = 0.0  # when it became ready, or ceased to be; 0 if the node does not say
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """What the operator's link to the coordinator tells."""
+
+    snapshot: Snapshot | None = None  # the newest, also of a link that has ended since
+    followed_uid: str = ""  # pod uid of the coordinator that the link goes to
+    unreachable_since: float | None = None
+    refused: str = ""  # why the sidecar would not take office
+
+
+@dataclass(frozen=True)
+class Observed:
+    job: Job
+    pods: tuple[Pod, ...]
+    nodes: Mapping[str, Node]
+    coordination: Coordination
+    has_secret: bool
+    has_hostnames_service: bool
+    coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
+    entropy: str  # fresh randomness of this pass, for names and keys
+    refusals: tuple[str, ...] | None = None  # why the API server refused the last pass's writes; None: none was tried
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return self.coordination.snapshot
+
+    @property
+    def lost_uids(self) -> frozenset[str]:
+        return frozenset() if self.snapshot is None else frozenset(lost.pod_uid for lost in self.snapshot.lost)
+
+    @property
+    def seating_known(self) -> bool:
+        """Whether the snapshot tells who holds which rank.
+
+        A coordinator that is new in office does not, until it has heard the members; nor is there any before the
+        first round.
+        """
+        told = self.snapshot
+        return told is not None and (bool(told.waiting_for) or any(x.group_rank is not None for x in told.members))
+
+    @property
+    def close(self) -> Close | None:
+        """Why the job ended, told by status once it is there, before by the coordinator or by any finished pod."""
+        for reason, state in TERMINAL_STATES.items():
+            if self.job.status.get("terminalState") == state:
+                conditions = self.job.status.get("conditions", ())
+                return Close(reason, next((x["message"] for x in conditions if x["type"] == state), ""))
+        if self.snapshot is not None and self.snapshot.closed is not None:
+            return self.snapshot.closed
+        return next((pod.close for pod in self.pods if pod.close is not None), None)
+
+    def node_ready(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.ready
+
+    def live(self) -> list[Pod]:
+        """Pods that hold a rank, wait, or will: not ended, not deleted, not lost, not stuck on a dead node."""
+        lost = self.lost_uids
+        heard = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
+
+        def may_run(pod: Pod) -> bool:
+            """A node that is not ready may only be out of the API server's reach: the coordinator may hear its pods."""
+            if not pod.node or self.node_ready(pod.node):
+                return True
+            if self.seating_known:
+                return pod.uid in heard
+            return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it
+
+        return [pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod)]

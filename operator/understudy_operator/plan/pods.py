@@ -1,0 +1,176 @@
+"""The manifest of a pod: the user's template, plus the sidecar, and the launcher in front of the trainer's command.
+
+The user's own fields win wherever they do not decide how the pod is run: restartPolicy is always Never (the launcher
+restarts workers), and the trainer's command is put behind the launcher.
+"""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from understudy_operator.plan.objects import owner_reference, secret_name
+from understudy_operator.plan.observed import Job
+from understudy_protocol import pod as names
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+DEFAULT_GRACE_S = 30
+
+
+def pod_manifest(
+    job: Job,
+    *,
+    index: int | None,
+    serial: str,
+    coordinator_address: str,
+    sidecar_image: str,
+    avoid_nodes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique."""
+    template = copy.deepcopy(dict(job.spec.pod_template))
+    spec: dict[str, Any] = template.get("spec", {})
+    grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+    spec["restartPolicy"] = "Never"
+    spec["subdomain"] = job.name
+    spec["hostname"] = _hostname(job, index, serial)
+    spec.setdefault("volumes", []).extend(_volumes(job))
+    trainer = next(c for c in spec["containers"] if c["name"] == job.spec.container)
+    _wrap(trainer, job, index, grace_s)
+    sidecar = _sidecar(job, index, coordinator_address, sidecar_image, grace_s)
+    spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
+    if avoid_nodes:
+        _avoid(spec, avoid_nodes)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(job, template.get("metadata", {}), index, serial),
+        "spec": spec,
+    }
+
+
+def _hostname(job: Job, index: int | None, serial: str) -> str:
+    if index is None:
+        return f"{job.name}-{job.spec.replicated_job}-spare-{_suffix(job, serial)}"
+    return f"{job.name}-{job.spec.replicated_job}-{index // job.spec.parallelism}-{index % job.spec.parallelism}"
+
+
+def _suffix(job: Job, serial: str) -> str:
+    """Five characters, as Kubernetes' own generated names have."""
+    return hashlib.sha256(f"{job.uid}/{serial}".encode()).hexdigest()[:5]
+
+
+def _metadata(job: Job, given: Mapping[str, Any], index: int | None, serial: str) -> dict[str, Any]:
+    hostname = _hostname(job, index, serial)
+    from_job = job.spec.job_template_metadata
+    labels = {**from_job.get("labels", {}), **given.get("labels", {})}
+    annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
+    labels |= {
+        names.LABEL_JOB: job.name,
+        names.LABEL_JOB_UID: job.uid,
+        names.LABEL_REPLICATED_JOB: job.spec.replicated_job,
+        names.LABEL_ROLE: names.ROLE_SPARE if index is None else names.ROLE_ACTIVE,
+    }
+    if index is not None:
+        labels[COMPLETION_INDEX] = annotations[COMPLETION_INDEX] = str(index % job.spec.parallelism)
+        annotations[names.ANNOTATION_GROUP_RANK] = str(index)
+    return {
+        "name": hostname if index is None else f"{hostname}-{_suffix(job, serial)}",
+        "namespace": job.namespace,
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def _volumes(job: Job) -> list[dict[str, Any]]:
+    return [
+        {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
+    ]
+
+
+def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) -> None:
+    stub = f"{names.SHARED_FOLDER}/{names.LAUNCHER_STUB}"
+    trainer["command"] = ["/bin/sh", stub, *trainer["command"]]
+    ours = [
+        _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
+        _env(names.ENV_NPROC, str(job.spec.nproc_per_node)),
+        _env(names.ENV_GRACE, str(grace_s)),
+    ]
+    if index is not None:
+        ours.append(_env("JOB_COMPLETION_INDEX", str(index % job.spec.parallelism)))
+    taken = {variable["name"] for variable in ours}
+    trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in taken), *ours]
+    trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
+    shape = names.JobShape(
+        job.uid,
+        job.namespace,
+        job.name,
+        job.spec.actives,
+        job.spec.nproc_per_node,
+        job.spec.in_place_max_restarts,
+        job.spec.in_place_window_s,
+    )
+    return {
+        "name": names.SIDECAR_CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}],
+        "env": [
+            _env(names.ENV_JOB, json.dumps(asdict(shape), separators=(",", ":"))),
+            _env(names.ENV_COORDINATOR, address),
+            _env(names.ENV_INDEX, "" if index is None else str(index)),
+            _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
+            _env(names.ENV_GRACE, str(grace_s)),
+            _env_from(names.ENV_POD_NAME, "metadata.name"),
+            _env_from(names.ENV_POD_UID, "metadata.uid"),
+            _env_from(names.ENV_POD_IP, "status.podIP"),
+            _env_from(names.ENV_NODE, "spec.nodeName"),
+        ],
+        "volumeMounts": [
+            {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
+            {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
+        ],
+        "startupProbe": {
+            "httpGet": {"path": "/started", "port": names.HEALTH_PORT},
+            "periodSeconds": 1,
+            "failureThreshold": 120,
+        },
+        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _avoid(spec: dict[str, Any], nodes: Sequence[str]) -> None:
+    """Keep the pod off nodes that just fell silent, and that the scheduler still believes to be ready."""
+    # By name: a node's hostname label may differ. One value each is all that the API takes here.
+    ours = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+    required = (
+        spec.setdefault("affinity", {})
+        .setdefault("nodeAffinity", {})
+        .setdefault("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": [{}]})
+    )
+    # The terms are ORed, so each of them has to exclude the nodes.
+    for selector in required["nodeSelectorTerms"]:
+        selector["matchFields"] = [*selector.get("matchFields", ()), *ours]
+
+
+def _env(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def _env_from(name: str, field_path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}

@@ -1,0 +1,74 @@
+"""The recoveries that status tells: the newest ten, over all coordinators that the job has had.
+
+Rules: what the coordinator tells replaces what was known of the same faults. Faults of the same moment (two nodes fell
+silent) are entries of their own, and a cause that is revised keeps its entry: so an entry's identity is its time and
+its place among those of that time. An entry that was open when its coordinator was lost ends when the successor sees
+all workers run: nobody else will ever end it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from understudy_operator.plan.rfc3339 import micro_time, unix
+from understudy_protocol.observer import Recovery, Snapshot
+from understudy_protocol.words import WorkersState
+
+RECOVERIES_KEPT = 10
+AT_WORK = (WorkersState.RUNNING, WorkersState.FINISHED)
+Entry = Mapping[str, Any]
+
+
+def history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Entry]:
+    """The entries of status after this snapshot, the oldest first."""
+    told = [_entry(recovery) for recovery in snapshot.recoveries]
+    times = {entry["detectedAt"] for entry in told}
+    orphans = [entry for entry in before if entry["detectedAt"] not in times]
+    if _all_at_work(snapshot):
+        orphans = [_ended(entry, now) for entry in orphans]
+    return sorted([*orphans, *told], key=lambda entry: str(entry["detectedAt"]))[-RECOVERIES_KEPT:]
+
+
+def identified(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
+    """The entries by what makes each of them one."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for entry in entries:
+        at = entry["detectedAt"]
+        found[at, seen[at]] = entry
+        seen[at] += 1
+    return found
+
+
+def _all_at_work(snapshot: Snapshot) -> bool:
+    seated = [member for member in snapshot.members if member.group_rank is not None]
+    return bool(seated) and not snapshot.waiting_for and all(member.workers in AT_WORK for member in seated)
+
+
+def _ended(entry: Entry, now: float) -> Entry:
+    if "resumedAt" in entry:
+        return entry
+    return {**entry, "resumedAt": micro_time(now), "seconds": round(now - unix(entry["detectedAt"]), 3)}
+
+
+def _entry(recovery: Recovery) -> Entry:
+    cause = {
+        "rank": recovery.cause.rank,
+        "pod": recovery.cause.pod,
+        "node": recovery.cause.node,
+        "exitCode": recovery.cause.exit_code,
+        "signal": recovery.cause.signal,
+        "message": recovery.cause.message,
+    }
+    entry: dict[str, Any] = {
+        "fault": recovery.fault.value,
+        "round": recovery.round,
+        "cause": {name: value for name, value in cause.items() if value is not None},
+        "detectedAt": micro_time(recovery.detected_at),
+    }
+    if recovery.strategy is not None:
+        entry["strategy"] = recovery.strategy.value
+    if recovery.resumed_at is not None:
+        entry["resumedAt"] = micro_time(recovery.resumed_at)
+        entry["seconds"] = round(recovery.resumed_at - recovery.detected_at, 3)
+    return entry

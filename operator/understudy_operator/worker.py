@@ -1,0 +1,172 @@
+"""The work queue: one worker a job, a pass after each change, backoff after each failed pass.
+
+Gathers what is observed, asks the plan, executes it. Nothing is decided here.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.observe.read import read_job, read_node, read_pod
+from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
+from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.objects import coordinator_service_name, secret_name
+from understudy_operator.plan.observed import Coordination, Job, Node, Observed
+from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol import pod as names
+
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+#: After a failed pass nothing is tried for the backoff, at most so long; after that a wake ends the rest of it.
+REST_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class JobWorker:
+    """Runs the passes of one job until it is gone."""
+
+    def __init__(
+        self, key: Key, store: Store, gateway: Gateway, sidecar_image: str, on_gone: Callable[[Key], None]
+    ) -> None:
+        self._key, self._store, self._gateway = key, store, gateway
+        self._sidecar_image, self._on_gone = sidecar_image, on_gone
+        self._woken = asyncio.Event()
+        self._link: CoordinatorLink | None = None
+        self._coordination = Coordination()
+        self._refusals: tuple[str, ...] | None = None  # None: nothing has been tried yet
+        self._job_uid = ""
+        self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
+        self.wake()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._unfollow()
+
+    async def _run(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        again_in_s: float | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), again_in_s)
+            self._woken.clear()
+            raw = self._store.get(Kind.JOB, self._key)
+            if raw is None:
+                await self._forget_job()
+                if self._store.get(Kind.JOB, self._key) is None:
+                    self._on_gone(self._key)
+                    return
+                continue
+            try:
+                again_in_s = await self._pass(raw)
+                backoff = FIRST_BACKOFF_S
+            except Exception as error:
+                expected = isinstance(error, ApiError | aiohttp.ClientError | OSError | TimeoutError)
+                log.warning(
+                    "job %s: a pass failed: %r; again in %.1f s",
+                    "/".join(self._key),
+                    error,
+                    backoff,
+                    exc_info=None if expected else error,
+                )
+                await asyncio.sleep(min(backoff, REST_S))
+                again_in_s, backoff = max(0.0, backoff - REST_S), min(2 * backoff, LONGEST_BACKOFF_S)
+
+    async def _pass(self, raw: Raw) -> float | None:
+        job = read_job(raw)
+        if job.uid != self._job_uid:  # another job of the same name
+            await self._forget_job()
+            self._job_uid = job.uid
+        await self._gateway.read_nodes(self._unknown_nodes(job))
+        observed = self._observe(job)
+        plan = reconcile(observed, self._sidecar_image, time.time())
+        await self._execute(job, plan)
+        return plan.again_in_s
+
+    async def _forget_job(self) -> None:
+        await self._unfollow()
+        self._coordination, self._refusals = Coordination(), None
+
+    def _unknown_nodes(self, job: Job) -> set[str]:
+        """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
+        pods = [read_pod(raw) for raw in self._store.of_job(Kind.POD, job.uid)]
+        return {pod.node for pod in pods if pod.node and pod.alive and not self._store.get(Kind.NODE, ("", pod.node))}
+
+    def _observe(self, job: Job) -> Observed:
+        service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
+        address = "" if service is None else service["spec"].get("clusterIP", "")
+        return Observed(
+            job=job,
+            pods=tuple(read_pod(pod) for pod in self._store.of_job(Kind.POD, job.uid)),
+            nodes=_nodes(self._store),
+            coordination=self._coordination if self._link is None else self._link.coordination,
+            has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
+            has_hostnames_service=self._ours(Kind.SERVICE, job, job.name) is not None,
+            coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
+            entropy=secrets.token_hex(32),
+            refusals=self._refusals,
+        )
+
+    def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
+        """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
+        raw = self._store.get(kind, (job.namespace, name))
+        return raw if raw is not None and job_uid_of(raw) == job.uid else None
+
+    async def _execute(self, job: Job, plan: Plan) -> None:
+        """In the order that Plan promises."""
+        refusals = [await self._gateway.create(create) for create in plan.objects]
+        if not all(refusals):
+            self.wake()  # something is new: pods may be possible now
+        if plan.status is not None:
+            await self._gateway.status(job, plan.status)
+        refusals += await self._gateway.pods(job.namespace, plan.pods)
+        told = tuple(refusal for refusal in refusals if refusal)
+        if told != self._refusals:
+            self._refusals = told
+            self.wake()
+        await self._follow(job, plan.link)
+        for event in plan.events:
+            await self._gateway.event(job, event)
+
+    async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
+        match link:
+            case Unfollow():
+                await self._unfollow()
+            case Follow(pod_uid, ip, epoch) as follow:
+                now = self._link.follow if self._link is not None else None
+                if now is not None and (now.pod_uid, now.ip, now.epoch) == (pod_uid, ip, epoch):
+                    return
+                await self._unfollow()
+                key = self._membership_key(job)
+                self._link = CoordinatorLink(follow, job.uid, key, self._coordination, self.wake)
+
+    async def _unfollow(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            self._coordination = link.coordination
+            await link.close()
+
+    def _membership_key(self, job: Job) -> bytes:
+        raw = self._store.get(Kind.SECRET, (job.namespace, secret_name(job.name)))
+        return b"" if raw is None else decode_key(raw)
+
+
+def decode_key(secret: Raw) -> bytes:
+    """The membership key as the sidecars read it from the mounted file."""
+    return base64.b64decode(secret["data"][names.KEY_FILE])
+
+
+def _nodes(store: Store) -> dict[str, Node]:
+    return {raw["metadata"]["name"]: read_node(raw) for raw in store.all(Kind.NODE)}

@@ -1,0 +1,75 @@
+"""`python launcher.pyz -- COMMAND…`: reads what the pod says, runs the loop, and never leaves workers behind.
+
+Exit codes of its own: 64 for a wrong call, 78 for a wrong setting of the pod, 70 for a bug in the launcher.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+
+from understudy_launcher import environment, prctl
+from understudy_launcher.loop import Loop, Settings, log
+from understudy_protocol import pod
+
+USAGE, BROKEN, MISCONFIGURED = 64, 70, 78
+DEFAULT_GRACE_S = "30"  # Kubernetes' own
+
+
+class SettingError(ValueError):
+    """A variable of the pod that means nothing: what was seen, and what was expected."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a member's workers; the container's exit code."""
+    command = list(arguments[1:]) if arguments[:1] == ["--"] else list(arguments)
+    if not command:
+        log("expected a command: launcher.pyz -- COMMAND [ARGUMENT]…")
+        return USAGE
+    try:
+        settings = read_settings(command, os.environ)
+    except SettingError as error:
+        log(str(error))
+        return MISCONFIGURED
+    loop = Loop(settings)  # from here on it hears signals
+    _introduce(settings)
+    return _run(loop)
+
+
+def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
+    folder = env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER
+    nproc = int(_setting(env, pod.ENV_NPROC, "1", r"0*[1-9][0-9]{0,5}", "a number of workers, 1 or more"))
+    grace_s = float(_setting(env, pod.ENV_GRACE, DEFAULT_GRACE_S, r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
+    socket = os.path.join(folder, pod.LAUNCHER_SOCKET)
+    return Settings(command, nproc, grace_s, folder, socket, dict(env))
+
+
+def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:
+    text = env.get(name) or default
+    if not re.fullmatch(pattern, text):
+        raise SettingError(f"{name}={text!r}: expected {expected}")
+    return text
+
+
+def _introduce(settings: Settings) -> None:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    log(f"pid={os.getpid()} python={version} nproc={settings.nproc} grace_s={settings.grace_s:g}")
+    if environment.single_threaded(settings.env, settings.nproc):
+        log("OMP_NUM_THREADS=1 for each worker, as torchrun sets it; set it in the manifest to tune it")
+    trouble = prctl.become_subreaper() if os.getpid() != 1 else None
+    if trouble:
+        log(f"cannot adopt orphans ({trouble}): what workers leave behind is somebody else's to reap")
+
+
+def _run(loop: Loop) -> int:
+    try:
+        return loop.run()
+    except BaseException:  # noqa: BLE001 - whatever it is, no worker may outlive it
+        log("a bug in the launcher; all workers are killed\n" + traceback.format_exc())
+        loop.kill_all()
+        return BROKEN
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""The environment of a worker: the launcher's own, with the round's values as torchrun would set them. Pure.
+
+Rules: what the round decides overrides the manifest (rank 0 may live on another pod by now, so a MASTER_ADDR written
+there is wrong). The pod's internals stay with the launcher. The folder with `understudy_torch` comes last on
+PYTHONPATH, so that it shadows nothing of the user's. OMP_NUM_THREADS is the user's, and 1 where torchrun says so.
+"""
+
+from collections.abc import Mapping
+from typing import Optional
+
+from understudy_protocol import pod
+from understudy_protocol.launcher import StartWorkers
+
+_INTERNAL = (
+    pod.ENV_JOB,
+    pod.ENV_COORDINATOR,
+    pod.ENV_POD_NAME,
+    pod.ENV_POD_UID,
+    pod.ENV_POD_IP,
+    pod.ENV_NODE,
+    pod.ENV_INDEX,
+    pod.ENV_SHARED_FOLDER,
+    pod.ENV_NPROC,
+    pod.ENV_GRACE,
+)
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_THREADS = "OMP_NUM_THREADS"
+DEFAULT_RUN_ID = "understudy"
+
+
+def worker_environment(
+    launcher: Mapping[str, str],
+    start: StartWorkers,
+    local_rank: int,
+    nproc: int,
+    step_fd: int,
+    error_file: Optional[str],
+) -> dict[str, str]:
+    """What the worker `local_rank` of the round sees."""
+    env = {name: value for name, value in launcher.items() if name not in _INTERNAL and name != _ERROR_FILE}
+    env.update(_ranks(start, local_rank, nproc))
+    env.update(_torchelastic(launcher, start))
+    env[pod.ENV_ROUND] = str(start.token)
+    env[pod.ENV_STEP_FD] = str(step_fd)
+    env["JOB_COMPLETION_INDEX"] = str(start.group_rank)
+    env["PYTHONPATH"] = _python_path(launcher)
+    if error_file is not None:
+        env[_ERROR_FILE] = error_file
+    if single_threaded(launcher, nproc):
+        env[_THREADS] = "1"
+    return env
+
+
+def single_threaded(launcher: Mapping[str, str], nproc: int) -> bool:
+    """Whether OMP_NUM_THREADS is set to 1 unasked, as torchrun does it: so that workers do not overload the CPU."""
+    return nproc > 1 and _THREADS not in launcher
+
+
+def _ranks(start: StartWorkers, local_rank: int, nproc: int) -> dict[str, str]:
+    rank = str(start.rank_offset + local_rank)
+    return {
+        "RANK": rank,
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(start.world_size),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "GROUP_RANK": str(start.group_rank),
+        "GROUP_WORLD_SIZE": str(start.group_world_size),
+        "NODE_RANK": str(start.group_rank),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": str(start.world_size),
+        "MASTER_ADDR": start.master_addr,
+        "MASTER_PORT": str(start.master_port),
+    }
+
+
+def _torchelastic(launcher: Mapping[str, str], start: StartWorkers) -> dict[str, str]:
+    return {
+        "TORCHELASTIC_RUN_ID": launcher.get("TORCHELASTIC_RUN_ID") or DEFAULT_RUN_ID,
+        "TORCHELASTIC_RESTART_COUNT": str(start.token.round),
+        # Rounds are counted by the coordinator, whose budget is one of time: no number is true here.
+        "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS") or "0",
+        # The worker of rank 0 serves the store itself. "True" would make it a client of one that is not there.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def _python_path(launcher: Mapping[str, str]) -> str:
+    ours = f"{launcher.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER}/{pod.PYTHON_FOLDER}"
+    theirs = launcher.get("PYTHONPATH")
+    return f"{theirs}:{ours}" if theirs else ours

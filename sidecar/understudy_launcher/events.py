@@ -1,0 +1,135 @@
+"""What the supervisor hears (events) and asks for (effects). Facts only: nothing here decides or acts.
+
+The messages StartWorkers, StopWorkers and ExitLauncher of `understudy_protocol.launcher` are events as they are.
+Times named `at` are wall-clock times for the messages; the supervisor's own timers run on the `now` of `handle`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Optional, Union
+
+from understudy_protocol.launcher import ExitLauncher, StartWorkers, StopWorkers
+
+
+@dataclass(frozen=True)
+class Started:
+    """The launcher itself runs: the first event."""
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The sidecar's socket took the connection, for the first time or again."""
+
+
+@dataclass(frozen=True)
+class PortReserved:
+    port: int
+
+
+@dataclass(frozen=True)
+class WorkerEnded:
+    """A worker was reaped. Its group may still hold its children, until GroupEmptied."""
+
+    local_rank: int
+    exit_code: Optional[int]  # None: a signal ended it
+    signal: Optional[str]
+    shell_code: int  # as a shell tells it: 128 + n for signal n
+    message: str
+    at: float
+
+
+@dataclass(frozen=True)
+class GroupEmptied:
+    """Nothing is left of a worker and its children."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True)
+class StepsRead:
+    """A worker reported `reports` steps since the last event; the newest is `step`."""
+
+    local_rank: int
+    step: int
+    total: Optional[int]
+    reports: int
+    at: float
+
+
+@dataclass(frozen=True)
+class AskedToEnd:
+    """The launcher got SIGTERM (or SIGINT, or SIGHUP)."""
+
+    signal: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """`deadline()` has passed."""
+
+
+Event = Union[
+    Started,
+    Connected,
+    PortReserved,
+    WorkerEnded,
+    GroupEmptied,
+    StepsRead,
+    AskedToEnd,
+    Tick,
+    StartWorkers,
+    StopWorkers,
+    ExitLauncher,
+]
+
+
+class Aim(Enum):
+    """What a signal is and whom it is for."""
+
+    TERM_WORKER = "SIGTERM to the worker"
+    TERM_GROUP = "SIGTERM to the worker's group"
+    KILL_GROUP = "SIGKILL to the worker's group"
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Start all workers of this member for the round."""
+
+    start: StartWorkers
+
+
+@dataclass(frozen=True)
+class Signal:
+    local_rank: int
+    aim: Aim
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tell the sidecar; dropped while it is not connected, for the next hello says it all."""
+
+    message: Any
+
+
+@dataclass(frozen=True)
+class ReservePort:
+    """Keep a free port for a later round's store; answered by PortReserved."""
+
+
+@dataclass(frozen=True)
+class ReleasePort:
+    """Let go of the reserved port: rank 0 is about to bind it."""
+
+
+@dataclass(frozen=True)
+class Log:
+    text: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    code: int
+    reason: str
+
+
+Effect = Union[Spawn, Signal, Report, ReservePort, ReleasePort, Log, Exit]

@@ -1,0 +1,185 @@
+"""The launcher's shell: one thread that waits for something to happen, asks the supervisor, and does what it says.
+
+Rules: nothing is decided here. Everything is waited for in one `select`: the sidecar's socket, the workers' step pipes,
+and the wakeup pipe into which Python writes each signal's number. No busy wait: a timeout is the next deadline, and
+GROUP_POLL_S only while a group outlives its worker. SIGHUP counts as SIGTERM: a pod never gets one, and in local mode
+a closed terminal must not leave workers behind.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from understudy_launcher import environment, error_files
+from understudy_launcher import events as e
+from understudy_launcher.ports import PortReservation
+from understudy_launcher.processes import Workers
+from understudy_launcher.sidecar_link import SidecarLink
+from understudy_launcher.supervise import Supervisor
+
+GROUP_POLL_S = 0.1
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WAKEUP = "signals"
+_SIDECAR = "sidecar"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the pod tells its launcher."""
+
+    command: Sequence[str]
+    nproc: int
+    grace_s: float
+    folder: str
+    socket: str
+    env: Mapping[str, str]
+
+
+class Loop:
+    """See the module."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = _catch_signals()
+        self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
+        self._workers = Workers(settings.command, self._watch, self._unwatch)
+        self._link = SidecarLink(settings.socket, log, self._deselect_link, time.monotonic())
+        self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
+        self._ports = PortReservation()
+        self._errors = error_files.make_folder(settings.folder)
+        self._supervisor = Supervisor(os.getpid(), settings.nproc, settings.grace_s)
+        self._queue: deque[e.Event] = deque([e.Started()])
+        self._exit: Optional[e.Exit] = None
+
+    def run(self) -> int:
+        """Until the supervisor says Exit; its code."""
+        while True:
+            self._decide()
+            if self._exit is not None:
+                log(f"exits {self._exit.code}: {self._exit.reason}")
+                return self._exit.code
+            self._wait()
+
+    def kill_all(self) -> None:
+        """The last resort of a launcher that has broken: leave no worker behind."""
+        self._workers.kill_all()
+
+    def _decide(self) -> None:
+        while self._queue and self._exit is None:
+            for effect in self._supervisor.handle(self._queue.popleft(), time.monotonic()):
+                self._do(effect)
+
+    def _do(self, effect: e.Effect) -> None:
+        if isinstance(effect, e.Report):
+            self._link.send(effect.message, time.monotonic())
+        elif isinstance(effect, e.Signal):
+            self._workers.signal(effect.local_rank, effect.aim)
+        elif isinstance(effect, e.Spawn):
+            self._spawn(effect)
+        elif isinstance(effect, e.ReservePort):
+            self._queue.append(e.PortReserved(self._ports.reserve()))
+        elif isinstance(effect, e.ReleasePort):
+            self._ports.release()
+        elif isinstance(effect, e.Log):
+            log(effect.text)
+        else:
+            self._exit = self._exit or effect
+
+    def _spawn(self, effect: e.Spawn) -> None:
+        settings, start = self._settings, effect.start
+        for local_rank in range(settings.nproc):
+            errors = error_files.fresh_path(self._errors, str(start.token), local_rank) if self._errors else None
+
+            def make_env(step_fd: int, rank: int = local_rank, errors: Optional[str] = errors) -> dict[str, str]:
+                return environment.worker_environment(settings.env, start, rank, settings.nproc, step_fd, errors)
+
+            self._queue.extend(self._workers.spawn(local_rank, make_env, errors))
+
+    def _wait(self) -> None:
+        self._select_link()
+        for key, mask in self._selector.select(self._timeout(time.monotonic())):
+            if key.data == _WAKEUP:
+                self._on_signals()
+            elif key.data == _SIDECAR:
+                self._on_sidecar(mask)
+            else:
+                self._queue.extend(self._workers.read_steps(key.fd))
+        now = time.monotonic()
+        self._queue.extend(self._link.connect(now))
+        if self._workers.lingering():
+            self._queue.extend(self._workers.reap())
+        deadline = self._supervisor.deadline()
+        if deadline is not None and now >= deadline:
+            self._queue.append(e.Tick())
+
+    def _timeout(self, now: float) -> Optional[float]:
+        deadlines = [self._supervisor.deadline(), self._link.deadline()]
+        if self._workers.lingering():
+            deadlines.append(now + GROUP_POLL_S)
+        nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return None if nearest is None else max(0.0, nearest - now)
+
+    def _on_signals(self) -> None:
+        numbers = set(os.read(self._wakeup, 4096))
+        if signal.SIGCHLD in numbers:
+            self._queue.extend(self._workers.reap())
+        self._queue.extend(e.AskedToEnd(number.name) for number in _END_SIGNALS if number in numbers)
+
+    def _on_sidecar(self, mask: int) -> None:
+        now = time.monotonic()
+        if mask & selectors.EVENT_WRITE:
+            self._link.flush(now)
+        if mask & selectors.EVENT_READ:
+            self._queue.extend(self._link.receive(now))
+
+    def _watch(self, step_pipe: int) -> None:
+        self._selector.register(step_pipe, selectors.EVENT_READ, "steps")
+
+    def _unwatch(self, step_pipe: int) -> None:
+        self._selector.unregister(step_pipe)
+
+    def _select_link(self) -> None:
+        """Select the link's socket for what it waits for."""
+        current = self._link.socket
+        if current is None:
+            return
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.wants_to_write() else 0)
+        if self._selected is not current:
+            self._selector.register(current, mask, _SIDECAR)
+            self._selected = current
+        else:
+            self._selector.modify(current, mask, _SIDECAR)
+
+    def _deselect_link(self, closing: socket.socket) -> None:
+        """At once, not in the next turn: a worker's pipe may get the socket's number before that."""
+        if self._selected is closing:
+            self._selector.unregister(closing)
+            self._selected = None
+
+
+def log(text: str) -> None:
+    """One line, in one write, so that the workers' lines cannot fall into it."""
+    with contextlib.suppress(OSError):  # nobody reads it any more; the workers matter more
+        os.write(2, f"understudy launcher: {text}\n".encode(errors="backslashreplace"))
+
+
+def _catch_signals() -> int:
+    """The read end of the pipe in which each signal's number appears."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (*_END_SIGNALS, signal.SIGCHLD):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
+            signal.signal(number, _noted)
+    return read_end
+
+
+def _noted(number: int, frame: Any) -> None:
+    """A handler must be there for the wakeup pipe to be written."""

@@ -1,0 +1,27 @@
+"""The supervisor's states, and what the sidecar hears of them. The transitions are in `supervise`."""
+
+from enum import Enum
+
+from understudy_protocol.words import WorkersState
+
+
+class Phase(Enum):
+    """The states of the supervisor's transition table."""
+
+    IDLE = "idle"  # no workers
+    STARTING = "starting"  # a round waits until nothing is left of the old one
+    RUNNING = "running"
+    FAILED = "failed"  # a worker failed; its neighbours may still run
+    FINISHED = "finished"  # all workers exited 0
+    STOPPING = "stopping"  # the workers are killed, and nothing follows
+    SAVING = "saving"  # the workers got SIGTERM
+    LEAVING = "leaving"  # the launcher exits when nothing is left
+
+
+#: In the phases that are not here old workers may still run, or have failed.
+TOLD = {
+    Phase.IDLE: WorkersState.IDLE,
+    Phase.STARTING: WorkersState.STARTING,
+    Phase.FAILED: WorkersState.FAILED,
+    Phase.FINISHED: WorkersState.FINISHED,
+}

@@ -1,0 +1,44 @@
+"""A free TCP port for the store of a later round: bound here, so that nobody else gets it, until rank 0 binds it.
+
+The socket never listens and takes no SO_REUSEADDR: with it, a second socket that has it too could bind the port as
+well. A bound socket that never had a connection leaves no TIME_WAIT, so the port is free the moment it is closed.
+Between that and rank 0's bind (it imports torch first) nothing holds it: a stray bind(0) in the same network
+namespace could take it, in which case rank 0 fails and the next round has another port.
+"""
+
+import contextlib
+import socket
+from typing import Optional
+
+
+class PortReservation:
+    """At most one port at a time."""
+
+    def __init__(self) -> None:
+        self._socket: Optional[socket.socket] = None
+
+    def reserve(self) -> int:
+        """Another free port, on all addresses of IPv6 and IPv4 where the machine has both."""
+        self.release()
+        self._socket = _bound()
+        return int(self._socket.getsockname()[1])
+
+    def release(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _bound() -> socket.socket:
+    with contextlib.suppress(OSError):  # a kernel without IPv6
+        both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        try:
+            both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            both.bind(("::", 0))
+        except OSError:
+            both.close()
+            raise
+        return both
+    only_v4 = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    only_v4.bind(("0.0.0.0", 0))
+    return only_v4

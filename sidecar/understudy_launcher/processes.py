@@ -1,0 +1,201 @@
+"""The workers as processes: spawning, signalling, reaping, and the pipe on which each tells its steps.
+
+Rules: each worker is the leader of a session and process group of its own, so that its children (DataLoader workers,
+what a shell started) can be killed with it. As pid 1 or subreaper we reap whatever ends, ours or inherited. A group's
+number is used only while something is left of the group: afterwards the kernel may give it to others. stdin, stdout
+and stderr are inherited.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Callable, Optional, Union
+
+from understudy_launcher import error_files, prctl
+from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
+
+#: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
+#: it, a low one would soon be somebody else's file.
+STEP_FD_FROM = 200
+_PIPE_READ = 1 << 16
+_LINE_LIMIT = 64  # two numbers: a longer line is none of ours
+
+_AIMS = {
+    Aim.TERM_WORKER: (os.kill, signal.SIGTERM),
+    Aim.TERM_GROUP: (os.killpg, signal.SIGTERM),
+    Aim.KILL_GROUP: (os.killpg, signal.SIGKILL),
+}
+
+
+@dataclass
+class _Worker:
+    local_rank: int
+    process: "subprocess.Popen[bytes]"  # its pid is its group's number
+    steps: int  # read end of its pipe, -1 once closed
+    error_file: Optional[str]
+    ended: bool = False
+    unread: bytes = field(default=b"")
+
+
+class Workers:
+    """The processes of one member's workers. `watch` and `unwatch` hear of pipes to be selected for reading."""
+
+    def __init__(self, command: Sequence[str], watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
+        self._command = list(command)
+        self._watch, self._unwatch = watch, unwatch
+        self._workers: dict[int, _Worker] = {}
+        self._before_exec = prctl.dies_with_parent()
+
+    def spawn(
+        self, local_rank: int, make_env: Callable[[int], Mapping[str, str]], error_file: Optional[str]
+    ) -> list[Union[WorkerEnded, GroupEmptied]]:
+        """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events."""
+        read_end, write_end = _step_pipe()
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=make_env(write_end),
+                pass_fds=(write_end,),
+                start_new_session=True,
+                preexec_fn=self._before_exec,  # safe: we have one thread
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            os.close(read_end)
+            return [_not_started(local_rank, self._command, error), GroupEmptied(local_rank)]
+        finally:
+            os.close(write_end)
+        self._workers[local_rank] = _Worker(local_rank, process, read_end, error_file)
+        self._watch(read_end)
+        return []
+
+    def signal(self, local_rank: int, aim: Aim) -> None:
+        worker = self._workers.get(local_rank)
+        if worker is None or (worker.ended and aim is Aim.TERM_WORKER):
+            return
+        send, number = _AIMS[aim]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(worker.process.pid, number)
+
+    def kill_all(self) -> None:
+        for local_rank in self._workers:
+            self.signal(local_rank, Aim.KILL_GROUP)
+
+    def reap(self) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
+        """Everything that has ended, ours and orphans alike; then the groups of which nothing is left."""
+        events: list[Union[StepsRead, WorkerEnded, GroupEmptied]] = []
+        by_pid = {worker.process.pid: worker for worker in self._workers.values() if not worker.ended}
+        for pid, status in _ended():
+            worker = by_pid.get(pid)
+            if worker is not None:
+                events += self._end(worker, status)
+        for worker in [worker for worker in self._workers.values() if worker.ended and _is_empty(worker.process.pid)]:
+            del self._workers[worker.local_rank]
+            events.append(GroupEmptied(worker.local_rank))
+        return events
+
+    def lingering(self) -> bool:
+        """Whether a group outlives its worker: only the kernel's table tells its end, if its orphans are not ours."""
+        return any(worker.ended for worker in self._workers.values())
+
+    def read_steps(self, read_end: int) -> list[StepsRead]:
+        """What is in a pipe that became readable."""
+        worker = next((worker for worker in self._workers.values() if worker.steps == read_end), None)
+        return [] if worker is None else self._read(worker)
+
+    def _end(self, worker: _Worker, status: int) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
+        steps = self._read(worker)  # its last step, before its end
+        self._close(worker)
+        worker.ended = True
+        code = os.waitstatus_to_exitcode(status)
+        worker.process.returncode = code  # reaped here: Popen need not look for it
+        ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
+        if worker.error_file is not None:
+            error_files.forget(worker.error_file)
+        return [*steps, ended]
+
+    def _read(self, worker: _Worker) -> list[StepsRead]:
+        if worker.steps < 0:
+            return []
+        try:
+            chunk = os.read(worker.steps, _PIPE_READ)
+        except BlockingIOError:
+            return []
+        if not chunk:  # all who could write have closed it
+            self._close(worker)
+            return []
+        *lines, rest = (worker.unread + chunk).split(b"\n")
+        worker.unread = rest if len(rest) <= _LINE_LIMIT else b""
+        steps = [step for step in map(_step, lines) if step is not None]
+        return [StepsRead(worker.local_rank, *steps[-1], len(steps), time.time())] if steps else []
+
+    def _close(self, worker: _Worker) -> None:
+        if worker.steps >= 0:
+            self._unwatch(worker.steps)
+            os.close(worker.steps)
+            worker.steps = -1
+
+
+def _step_pipe() -> tuple[int, int]:
+    """(read end, write end), both non-blocking: a full pipe must hold up neither side."""
+    read_end, low = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        write_end = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, STEP_FD_FROM)
+    except OSError:  # RLIMIT_NOFILE is lower than that
+        return read_end, low
+    os.close(low)
+    return read_end, write_end
+
+
+def _step(line: bytes) -> Optional[tuple[int, Optional[int]]]:
+    """(step, total) of a line `step total`, where total may be `-`; None for anything else."""
+    words = line[:_LINE_LIMIT].split()
+    if len(words) != 2 or not words[0].isdigit() or not (words[1] == b"-" or words[1].isdigit()):
+        return None
+    return int(words[0]), None if words[1] == b"-" else int(words[1])
+
+
+def _ended() -> list[tuple[int, int]]:
+    ended = []
+    with contextlib.suppress(ChildProcessError):  # no children at all
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended.append((pid, status))
+    return ended
+
+
+def _is_empty(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # what is left runs as another user: we can do nothing about it
+        return True
+    return False
+
+
+def _worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerEnded:
+    if code >= 0:
+        return WorkerEnded(local_rank, code, None, code, message or f"exit code {code}", time.time())
+    name = _signal_name(-code)
+    return WorkerEnded(local_rank, None, name, 128 - code, message or f"killed by {name}", time.time())
+
+
+def _not_started(local_rank: int, command: Sequence[str], error: Exception) -> WorkerEnded:
+    missing = isinstance(error, OSError) and error.errno == errno.ENOENT
+    code = 127 if missing else 126  # as a shell has it
+    return WorkerEnded(local_rank, code, None, code, f"cannot start {command[0]!r}: {error}", time.time())
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,126 @@
+"""The launcher's end of the unix socket to its sidecar: JSON lines, reconnecting for ever.
+
+Rules: connection attempts start RETRY_FROM_S apart and grow to RETRY_TO_S apart; one log line tells that the sidecar
+has not been there for COMPLAIN_AFTER_S. What is sent while there is no connection is dropped: on each connect the
+supervisor states everything again. A line that is no message is logged and dropped. A sidecar that does not read, or
+sends a line without end, is hung up on: nothing here may grow without bound.
+"""
+
+import os
+import socket
+from typing import Any, Callable, Optional
+
+from understudy_launcher.events import Connected
+from understudy_protocol import wire
+from understudy_protocol.launcher import ExitLauncher, StartWorkers, StopWorkers
+
+RETRY_FROM_S = 0.05
+RETRY_TO_S = 1.0
+COMPLAIN_AFTER_S = 10.0
+BUFFER_LIMIT = 1 << 20
+_CHUNK = 1 << 16
+_KNOWN: dict[str, type[Any]] = {cls.__name__: cls for cls in (StartWorkers, StopWorkers, ExitLauncher)}
+
+
+class SidecarLink:
+    """At most one connection. `closing` hears of its socket just before that is closed, and its number free again."""
+
+    def __init__(
+        self, path: str, log: Callable[[str], None], closing: Callable[[socket.socket], None], now: float
+    ) -> None:
+        self.socket: Optional[socket.socket] = None
+        self._path, self._log, self._closing = path, log, closing
+        self._unsent, self._unread = b"", b""
+        self._lost_at, self._complained = now, False
+        self._retry_s, self._retry_at = RETRY_FROM_S, now
+
+    def deadline(self) -> Optional[float]:
+        """When to try again; None while connected."""
+        return None if self.socket is not None else self._retry_at
+
+    def wants_to_write(self) -> bool:
+        return self.socket is not None and bool(self._unsent)
+
+    def connect(self, now: float) -> list[Any]:
+        """Try to connect if that is due: [Connected()] once it worked."""
+        if self.socket is not None or now < self._retry_at:
+            return []
+        attempt = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        attempt.setblocking(False)
+        try:
+            attempt.connect(self._path)
+        except OSError as error:  # not there yet, refused, or its backlog is full
+            attempt.close()
+            self._not_connected(error, now)
+            return []
+        self.socket = attempt
+        self._log("connected to the sidecar")
+        return [Connected()]
+
+    def send(self, message: Any, now: float) -> None:
+        if self.socket is None:
+            return
+        self._unsent += wire.encode(message).encode() + b"\n"
+        self.flush(now)
+
+    def flush(self, now: float) -> None:
+        """Write what the socket takes."""
+        if self.socket is None:
+            return
+        try:
+            self._unsent = self._unsent[self.socket.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._hang_up(f"writing failed: {error}", now)
+            return
+        if len(self._unsent) > BUFFER_LIMIT:
+            self._hang_up("it does not read", now)
+
+    def receive(self, now: float) -> list[Any]:
+        """The messages that have come in."""
+        if self.socket is None:
+            return []
+        try:
+            chunk = self.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            self._hang_up(f"reading failed: {error}", now)
+            return []
+        if not chunk:
+            self._hang_up("it closed the connection", now)
+            return []
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        if len(self._unread) > BUFFER_LIMIT:
+            self._hang_up("it sent a line without end", now)
+        return [message for message in map(self._message, lines) if message is not None]
+
+    def _message(self, line: bytes) -> Any:
+        try:
+            message = wire.decode(line, _KNOWN)
+        except wire.WireError as error:
+            self._log(f"dropped a line of the sidecar: {error}")
+            return None
+        if isinstance(message, wire.Unknown):
+            self._log(f"dropped a message of the sidecar of the unknown type {message.type}")
+            return None
+        return message
+
+    def _not_connected(self, error: OSError, now: float) -> None:
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(2 * self._retry_s, RETRY_TO_S)
+        if not self._complained and now - self._lost_at >= COMPLAIN_AFTER_S:
+            self._complained = True
+            what = f"{os.strerror(error.errno)}" if error.errno else str(error)
+            self._log(f"no sidecar at {self._path} for {now - self._lost_at:.0f} s ({what}); trying on")
+
+    def _hang_up(self, why: str, now: float) -> None:
+        if self.socket is not None:
+            self._closing(self.socket)
+            self.socket.close()
+        self.socket = None
+        self._unsent, self._unread = b"", b""
+        self._lost_at, self._complained = now, False
+        self._retry_s, self._retry_at = RETRY_FROM_S, now + RETRY_FROM_S
+        self._log(f"lost the sidecar: {why}; what runs keeps running")

@@ -1,0 +1,91 @@
+"""Messages between the operator and a job's coordinator: the operator appoints, the coordinator tells.
+
+Operator -> sidecar: Appoint. Sidecar -> operator: Snapshot, after each change (at most five a second), or Refused.
+A snapshot is whole, never a difference: the operator may come late, or come back, and still knows everything.
+"""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from understudy_protocol.membership import Close
+from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
+
+
+@dataclass(frozen=True)
+class Appoint:
+    """Take office in this epoch (a lower or equal one than the office held is a no-op); the answer is a Snapshot."""
+
+    epoch: int
+    at_least_round: int  # the newest round that status tells: the new office starts above it
+    recoveries_by_strategy: dict[str, int]  # what status tells, so that the counts go on
+
+
+@dataclass(frozen=True)
+class MemberView:
+    pod_uid: str
+    pod_name: str
+    node: str
+    index: Optional[int]
+    group_rank: Optional[int]  # None: waits as a spare
+    workers: WorkersState
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A member that counts as lost: its pod is to be replaced."""
+
+    pod_uid: str
+    pod_name: str
+    node: str
+    fault: Fault
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Cause:
+    rank: Optional[int]
+    pod: str
+    node: str
+    exit_code: Optional[int]
+    signal: Optional[str]
+    message: str
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """fault -> first step of the next round. resumed_at is None while it lasts. Times are Unix seconds."""
+
+    round: int  # the round that the recovery formed
+    fault: Fault
+    strategy: Optional[Strategy]  # None while nobody is there to take the lost ranks
+    cause: Cause
+    detected_at: float
+    resumed_at: Optional[float]
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    step: int
+    total: Optional[int]
+    at: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    token: RoundToken
+    pod_uid: str  # the coordinator's own
+    members: tuple[MemberView, ...]
+    lost: tuple[Lost, ...]
+    recoveries: tuple[Recovery, ...]  # the newest 10, oldest first
+    recoveries_by_strategy: dict[str, int]
+    progress: Optional[StepProgress]
+    waiting_for: str  # what the next round waits for; empty while one runs
+    closed: Optional[Close]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """This sidecar holds no office, and was not appointed."""
+
+    reason: str

@@ -1,0 +1,60 @@
+"""Names that the operator writes into a pod and the programs inside read: labels, annotations, files, variables, ports.
+
+One place, so that the two sides cannot drift apart.
+"""
+
+from dataclasses import dataclass
+
+GROUP = "understudy.dev"
+
+LABEL_JOB = f"{GROUP}/job-name"
+LABEL_JOB_UID = f"{GROUP}/job-uid"
+LABEL_ROLE = f"{GROUP}/role"  # active | spare, moved with the ranks
+LABEL_COORDINATOR = f"{GROUP}/coordinator"  # "true" on one pod a job; the Service selects it
+LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
+ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
+
+ROLE_ACTIVE = "active"
+ROLE_SPARE = "spare"
+
+SIDECAR_CONTAINER = "understudy-sidecar"
+SHARED_VOLUME = "understudy"
+SHARED_FOLDER = "/understudy"  # memory-backed emptyDir of sidecar and trainer
+KEY_VOLUME = "understudy-membership"
+KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
+KEY_FILE = "key"
+
+LAUNCHER_SOCKET = "sidecar.sock"
+LAUNCHER_ZIPAPP = "launcher.pyz"
+LAUNCHER_STUB = "launch"
+PYTHON_FOLDER = "python"  # what workers may import: understudy_torch
+
+COORDINATOR_PORT = 8478
+MEMBERSHIP_PATH = "/v1/membership"  # of the WebSocket on that port
+HEALTH_PORT = 8479
+
+ENV_JOB = "UNDERSTUDY_JOB"  # JobShape as JSON
+ENV_COORDINATOR = "UNDERSTUDY_COORDINATOR"  # host:port of the coordinator's Service
+ENV_POD_NAME = "UNDERSTUDY_POD_NAME"
+ENV_POD_UID = "UNDERSTUDY_POD_UID"
+ENV_POD_IP = "UNDERSTUDY_POD_IP"
+ENV_NODE = "UNDERSTUDY_NODE"
+ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
+ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
+ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
+ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
+ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
+ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """What every sidecar knows of its job from birth: any member may have to coordinate."""
+
+    uid: str
+    namespace: str
+    name: str
+    actives: int
+    nproc_per_node: int
+    in_place_max_restarts: int
+    in_place_window_s: float

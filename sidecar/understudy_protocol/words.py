@@ -1,0 +1,66 @@
+"""The closed sets and the ordered token that every program uses; docs/design.md explains each word.
+
+Values are what users read in `status` and in events, so they are spelled as the API spells them.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Fault(str, Enum):
+    """What broke."""
+
+    PROCESS = "Process"
+    POD = "Pod"
+    NODE = "Node"
+
+
+class Strategy(str, Enum):
+    """How a recovery was done: a rung of the ladder."""
+
+    IN_PLACE = "InPlace"
+    SPARE_SWAP = "SpareSwap"
+    POD_RECREATE = "PodRecreate"
+
+
+class CloseReason(str, Enum):
+    """Why the rendezvous ended for good."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class WorkersState(str, Enum):
+    """What a member's workers do, in the round that the member was last assigned to."""
+
+    IDLE = "Idle"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    FAILED = "Failed"
+    FINISHED = "Finished"
+
+
+#: Exit code of a launcher whose own workers say nothing better, by the reason of the close. Zero means success only.
+CLOSE_EXIT_CODES = {CloseReason.SUCCEEDED: 0, CloseReason.FAILED: 81}
+
+
+@dataclass(frozen=True, order=True)
+class RoundToken:
+    """(epoch, term, round): the order of everything, and the fencing token that workers get as UNDERSTUDY_ROUND.
+
+    epoch grows with each appointment by the operator, term with each election, round with each rendezvous.
+    """
+
+    epoch: int
+    term: int
+    round: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.term}.{self.round}"
+
+    def next_round(self) -> "RoundToken":
+        return RoundToken(self.epoch, self.term, self.round + 1)
+
+
+#: What a member knows before it has heard of any round.
+NO_ROUND = RoundToken(0, 0, -1)

@@ -1,0 +1,36 @@
+"""Start a sidecar: `python -m understudy_sidecar`, in a pod that the operator made."""
+
+import asyncio
+import logging
+import os
+import resource
+import sys
+
+from understudy_sidecar.app import Sidecar
+from understudy_sidecar.settings import SettingsError, read_settings
+
+
+async def _run() -> None:
+    await Sidecar(read_settings(os.environ)).run()
+
+
+def main() -> int:
+    logging.basicConfig(
+        level=os.environ.get("UNDERSTUDY_LOG_LEVEL", "INFO"),
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+        stream=sys.stderr,
+    )
+    # Any member may have to coordinate thousands: take all the open files that the container may have.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        asyncio.run(_run())
+    except SettingsError as error:
+        logging.error("%s", error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

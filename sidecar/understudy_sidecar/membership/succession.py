@@ -1,0 +1,31 @@
+"""What a coordinator that is new in office makes of the members' claims: the former coordinator's round.
+
+Members bring back what they last knew. The newest round that any of them was in is the former one; claims of older
+rounds count for nothing. If all its ranks are claimed and their workers still train, the round goes on as it is.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
+from understudy_sidecar.membership.roster import Member
+
+_AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING, WorkersState.FINISHED)
+
+
+@dataclass(frozen=True)
+class FormerRound:
+    token: RoundToken  # NO_ROUND if nobody claims anything
+    seats: dict[int, Member]  # by group rank
+    whole: bool  # every rank is claimed
+    trains: bool  # whole, and no claimed rank's workers have ended
+
+
+def former_round(members: Iterable[Member], actives: int) -> FormerRound:
+    """The round that the connected members come from."""
+    claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
+    token = max((x.join.token for x in claims), default=NO_ROUND)
+    newest = ((x.join.group_rank, x) for x in claims if x.join.token == token)
+    seats = {rank: member for rank, member in newest if rank is not None and rank < actives}
+    whole = len(seats) == actives
+    return FormerRound(token, seats, whole, whole and all(x.workers in _AT_WORK for x in seats.values()))

@@ -1,0 +1,59 @@
+"""What the operator tells a sidecar through its environment and its mounted Secret. Read once, at the start."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy_protocol import pod
+from understudy_protocol.pod import JobShape
+from understudy_protocol.wire import from_plain
+
+
+class SettingsError(ValueError):
+    """A variable or a file that the operator should have set is missing or broken: names it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    shape: JobShape
+    key: bytes
+    coordinator_host: str  # the ClusterIP of the coordinator's Service: no name is looked up
+    coordinator_port: int
+    pod_uid: str
+    pod_name: str
+    node: str
+    ip: str
+    index: int | None  # completion index; None for a spare
+    folder: Path
+    grace_s: float
+
+
+def read_settings(env: Mapping[str, str], key_folder: Path = Path(pod.KEY_FOLDER)) -> Settings:
+    """Raises SettingsError, which names what is missing."""
+    host, _, port = _need(env, pod.ENV_COORDINATOR).rpartition(":")
+    index = env.get(pod.ENV_INDEX, "")
+    try:
+        key = (key_folder / pod.KEY_FILE).read_bytes()
+    except OSError as error:
+        raise SettingsError(f"the job's membership key cannot be read: {error}") from error
+    return Settings(
+        shape=from_plain(JobShape, json.loads(_need(env, pod.ENV_JOB))),
+        key=key,
+        coordinator_host=host,
+        coordinator_port=int(port),
+        pod_uid=_need(env, pod.ENV_POD_UID),
+        pod_name=_need(env, pod.ENV_POD_NAME),
+        node=_need(env, pod.ENV_NODE),
+        ip=_need(env, pod.ENV_POD_IP),
+        index=int(index) if index else None,
+        folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
+        grace_s=float(env.get(pod.ENV_GRACE, "30")),
+    )
+
+
+def _need(env: Mapping[str, str], name: str) -> str:
+    value = env.get(name, "")
+    if not value:
+        raise SettingsError(f"{name} is not set: the operator sets it in every pod that it creates")
+    return value

@@ -1,0 +1,171 @@
+"""The cluster's control groups: who belongs to which machine, and freezing or killing all of it.
+
+    understudy/control-plane/<component>     etcd, kube-apiserver, …; the LAN's switch
+    understudy/<node>/daemons/<component>    the node's init, kubelet, containerd with its shims, kube-proxy
+    understudy/<node>/kubepods/…             the pods: the kubelet's cgroupRoot is understudy/<node>
+
+So one subtree is one machine, whatever its processes do. On cgroup v1 membership
+is kept in the freezer hierarchy, and a kill is freeze, SIGKILL to all, thaw: nobody
+sees anybody die first. On cgroup v2 the kernel has cgroup.freeze and cgroup.kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .failures import ComponentFailed
+
+ROOT = Path("/sys/fs/cgroup")
+TREE = "understudy"
+FREEZE_LIMIT_S = 5.0
+KILL_LIMIT_S = 15.0
+
+
+def unified() -> bool:
+    """Whether the machine has cgroup v2 alone."""
+    return (ROOT / "cgroup.controllers").exists()
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """One subtree, `path` counted from the hierarchy's root: understudy/node1."""
+
+    path: str
+
+    @property
+    def folder(self) -> Path:
+        """Its folder in the hierarchy that keeps the membership."""
+        return (ROOT if unified() else ROOT / "freezer") / self.path
+
+    @property
+    def members_file(self) -> Path:
+        return self.folder / "cgroup.procs"
+
+    def child(self, name: str) -> ControlGroup:
+        return ControlGroup(f"{self.path}/{name}")
+
+    def ensure(self) -> None:
+        """Make the folder. On cgroup v2, hand its controllers down, as runc's limits need them."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if unified():
+            for parent in reversed(self.folder.parents):
+                if parent.is_relative_to(ROOT) and parent != self.folder:
+                    _delegate(parent)
+
+    def ensure_everywhere(self) -> None:
+        """Make the folder in every hierarchy of cgroup v1, where the kubelet looks for its root."""
+        self.ensure()
+        for hierarchy in [] if unified() else _hierarchies():
+            (hierarchy / self.path).mkdir(parents=True, exist_ok=True)
+
+    def pids(self) -> list[int]:
+        """The host's process ids in the whole subtree."""
+        found: list[int] = []
+        for folder, _, files in os.walk(self.folder):
+            if "cgroup.procs" in files:
+                with contextlib.suppress(OSError):
+                    found += map(int, (Path(folder) / "cgroup.procs").read_text().split())
+        return found
+
+    def frozen(self) -> bool:
+        """Whether the subtree was frozen and is."""
+        try:
+            if unified():
+                return (self.folder / "cgroup.freeze").read_text().strip() == "1"
+            return (self.folder / "freezer.state").read_text().strip() != "THAWED"
+        except OSError:
+            return False
+
+    def freeze(self) -> None:
+        """Stop every process of the subtree where it is.
+
+        Raises ComponentFailed when some process is still not stopped after 5 s (one in
+        uninterruptible sleep).
+        """
+        deadline = time.monotonic() + FREEZE_LIMIT_S
+        while not self._write_frozen():
+            if time.monotonic() >= deadline:
+                raise ComponentFailed(
+                    f"{self.path} did not freeze within {FREEZE_LIMIT_S:.0f} s; thaw it and try again"
+                )
+            time.sleep(0.01)
+
+    def thaw(self) -> None:
+        """Let the subtree run on, whichever part of it was frozen; nothing to do when there is none."""
+        name, value = ("cgroup.freeze", "0") if unified() else ("freezer.state", "THAWED")
+        for folder, _, files in os.walk(self.folder):
+            if name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    (Path(folder) / name).write_text(value)
+
+    def _write_frozen(self) -> bool:
+        if unified():
+            (self.folder / "cgroup.freeze").write_text("1")
+            return "frozen 1" in (self.folder / "cgroup.events").read_text()
+        state = self.folder / "freezer.state"
+        state.write_text("FROZEN")
+        return state.read_text().strip() == "FROZEN"
+
+    def kill(self) -> None:
+        """SIGKILL every process of the subtree at one moment, and wait until none is left.
+
+        Raises ComponentFailed when one is still there after 15 s.
+        """
+        deadline = time.monotonic() + KILL_LIMIT_S
+        while self.pids():
+            if unified():
+                (self.folder / "cgroup.kill").write_text("1")
+            else:
+                self._kill_frozen()
+            if _wait_for_end(self, 0.5):
+                return
+            if time.monotonic() >= deadline:
+                raise ComponentFailed(
+                    f"processes {self.pids()} of {self.path} are still there {KILL_LIMIT_S:.0f} s after SIGKILL; "
+                    f"see /proc/<pid>/stack for what holds them, and try again"
+                )
+        self.thaw()
+
+    def _kill_frozen(self) -> None:
+        with contextlib.suppress(ComponentFailed):  # kill what would not freeze, too
+            self.freeze()
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.thaw()
+
+    def remove(self) -> None:
+        """Remove the empty subtree from every hierarchy (runc makes one in each)."""
+        for hierarchy in _hierarchies():
+            for folder, _, _ in os.walk(hierarchy / self.path, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+
+
+def _hierarchies() -> list[Path]:
+    return [ROOT] if unified() else [entry for entry in ROOT.iterdir() if entry.is_dir()]
+
+
+def _wait_for_end(group: ControlGroup, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while group.pids():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _delegate(folder: Path) -> None:
+    for controller in (folder / "cgroup.controllers").read_text().split():
+        with contextlib.suppress(OSError):  # one that cannot be delegated is one that runc does without
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def machine(name: str) -> ControlGroup:
+    """The subtree of a machine: a node's name, or control-plane."""
+    return ControlGroup(f"{TREE}/{name}")

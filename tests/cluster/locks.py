@@ -1,0 +1,62 @@
+"""Locks between processes, on files of the cache: two commands never build one cluster at once.
+
+`up` and `down` take the whole cluster; a fault takes its node, and shares the cluster
+with faults of other nodes. A lock ends with its process, however that ends. And a
+machine has room for one cluster: the cache whose it is, is written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from .cgroups import TREE, ControlGroup
+from .commands import Progress, wait_until
+from .failures import ClusterError
+
+LIMIT_S = 1800
+OWNER = Path("/run/understudy-cluster")
+
+
+@contextlib.contextmanager
+def locked(file: Path, progress: Progress, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock on `file`. Raises ClusterError when another holds it for half an hour."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as handle:
+        if not _try(handle.fileno(), shared):
+            progress.say("another cluster command is at work; waiting for it")
+            wait_until(
+                lambda: _try(handle.fileno(), shared),
+                limit_s=LIMIT_S,
+                failure=lambda: ClusterError(
+                    f"another cluster command has held {file} for {LIMIT_S} s; find it with `fuser {file}` and end it"
+                ),
+            )
+        yield
+
+
+def _try(descriptor: int, shared: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def claim_machine(cache: Path) -> None:
+    """Raise ClusterError when a cluster of another cache runs here; the machine is this cache's from now on."""
+    with contextlib.suppress(FileNotFoundError):
+        owner = OWNER.read_text()
+        if owner != str(cache) and ControlGroup(TREE).pids():
+            raise ClusterError(
+                f"the cluster of the cache {owner} runs on this machine, which has room for one, and this is {cache}; "
+                f"run `UNDERSTUDY_CACHE={owner} cluster down` first"
+            )
+    OWNER.write_text(str(cache))
+
+
+def give_up_machine() -> None:
+    """The machine is nobody's."""
+    OWNER.unlink(missing_ok=True)

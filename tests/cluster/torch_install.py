@@ -1,0 +1,73 @@
+"""Installs torch once, into a folder that pods mount read-only.
+
+torch with its CUDA libraries is 4.7 GB: in an image it would be copied into every node.
+So it is installed with pip on the host, and a pod mounts the folder by hostPath and
+puts it on PYTHONPATH. That needs a host Python of the base image's minor version.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from .commands import Progress, follow, run
+from .failures import CommandFailed, MissingTool
+from .paths import Paths
+
+VERSION = "2.13.0"
+PACKAGES = (f"torch=={VERSION}", "numpy")
+PYTHON = "3.11"  # of the base image, Debian bookworm
+INSTALL_LIMIT_S = 1800
+
+
+def ensure_torch(paths: Paths, progress: Progress) -> Path:
+    """The folder with torch, installed now unless it is there; it appears when it is whole.
+
+    Raises MissingTool without a Python of the right minor version, CommandFailed when
+    pip fails.
+    """
+    target = paths.torch(VERSION)
+    if target.exists():
+        return target
+    python = _python()
+    for left in paths.cache.glob(f".torch-{VERSION}.*"):
+        shutil.rmtree(left)
+    workshop = paths.cache / f".torch-{VERSION}.{os.getpid()}"
+    unfinished, temporary = workshop / "installed", workshop / "temporary"
+    temporary.mkdir(parents=True)
+    progress.say(f"installing {' and '.join(PACKAGES)}: 5 GB, one to two minutes")
+    follow(
+        [python, "-m", "pip", "install", "--no-input", "--no-cache-dir", "--target", unfinished, *PACKAGES],
+        timeout_s=INSTALL_LIMIT_S,
+        log=paths.cache / "torch-install.log",
+        heartbeat=lambda: progress.say(f"  … {_gigabytes(workshop):.1f} GB written"),
+        # pip builds in TMPDIR and moves: on the same file system that is a rename, and /tmp may be small.
+        env={"PIP_ROOT_USER_ACTION": "ignore", "TMPDIR": str(temporary)},
+    )
+    unfinished.rename(target)
+    shutil.rmtree(workshop)
+    progress.say(f"torch is in {target}")
+    return target
+
+
+def _python() -> str:
+    candidates = [sys.executable] if sys.version.startswith(f"{PYTHON}.") else []
+    candidates += [path for path in (shutil.which(f"python{PYTHON}"), f"/usr/bin/python{PYTHON}") if path]
+    for candidate in candidates:
+        try:
+            run([candidate, "-m", "pip", "--version"])
+        except CommandFailed:
+            continue
+        return candidate
+    raise MissingTool(
+        f"no Python {PYTHON} with pip on this machine; pods have {PYTHON}, and torch for them is installed with it. "
+        f"Install with: apt-get install --yes python{PYTHON} python{PYTHON}-venv python3-pip"
+    )
+
+
+def _gigabytes(folder: Path) -> float:
+    """The size of a folder that is being written, in 1e9 bytes."""
+    shown = run(["du", "-sb", folder], check=False).split()
+    return int(shown[0]) / 1e9 if shown else 0.0

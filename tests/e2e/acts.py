@@ -1,0 +1,290 @@
+"""The demo's acts: one fault each, made for real, and measured from outside.
+
+The witness of a recovery is the training's own report on shared storage: `resumed_s` is the time from the kill until a
+worker of a new round completed a step, `lost_steps` how many steps had to be done again. `detected_s` is from the kill
+to the time that status tells.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from tests.cluster import Cluster
+from tests.e2e.installation import NAMESPACE, scale_operator
+from tests.e2e.report import Token, first_step_after, newest_step
+from tests.e2e.training import Raw, Training
+from tests.e2e.waiting import wait_until
+
+RECOVERY_LIMIT_S = 90.0
+READY_LIMIT_S = 90.0
+#: A fault is only made after so many steps of the round, so that there is something to lose.
+SETTLED_STEPS = 25
+#: As the example's manifest says.
+CHECKPOINT_EVERY = 20
+FREEZE_S = 40.0
+SPARE_MOVES = 5
+
+
+@dataclass(frozen=True)
+class Act:
+    """One row of the demo's table; times in seconds since the kill."""
+
+    act: str
+    fault: str
+    strategy: str
+    detected_s: float
+    resumed_s: float
+    lost_steps: int
+    status_s: float  # what status.lastRecovery tells
+    victim: "Victim"
+    operator_pods_at_swap: int
+    pods_before: tuple[str, ...]  # uids
+    pods_after: tuple[str, ...]
+    round_before: int
+    recovery: Raw  # status.lastRecovery
+
+
+@dataclass(frozen=True)
+class Victim:
+    rank: int
+    pod: str
+    node: str
+    uid: str
+
+
+def settle(training: Training) -> None:
+    """Wait until the job runs whole: all ranks step, all spares are ready, and the operator says so."""
+
+    def whole(status: Raw) -> bool:
+        spares = status.get("spares", {})
+        return status.get("phase") == "Running" and spares.get("ready", 0) >= spares.get("desired", 0)
+
+    training.wait_for_status("the job runs with all its spares", whole, READY_LIMIT_S)
+    start = newest_step(training.report())
+    training.wait_for_step(start + SETTLED_STEPS, READY_LIMIT_S)
+
+
+def give_spare_a_node(training: Training) -> None:
+    """Make the waiting spare anew until it shares its node with no active, so that a node's fault takes one of them.
+
+    A node that has just come back takes no pods for a moment, and a spare that was made then went elsewhere.
+    """
+    for _ in range(SPARE_MOVES):
+        settle(training)
+        pods = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in running_pods(training)}
+        actives = {pod["metadata"]["name"] for pod in training.pods_by_rank().values()}
+        spares = [name for name in pods if name not in actives]
+        shared = [name for name in spares if list(pods.values()).count(pods[name]) > 1]
+        if not shared:
+            return
+        training.cluster.kubectl("-n", training.namespace, "delete", "pod", *shared, "--grace-period=0", "--force")
+    raise AssertionError(f"the spare got no node of its own in {SPARE_MOVES} attempts:\n{training.pods_text()}")
+
+
+def running_pods(training: Training) -> list[Raw]:
+    return [
+        pod
+        for pod in training.pods()
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def choose_victim(training: Training, ranks: tuple[int, ...]) -> Victim:
+    """An active pod: the first of `ranks` that does not coordinate, and that has a node without other pods of ours."""
+    coordinator = training.status()["coordinator"]["podUID"]
+    nodes = [pod["spec"].get("nodeName") for pod in running_pods(training)]
+    spared = {node for node in nodes if nodes.count(node) > 1}
+    spared |= {pod["spec"].get("nodeName") for pod in training.pods() if pod["metadata"]["uid"] == coordinator}
+    spared |= {pod["spec"].get("nodeName") for pod in _operator_pods(training)}
+    by_rank = training.pods_by_rank()
+    for rank in ranks:
+        pod = by_rank.get(rank)
+        if pod is not None and pod["spec"]["nodeName"] not in spared:
+            return Victim(rank, pod["metadata"]["name"], pod["spec"]["nodeName"], pod["metadata"]["uid"])
+    raise AssertionError(f"no pod of ranks {ranks} is on a node of its own:\n{training.pods_text()}")
+
+
+class HasCluster(Protocol):
+    cluster: Cluster
+    namespace: str
+
+
+def worker_pids(training: HasCluster, pod: str) -> list[int]:
+    """Host pids of a pod's workers: the launcher's children that run Python."""
+    launcher = training.cluster.container_pids(training.namespace, pod)["trainer"]
+    told = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in told.stdout.split()]
+
+
+def kill_worker(training: Training) -> Act:
+    victim = choose_victim(training, (1, 2, 0))
+    pid = worker_pids(training, victim.pod)[0]
+    return _measure(training, "SIGKILL a worker", victim, lambda: os.kill(pid, signal.SIGKILL))
+
+
+def delete_pod(training: Training) -> Act:
+    give_spare_a_node(training)
+    victim = choose_victim(training, (2, 1, 0))
+
+    def delete() -> None:
+        training.cluster.kubectl(
+            "-n", training.namespace, "delete", "pod", victim.pod, "--grace-period=0", "--force", "--wait=false"
+        )
+
+    return _measure(training, "delete an active pod", victim, delete)
+
+
+def power_off_node(training: Training) -> Act:
+    give_spare_a_node(training)
+    victim = choose_victim(training, (1, 2, 0))
+    return _measure(training, "power off a node", victim, lambda: training.cluster.power_off(victim.node))
+
+
+def kill_containers_without_operator(training: Training) -> Act:
+    """The operator is away: what is asserted of the swap itself comes from the report alone."""
+    give_spare_a_node(training)
+    victim = choose_victim(training, (1, 2, 0))
+    pids = training.cluster.container_pids(training.namespace, victim.pod)
+    scale_operator(training.cluster, 0)
+
+    def kill() -> None:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+
+    try:
+        return _measure(
+            training, "no operator, kill a pod", victim, kill, before_status=lambda: scale_operator(training.cluster, 1)
+        )
+    finally:
+        scale_operator(training.cluster, 1)
+
+
+@dataclass(frozen=True)
+class Thaw:
+    victim: Victim
+    token: Token  # of the round that the frozen workers were in
+    pids: tuple[int, ...]
+    report_at_freeze: int  # entries of that round when the node was frozen
+    checkpoints_at_thaw: dict[str, float]
+
+
+def freeze_node(training: Training) -> tuple[Act, Thaw]:
+    """Freeze a node for FREEZE_S, then thaw it. Rank 0's by preference: it is the one that writes."""
+    give_spare_a_node(training)
+    victim = choose_victim(training, (0, 1, 2))
+    pids = tuple(worker_pids(training, victim.pod))
+    token = training.report()[-1].token
+    act = _measure(training, f"freeze a node {FREEZE_S:g} s", victim, lambda: training.cluster.freeze(victim.node))
+    frozen_until = time.time() - act.resumed_s + FREEZE_S
+    written = len([entry for entry in training.report() if entry.token == token])
+    wait_until("the freeze has lasted long enough", lambda: time.time() >= frozen_until, FREEZE_S + 10)
+    checkpoints = checkpoints_of(training, token)
+    training.cluster.thaw(victim.node)
+    return act, Thaw(victim, token, pids, written, checkpoints)
+
+
+def checkpoints_of(training: Training, token: Token) -> dict[str, float]:
+    """Checkpoint files of a round and of earlier ones, with their modification times."""
+    found = {}
+    for file in training.folder.rglob("*"):
+        if file.is_file() and _round_of(file.relative_to(training.folder).parts[0]) == token:
+            found[str(file)] = file.stat().st_mtime
+    return found
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _round_of(folder: str) -> Token | None:
+    parts = folder.split("-")[0].split(".")
+    if len(parts) == 3 and all(part.isdigit() for part in parts):
+        return int(parts[0]), int(parts[1]), int(parts[2])
+    return None
+
+
+def _measure(
+    training: Training,
+    name: str,
+    victim: Victim,
+    fault: Callable[[], Any],
+    *,
+    before_status: Callable[[], Any] = lambda: None,
+) -> Act:
+    """Make the fault, wait for a step of a new round, and for the status that tells of it."""
+    status = training.status()
+    entries = training.report()
+    token, pods = entries[-1].token, uids(training)
+    killed_at = time.time()
+    fault()
+    step = wait_until(
+        f"a new round steps after: {name}",
+        lambda: first_step_after(training.report(), token),
+        RECOVERY_LIMIT_S,
+        seen=training.pods_text,
+    )
+    assert step is not None
+    operators = len(_operator_pods(training))
+    before_status()
+    done = [entry.step for entry in training.report() if entry.token == token and entry.event == "step"]
+
+    def told(now: Raw) -> bool:
+        last = now.get("lastRecovery", {})
+        return bool(last.get("resumedAt")) and _unix(last["detectedAt"]) >= killed_at - 1
+
+    recovery = training.wait_for_status(f"status tells of: {name}", told, 30)["lastRecovery"]
+    return Act(
+        act=name,
+        fault=recovery["fault"],
+        strategy=recovery["strategy"],
+        detected_s=round(_unix(recovery["detectedAt"]) - killed_at, 3),
+        resumed_s=round(step.time - killed_at, 3),
+        lost_steps=max(done) - step.step + 1,
+        status_s=recovery["seconds"],
+        victim=victim,
+        operator_pods_at_swap=operators,
+        pods_before=pods,
+        pods_after=uids(training),
+        round_before=int(status["round"]),
+        recovery=recovery,
+    )
+
+
+def uids(training: Training) -> tuple[str, ...]:
+    """Uids of all of the job's pods."""
+    return tuple(sorted(pod["metadata"]["uid"] for pod in training.pods()))
+
+
+def restarts(training: Training) -> int:
+    """Of all containers of the job's pods, as the kubelet counts them."""
+    statuses = [pod["status"] for pod in training.pods()]
+    containers = [c for s in statuses for c in (*s.get("initContainerStatuses", ()), *s.get("containerStatuses", ()))]
+    return sum(container["restartCount"] for container in containers)
+
+
+def world_size(training: Training) -> int:
+    """How many ranks train now, as rank 0's log tells of its round."""
+    pod = training.pods_by_rank()[0]["metadata"]["name"]
+    told = training.cluster.kubectl("-n", training.namespace, "logs", pod, "-c", "trainer")
+    rounds = [word for line in told.splitlines() for word in line.split() if word.startswith("world_size=")]
+    return int(rounds[-1].removeprefix("world_size="))
+
+
+def _operator_pods(training: Training) -> list[Raw]:
+    other = Training(training.cluster, training.folder, NAMESPACE)
+    pods: list[Raw] = other._get("pods")["items"]
+    return pods
+
+
+def _unix(rfc3339: str) -> float:
+    return datetime.fromisoformat(rfc3339).timestamp()

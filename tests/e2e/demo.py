@@ -1,0 +1,120 @@
+"""`make demo`: one training job lives through every fault on a real Kubernetes; a table, and build/demo.json.
+
+The table's times are measured from outside, next to what the job's own status tells.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from tests.cluster import Cluster, ClusterError
+from tests.e2e import acts
+from tests.e2e.prepare import prepare
+from tests.e2e.success import Exits, exit_codes, wait_for_end, watch_exits
+from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.undisturbed import TOLERANCE, undisturbed_loss
+
+NAMESPACE = "understudy-demo"
+WORLD_SIZE = 6
+RESULT = CHECKOUT / "build" / "demo.json"
+NEAR_THE_END = 40  # steps
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+def play(training: Training) -> tuple[list[acts.Act], Exits]:
+    """All acts on one job, up to its end."""
+    played = []
+
+    def tell(act: acts.Act) -> None:
+        played.append(act)
+        say(f"  {act.fault} -> {act.strategy}: a new round stepped after {act.resumed_s:.2f} s")
+
+    say("apply: 3 active pods of 2 workers, 1 spare")
+    training.apply()
+    acts.settle(training)
+    print(training.cluster.kubectl("-n", training.namespace, "get", "tj"))
+    say("SIGKILL one worker")
+    tell(acts.kill_worker(training))
+    say("delete an active pod, grace 0")
+    tell(acts.delete_pod(training))
+    say("power off a node")
+    act = acts.power_off_node(training)
+    tell(act)
+    acts.settle(training)
+    training.cluster.restore(act.victim.node)
+    say("operator scaled to 0; SIGKILL of all containers of a pod")
+    tell(acts.kill_containers_without_operator(training))
+    say(f"freeze a node for {acts.FREEZE_S:g} s, then thaw it")
+    act, _ = acts.freeze_node(training)
+    tell(act)
+    say("wait for the end of the training")
+    training.wait_for_step(training.steps - NEAR_THE_END, 300)
+    exits = watch_exits(training, 120)
+    wait_for_end(training)
+    return played, exits
+
+
+def table(played: list[acts.Act]) -> str:
+    """The acts as a table: what was measured from outside, and what status told."""
+    rows = [("ACT", "FAULT", "STRATEGY", "DETECTED S", "RESUMED S", "LOST STEPS", "STATUS SAYS S")]
+    rows += [
+        (
+            act.act,
+            act.fault,
+            act.strategy,
+            f"{act.detected_s:.2f}",
+            f"{act.resumed_s:.2f}",
+            str(act.lost_steps),
+            f"{act.status_s:.2f}",
+        )
+        for act in played
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def write_result(played: list[acts.Act], path: Path) -> None:
+    columns = ("act", "fault", "strategy", "detected_s", "resumed_s", "lost_steps")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{column: getattr(act, column) for column in columns} for act in played]
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def run(cluster: Cluster) -> None:
+    cluster.kubectl("create", "namespace", NAMESPACE, check=False)
+    training = Training(cluster, CHECKOUT / "build" / "demo-storage", NAMESPACE)
+    training.delete()
+    played, exits = play(training)
+    codes = exit_codes(training)
+    loss = training.report()[-1].loss or 0.0
+    expected = undisturbed_loss(cluster, training.steps, WORLD_SIZE, say)
+    write_result(played, RESULT)
+    print(f"\n{table(played)}\n")
+    print(cluster.kubectl("-n", NAMESPACE, "get", "tj,pods"))
+    print(
+        f"all containers exited within {exits.slowest_s:.2f} s of the last worker, codes {sorted(set(codes.values()))}"
+    )
+    same = "the same" if abs(loss - expected) <= TOLERANCE else "NOT THE SAME"
+    print(f"final loss {loss:.4f}, of an undisturbed run {expected:.4f}: {same}")
+    print(f"written: {RESULT.relative_to(CHECKOUT)}")
+    print(f"look around: tests/cluster/cluster kubectl -n {NAMESPACE} get tj,pods; stop it all: make cluster-down")
+
+
+def main() -> int:
+    try:
+        cluster = prepare()
+        run(cluster)
+    except (ClusterError, AssertionError) as error:
+        print(error, file=sys.stderr)
+        logs = Cluster().logs(CHECKOUT / "build" / "demo-logs")
+        print(f"the logs of all pods and components: {logs}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

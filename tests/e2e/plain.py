@@ -1,0 +1,123 @@
+"""A TrainingJob without torch, for what needs pods, kubelets and faults but no training: its recoveries take a moment.
+
+Each worker steps every tenth of a second and reports it, until the file `stop` exists in its own temporary folder.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tests.cluster import Cluster
+from tests.e2e.training import LABEL_JOB, Raw
+from tests.e2e.waiting import wait_until
+
+STEPS = """
+import time
+from understudy_torch import step
+n = 0
+while True:
+    n += 1
+    step(n)
+    time.sleep(0.1)
+"""
+
+FAILING = """
+import os, sys, time
+from understudy_torch import step
+step(1)
+time.sleep(0.3)
+if os.environ["RANK"] == "1":
+    sys.exit(7)
+time.sleep(3600)
+"""
+
+
+@dataclass
+class PlainJob:
+    """actives pods of one worker each, and spares; script is what a worker runs.
+
+    avoid: a node that none of its pods may be on, so that its faults spare what else is there.
+    """
+
+    cluster: Cluster
+    namespace: str
+    name: str
+    script: str = STEPS
+    actives: int = 2
+    spares: int = 1
+    avoid: str = ""
+
+    def manifest(self, **changes: Any) -> Raw:
+        trainer = {
+            "name": "trainer",
+            "image": self.cluster.base_image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python3", "-u", "-c", self.script],
+        }
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {LABEL_JOB: self.name}},
+        }
+        pod: Raw = {"topologySpreadConstraints": [spread], "terminationGracePeriodSeconds": 5, "containers": [trainer]}
+        if self.avoid:
+            elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [self.avoid]}
+            terms = {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
+            pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        template = {"spec": {"parallelism": self.actives, "template": {"spec": pod}}}
+        spec = {
+            "launcher": {"nprocPerNode": 1},
+            "spares": {"replicas": self.spares},
+            "replicatedJobs": [{"name": "w", "template": template}],
+        }
+        return {
+            "apiVersion": "understudy.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {**spec, **changes},
+        }
+
+    def apply(self, **changes: Any) -> None:
+        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest(**changes)))
+
+    def delete(self) -> None:
+        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
+        wait_until("all pods of the job are gone", lambda: not self.pods(), 60, seen=self.text)
+
+    def status(self) -> Raw:
+        status: Raw = json.loads(self._get("tj", self.name, "-o", "json")).get("status", {})
+        return status
+
+    def pods(self) -> list[Raw]:
+        pods: list[Raw] = json.loads(self._get("pods", "-l", f"{LABEL_JOB}={self.name}", "-o", "json"))["items"]
+        return pods
+
+    def pod(self, uid: str) -> Raw:
+        return next(pod for pod in self.pods() if pod["metadata"]["uid"] == uid)
+
+    def text(self) -> str:
+        return self._get("tj,pods", "-o", "wide") + json.dumps(self.status(), indent=1)
+
+    def wait_for(self, what: str, condition: Any, limit_s: float = 60) -> Raw:
+        """The first status that fulfils the condition."""
+
+        def met() -> Raw | None:
+            status = self.status()
+            return status if condition(status) else None
+
+        found = wait_until(what, met, limit_s, seen=self.text)
+        assert found is not None
+        return found
+
+    def wait_until_whole(self) -> Raw:
+        """Until all ranks step and all spares are ready."""
+
+        def whole(status: Raw) -> bool:
+            ready = status.get("spares", {}).get("ready", 0) >= self.spares
+            return status.get("phase") == "Running" and ready and "progress" in status
+
+        return self.wait_for("the job runs with all its spares", whole)
+
+    def _get(self, *words: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, "get", *words)

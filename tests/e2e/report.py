@@ -1,0 +1,55 @@
+"""What the example's workers wrote to shared storage, read from outside: steps, losses and times, by round.
+
+The training's own report is the witness of every claim about time: a step that is in it was completed, by a worker of
+the round that its file is named for.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+NAME = "report"
+
+Token = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Entry:
+    event: str  # resumed | step | saved | done
+    step: int
+    loss: float | None
+    token: Token
+    time: float  # Unix seconds
+
+
+def token_of(text: str) -> Token:
+    epoch, term, number = (int(part) for part in text.split("."))
+    return epoch, term, number
+
+
+def read_report(folder: Path) -> list[Entry]:
+    """All entries in the order of rounds; a line that is being written is left out."""
+    entries = []
+    for file in folder.glob(f"{NAME}.*.jsonl"):
+        for line in file.read_text().splitlines():
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue
+            entries.append(Entry(told["event"], told["step"], told["loss"], token_of(told["round"]), told["time"]))
+    return sorted(entries, key=lambda entry: (entry.token, entry.time))
+
+
+def newest_round(entries: list[Entry]) -> list[Entry]:
+    if not entries:
+        return []
+    return [entry for entry in entries if entry.token == entries[-1].token]
+
+
+def newest_step(entries: list[Entry]) -> int:
+    return max((entry.step for entry in newest_round(entries)), default=0)
+
+
+def first_step_after(entries: list[Entry], token: Token) -> Entry | None:
+    """The first completed step of any round after `token`."""
+    return next((entry for entry in entries if entry.token > token and entry.event == "step"), None)

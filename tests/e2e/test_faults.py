@@ -1,0 +1,136 @@
+"""Faults beside the story's: what a user meets sooner or later, each on a small job of its own."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.acts import running, worker_pids
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.installation import operator_node
+from tests.e2e.plain import FAILING, PlainJob
+from tests.e2e.training import Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(200)
+
+MakeJob = Callable[..., PlainJob]
+
+
+@pytest.fixture
+def make_job(cluster: Cluster) -> Iterator[MakeJob]:
+    """A job that is deleted after the test; keyword arguments are PlainJob's."""
+    made: list[PlainJob] = []
+
+    def make(name: str, **changes: object) -> PlainJob:
+        job = PlainJob(cluster, NAMESPACE, name, **changes)  # type: ignore[arg-type]
+        made.append(job)
+        job.delete()
+        return job
+
+    yield make
+    for job in made:
+        job.delete()
+
+
+def active(job: PlainJob) -> Raw:
+    """An active pod that does not coordinate."""
+    coordinator = job.status()["coordinator"]["podUID"]
+    ranked = [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
+    return next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
+
+
+def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: MakeJob) -> None:
+    # given a budget of two in-place restarts, and a rank that exits 7 each time
+    job = make_job("failing", script=FAILING)
+    job.apply(recovery={"inPlace": {"maxRestarts": 2}})
+    # then the job fails, and says which rank it was
+    status = job.wait_for("the job has failed", lambda s: s.get("terminalState") == "Failed")
+    assert status["phase"] == "Failed"
+    assert status["recoveriesByStrategy"]["inPlace"] == 2
+    failed = next(c for c in status["conditions"] if c["type"] == "Failed")
+    assert failed["status"] == "True"
+    assert "rank 1" in failed["message"]
+    assert "exit code 7" in failed["message"]
+    # and nothing runs any more: the failed rank's pod shows its code, the spare does not claim a success
+    wait_until("all pods have failed", lambda: all(p["status"]["phase"] == "Failed" for p in job.pods()), 30)
+    codes = {
+        pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
+        for pod in job.pods()
+    }
+    assert codes.pop(status["lastRecovery"]["cause"]["pod"]) == 7
+    assert set(codes.values()) == {81}
+
+
+def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) -> None:
+    job = make_job("spareless", spares=0, actives=3)
+    job.apply()
+    job.wait_until_whole()
+    victim = active(job)
+    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--grace-period=0", "--force")
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert status["lastRecovery"]["strategy"] == "PodRecreate"
+    assert status["members"]["active"] == 3
+
+
+def test_training_goes_on_when_the_coordinators_node_dies(cluster: Cluster, make_job: MakeJob) -> None:
+    # given a spare that coordinates
+    job = make_job("office", avoid=operator_node(cluster))
+    job.apply()
+    before = job.wait_until_whole()
+    coordinator = job.pod(before["coordinator"]["podUID"])
+    workers = [pid for pod in job.pods() if pod != coordinator for pid in worker_pids(job, pod["metadata"]["name"])]
+    assert coordinator["metadata"]["labels"]["understudy.dev/role"] == "spare"
+    # when its node is powered off
+    node = coordinator["spec"]["nodeName"]
+    job.cluster.power_off(node)
+    # then another pod coordinates in a newer epoch, in the same round, and no worker was restarted for it
+    after = job.wait_for(
+        "a successor is in office", lambda s: s.get("coordinator", {}).get("epoch", 0) > before["coordinator"]["epoch"]
+    )
+    assert after["round"] == before["round"]
+    job.wait_until_whole()
+    assert job.status()["restarts"] == 0
+    assert all(running(pid) for pid in workers)
+    job.cluster.restore(node)
+
+
+def test_partitioned_workers_are_replaced_and_end_themselves(cluster: Cluster, make_job: MakeJob) -> None:
+    # given an active on a node of its own
+    job = make_job("partitioned", avoid=operator_node(cluster))
+    job.apply()
+    job.wait_until_whole()
+    victim = active(job)
+    node, workers = victim["spec"]["nodeName"], worker_pids(job, victim["metadata"]["name"])
+    # when its node is cut off, and all processes there live on
+    job.cluster.partition(node)
+    # then a spare has its ranks
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("Node", "SpareSwap")
+    # and the workers behind the partition end, though nobody can tell them to: they have heard no coordinator for 30 s
+    wait_until("the workers behind the partition end", lambda: not any(map(running, workers)), 60)
+    job.cluster.restore(node)
+
+
+def test_graceful_deletion_lets_the_worker_end_and_swaps_then(make_job: MakeJob) -> None:
+    job = make_job("graceful")
+    job.apply()
+    job.wait_until_whole()
+    victim = active(job)["metadata"]["name"]
+    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim, "--wait=false")
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert status["lastRecovery"]["strategy"] == "SpareSwap"
+    assert status["lastRecovery"]["cause"]["pod"] == victim
+
+
+def test_deleting_a_running_job_leaves_nothing(make_job: MakeJob) -> None:
+    job = make_job("deleted")
+    job.apply()
+    job.wait_until_whole()
+    job.delete()
+
+    def left() -> str:
+        label = "understudy.dev/job-name=deleted"
+        return job.cluster.kubectl("-n", NAMESPACE, "get", "pods,services,secrets", "-l", label, "-o", "name").strip()
+
+    wait_until("nothing of the job is left", lambda: not left(), 30, seen=left)

@@ -1,0 +1,133 @@
+"""One training job lives through every fault, in order: the demo's acts, asserted.
+
+Each test is an act on the job that the tests before it left running. What is asserted is what happened, never how fast.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e import acts
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.success import exit_codes, wait_for_end, watch_exits
+from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.undisturbed import TOLERANCE, undisturbed_loss
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+WORLD_SIZE = 6
+
+
+@pytest.fixture(scope="module")
+def training(cluster: Cluster) -> Iterator[Training]:
+    training = Training(cluster, CHECKOUT / "build" / "e2e-storage", NAMESPACE)
+    training.delete()
+    yield training
+    training.delete()
+
+
+def test_applied_job_steps_on_all_ranks_and_kubectl_tells(training: Training) -> None:
+    # when the example is applied
+    training.apply()
+    acts.settle(training)
+    # then it runs whole, and kubectl shows it
+    status = training.status()
+    assert status["members"] == {"desired": 3, "active": 3, "ready": 3}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    header, row = training.cluster.kubectl("-n", NAMESPACE, "get", "tj", "ddp").splitlines()
+    assert header.split() == ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", "RESTARTS", "AGE"]
+    assert row.split()[:7] == ["ddp", "Running", "3", "3", "1", "0", "0"]
+
+
+def test_killed_worker_restarts_in_place(training: Training) -> None:
+    act = acts.kill_worker(training)
+    # no pod was created or restarted, and the round grew by one
+    assert act.pods_after == act.pods_before
+    assert acts.restarts(training) == 0
+    assert training.status()["round"] == act.round_before + 1
+    # training went on from the checkpoint: at most the steps since it were lost
+    assert 0 <= act.lost_steps <= acts.CHECKPOINT_EVERY
+    # and status names the cause
+    assert (act.fault, act.strategy) == ("Process", "InPlace")
+    cause = act.recovery["cause"]
+    assert cause["signal"] == "SIGKILL"
+    assert cause["pod"] == act.victim.pod
+    assert cause["rank"] // 2 == act.victim.rank
+    assert act.recovery["seconds"] > 0
+
+
+def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
+    act = acts.delete_pod(training)
+    assert act.strategy == "SpareSwap"
+    assert act.recovery["cause"]["pod"] == act.victim.pod
+    # the same world, from the pods that were there; and a new spare comes
+    assert acts.world_size(training) == WORLD_SIZE
+    acts.settle(training)
+    assert len(set(acts.uids(training)) - set(act.pods_before)) == 1
+    assert act.victim.uid not in acts.uids(training)
+
+
+def test_powered_off_node_is_replaced_though_nothing_says_goodbye(training: Training) -> None:
+    act = acts.power_off_node(training)
+    assert (act.fault, act.strategy) == ("Node", "SpareSwap")
+    assert act.recovery["cause"]["node"] == act.victim.node
+    assert acts.world_size(training) == WORLD_SIZE
+    # the pod of the dead node is dealt with, long before the 300 s eviction, and a new spare is ready elsewhere
+    wait_until(
+        "the dead node's pod is gone", lambda: act.victim.uid not in acts.uids(training), 90, seen=training.pods_text
+    )
+    acts.settle(training)
+    training.cluster.restore(act.victim.node)
+
+
+def test_swap_happens_without_the_operator_and_status_tells_it_afterwards(training: Training) -> None:
+    act = acts.kill_containers_without_operator(training)
+    assert act.operator_pods_at_swap == 0
+    assert act.strategy == "SpareSwap"
+    assert act.recovery["cause"]["pod"] == act.victim.pod
+    assert acts.world_size(training) == WORLD_SIZE
+
+
+def test_thawed_workers_end_themselves_and_write_nothing(training: Training) -> None:
+    act, thaw = acts.freeze_node(training)
+    assert act.strategy == "SpareSwap"
+    assert act.fault == "Node"
+    # then the thawed workers end, and their round has neither a step nor a checkpoint more than at the freeze
+    wait_until("the thawed workers end", lambda: not any(map(acts.running, thaw.pids)), 30, seen=training.pods_text)
+    assert len([entry for entry in training.report() if entry.token == thaw.token]) == thaw.report_at_freeze
+    assert acts.checkpoints_of(training, thaw.token) == thaw.checkpoints_at_thaw
+
+
+def test_success_ends_every_container_with_0_at_once(training: Training) -> None:
+    training.wait_for_step(training.steps - 40, 300)
+    exits = watch_exits(training, 120)
+    status = wait_for_end(training)
+    # the spare's containers included
+    assert exits.slowest_s <= 2.0, exits
+    codes = exit_codes(training)
+    assert set(codes.values()) == {0}, codes
+    assert {name.split("/")[0] for name in codes} >= {name.split("/")[0] for name in exits.containers}
+    assert status["phase"] == "Succeeded"
+    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} == {"Completed"}
+    assert not [pod for pod in training.pods() if pod["status"]["phase"] in ("Running", "Pending")]
+
+
+def test_final_loss_is_that_of_an_undisturbed_run(training: Training) -> None:
+    done = training.report()[-1]
+    assert done.event == "done"
+    assert done.step == training.steps
+    expected = undisturbed_loss(training.cluster, training.steps, WORLD_SIZE, print)
+    assert done.loss == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_deleting_the_job_leaves_nothing(training: Training) -> None:
+    training.delete()
+
+    def left() -> str:
+        return training.cluster.kubectl(
+            "-n", NAMESPACE, "get", "pods,services,secrets", "-l", "understudy.dev/job-name=ddp", "-o", "name"
+        ).strip()
+
+    wait_until("nothing of the job is left", lambda: not left(), 30, seen=left)

@@ -1,0 +1,80 @@
+"""What a user sees of an installation: refusals at apply, explanations, and how the images run."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, CommandFailed
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.installation import DEPLOYMENT
+from tests.e2e.installation import NAMESPACE as SYSTEM
+from tests.e2e.plain import PlainJob
+
+pytestmark = pytest.mark.timeout(200)
+
+SIDECAR_MEGABYTES = 120
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def _no_replicas(spec: dict[str, Any]) -> None:
+    spec["replicatedJobs"][0]["replicas"] = 0
+
+
+def _negative_spares(spec: dict[str, Any]) -> None:
+    spec["spares"]["replicas"] = -1
+
+
+def _unknown_field(spec: dict[str, Any]) -> None:
+    spec["spares"]["replica"] = 1
+
+
+def _wrong_container(spec: dict[str, Any]) -> None:
+    spec["launcher"]["container"] = "triner"
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "mend"),
+    [
+        (_no_replicas, "spec.replicatedJobs[0].replicas", "at least 1"),
+        (_negative_spares, "spec.spares.replicas", "0 or more"),
+        (_unknown_field, "spec.spares.replica", "unknown field"),
+        (_wrong_container, "launcher.container", "must name a container"),
+    ],
+)
+def test_bad_input_is_refused_at_apply_with_field_and_mend(cluster: Cluster, change: Change, field: str, mend: str):
+    manifest = PlainJob(cluster, NAMESPACE, "bad").manifest()
+    change(manifest["spec"])
+    with pytest.raises(CommandFailed) as refusal:
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    assert field in str(refusal.value)
+    assert mend in str(refusal.value)
+
+
+def test_kubectl_explains_the_fields(cluster: Cluster):
+    told = cluster.kubectl("explain", "tj.spec.spares")
+    assert "take a lost pod's ranks" in " ".join(told.split())
+    assert "replicas" in told
+
+
+def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_small(cluster: Cluster):
+    # given a running job
+    job = PlainJob(cluster, NAMESPACE, "look", actives=1, spares=0)
+    job.delete()
+    job.apply()
+    job.wait_until_whole()
+    pod = job.pods()[0]["metadata"]["name"]
+    for namespace, where, container in ((NAMESPACE, pod, "understudy-sidecar"), (SYSTEM, DEPLOYMENT, "operator")):
+
+        def run(*command: str, at: tuple[str, str, str] = (namespace, where, container)) -> str:
+            return cluster.kubectl("-n", at[0], "exec", at[1], "-c", at[2], "--", *command, check=False)
+
+        # then neither can write to its own file system, nor is root
+        assert run("id", "-u").strip() == "65532"
+        assert "Read-only" in run("sh", "-c", "touch /opt/understudy/x 2>&1 || true")
+    # and what the sidecar's image adds to its base is small, without torch
+    size = cluster.kubectl("-n", NAMESPACE, "exec", pod, "-c", "understudy-sidecar", "--", "du", "-sm", "/opt")
+    assert int(size.split()[0]) < SIDECAR_MEGABYTES, size
+    job.delete()

@@ -1,0 +1,149 @@
+"""The example's TrainingJob on the local cluster: what `kubectl apply -k examples/ddp` applies, but for what is local.
+
+Local are the image (Debian's Python), torch (mounted from the host), the storage (a folder of the host, which all nodes
+share, behind the same PersistentVolumeClaim), and the length of the run.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster import Cluster
+from tests.e2e.report import NAME, Entry, newest_step, read_report
+from tests.e2e.waiting import wait_until
+
+CHECKOUT = Path(__file__).parents[2]
+EXAMPLE = CHECKOUT / "examples" / "ddp"
+LABEL_JOB = "understudy.dev/job-name"
+LABEL_ROLE = "understudy.dev/role"
+TORCH = "/torch"
+
+Raw = dict[str, Any]
+
+
+@dataclass
+class Training:
+    """folder: where the run's storage lies on the host. pace_s: how long a step lasts at least, in seconds."""
+
+    cluster: Cluster
+    folder: Path
+    namespace: str
+    name: str = "ddp"
+    steps: int = 800
+    pace_s: float = 0.1
+
+    def apply(self) -> None:
+        """Apply the example anew, with empty storage."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.folder.chmod(0o777)  # the pods' user is not ours
+        self.apply_items([self._volume(), *self._example()])
+
+    def apply_items(self, items: list[Raw]) -> str:
+        body = {"apiVersion": "v1", "kind": "List", "items": items}
+        return self.cluster.kubectl("apply", "-n", self.namespace, "-f", "-", input=json.dumps(body))
+
+    def delete(self) -> None:
+        """Delete the job, and wait until nothing of it is left."""
+        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
+        wait_until("all pods of the job are gone", lambda: not self.pods(), 60, seen=self.pods_text)
+
+    # What is there ----------------------------------------------------------------------------------------------------
+
+    def status(self) -> Raw:
+        status: Raw = self._get("tj", self.name).get("status", {})
+        return status
+
+    def pods(self) -> list[Raw]:
+        pods: list[Raw] = self._get("pods", "-l", f"{LABEL_JOB}={self.name}")["items"]
+        return pods
+
+    def pods_text(self) -> str:
+        return self.cluster.kubectl("-n", self.namespace, "get", "tj,pods", "-o", "wide", "-L", LABEL_ROLE, check=False)
+
+    def pods_by_rank(self) -> dict[int, Raw]:
+        """The pods that hold a group rank now, by it, as their labels tell."""
+        ranked = {}
+        for pod in self.pods():
+            rank = pod["metadata"].get("annotations", {}).get("understudy.dev/group-rank")
+            alive = "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running"
+            if rank is not None and alive and pod["metadata"]["labels"][LABEL_ROLE] == "active":
+                ranked[int(rank)] = pod
+        return ranked
+
+    def report(self) -> list[Entry]:
+        return read_report(self.folder)
+
+    def wait_for_step(self, step: int, limit_s: float = 120) -> None:
+        wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)
+
+    def wait_for_status(self, what: str, condition: Any, limit_s: float) -> Raw:
+        """The first status that fulfils the condition."""
+
+        def met() -> Raw | None:
+            status = self.status()
+            return status if condition(status) else None
+
+        found = wait_until(what, met, limit_s, seen=lambda: json.dumps(self.status(), indent=1) + self.pods_text())
+        assert found is not None
+        return found
+
+    # What is local ----------------------------------------------------------------------------------------------------
+
+    def _example(self) -> list[Raw]:
+        text = self.cluster.kubectl("kustomize", str(EXAMPLE))
+        items = [item for item in yaml.safe_load_all(text) if item]
+        for item in items:
+            if item["kind"] == "TrainingJob":
+                self._localize(item)
+            if item["kind"] == "PersistentVolumeClaim":
+                item["spec"] |= {"storageClassName": "", "volumeName": self._volume_name}
+        return items
+
+    def _localize(self, job: Raw) -> None:
+        job["metadata"]["name"] = self.name
+        template = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        for constraint in template["spec"].get("topologySpreadConstraints", []):
+            constraint["labelSelector"] = {"matchLabels": {LABEL_JOB: self.name}}
+        trainer = template["spec"]["containers"][0]
+        trainer["image"] = self.cluster.base_image
+        trainer["imagePullPolicy"] = "IfNotPresent"
+        trainer["args"] = self._arguments(trainer["args"])
+        trainer.setdefault("env", []).append({"name": "PYTHONPATH", "value": TORCH})
+        trainer["volumeMounts"].append({"name": "torch", "mountPath": TORCH, "readOnly": True})
+        template["spec"]["volumes"].append({"name": "torch", "hostPath": {"path": str(self.cluster.torch_path)}})
+
+    def _arguments(self, given: list[str]) -> list[str]:
+        """argparse takes the last of a repeated option."""
+        return [
+            *given,
+            f"--steps={self.steps}",
+            f"--min-step-seconds={self.pace_s}",
+            f"--report=/checkpoints/{NAME}.jsonl",
+        ]
+
+    @property
+    def _volume_name(self) -> str:
+        return f"{self.namespace}-{self.name}"
+
+    def _volume(self) -> Raw:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": self._volume_name},
+            "spec": {
+                "capacity": {"storage": "10Gi"},
+                "accessModes": ["ReadWriteMany"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": "",
+                "hostPath": {"path": str(self.folder)},
+            },
+        }
+
+    def _get(self, *words: str) -> Raw:
+        told: Raw = json.loads(self.cluster.kubectl("-n", self.namespace, "get", *words, "-o", "json"))
+        return told

@@ -1,0 +1,26 @@
+"""Waiting for a condition with a limit. When the limit is reached, what was seen last is in the message."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+EVERY_S = 0.1
+
+
+class NotInTime(AssertionError):
+    """A condition did not come true: what it was, the limit, and the last state."""
+
+
+def wait_until(what: str, condition: Callable[[], T], limit_s: float, *, seen: Callable[[], object] | None = None) -> T:
+    """The first truthy value of `condition`. Raises NotInTime after limit_s seconds, with `seen()` in the message."""
+    end = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= end:
+            state = seen() if seen is not None else value
+            raise NotInTime(f"waited {limit_s:g} s in vain until {what}; last seen:\n{state}")
+        time.sleep(EVERY_S)

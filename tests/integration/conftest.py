@@ -1,0 +1,159 @@
+"""A private Kubernetes API server for a test session: etcd and kube-apiserver, nothing else.
+
+No controller, scheduler or node runs: what a test writes is validated, stored and watched, and no
+more. The programs are those that tests/cluster builds; ports, data, certificates and credentials
+are the session's own, and all are gone after it.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.paths import Paths
+
+START_LIMIT_S = 120.0
+PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """Where the API server is, and how to talk to it. Whoever does is in system:masters."""
+
+    url: str
+    token: str
+    certificate: Path
+    kubeconfig: Path
+    binaries: Path
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run kubectl and give back its exit code and output. The caller judges them."""
+        return subprocess.run(
+            [self.binaries / "kubectl", f"--cache-dir={self.kubeconfig.parent / 'kubectl-cache'}", *arguments],
+            input=stdin,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.kubeconfig.parent), "KUBECONFIG": str(self.kubeconfig)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[ApiServer]:
+    binaries = Paths.from_environment().binaries
+    missing = [program for program in PROGRAMS if not (binaries / program).exists()]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not in {binaries}: build the local cluster's programs first (tests/cluster)")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl was not found: it makes the API server's key for service accounts")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-api-server-")))
+        server = describe_server(folder, binaries, port=free_port())
+        etcd_url = f"http://127.0.0.1:{free_port()}"
+        stack.enter_context(running(etcd_command(server, folder, etcd_url), folder / "etcd.log"))
+        apiserver_log = folder / "kube-apiserver.log"
+        apiserver = stack.enter_context(running(apiserver_command(server, folder, etcd_url), apiserver_log))
+        wait_until_ready(server, apiserver, apiserver_log)
+        yield server
+
+
+def describe_server(folder: Path, binaries: Path, port: int) -> ApiServer:
+    """Choose the server's credentials, and write the files that carry them."""
+    server = ApiServer(
+        url=f"https://127.0.0.1:{port}",
+        token=secrets.token_urlsafe(32),
+        certificate=folder / "certificates" / "apiserver.crt",
+        kubeconfig=folder / "kubeconfig",
+        binaries=binaries,
+    )
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "test", "cluster": {"server": server.url, "certificate-authority": str(server.certificate)}}
+        ],
+        "users": [{"name": "test", "user": {"token": server.token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    }
+    server.kubeconfig.write_text(json.dumps(kubeconfig))
+    (folder / "tokens.csv").write_text(f'{server.token},test,test,"system:masters"\n')
+    key = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout"]
+    subprocess.run([*key, "-out", folder / "service-accounts.key"], check=True, capture_output=True)
+    return server
+
+
+def etcd_command(server: ApiServer, folder: Path, etcd_url: str) -> list[str]:
+    peer_url = f"http://127.0.0.1:{free_port()}"
+    return [
+        str(server.binaries / "etcd"),
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls={etcd_url}",
+        f"--advertise-client-urls={etcd_url}",
+        f"--listen-peer-urls={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster=default={peer_url}",
+        "--unsafe-no-fsync",
+    ]
+
+
+def apiserver_command(server: ApiServer, folder: Path, etcd_url: str) -> list[str]:
+    return [
+        str(server.binaries / "kube-apiserver"),
+        f"--etcd-servers={etcd_url}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={server.url.rpartition(':')[2]}",
+        f"--cert-dir={server.certificate.parent}",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        "--authorization-mode=RBAC",
+        f"--service-account-key-file={folder / 'service-accounts.key'}",
+        f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--endpoint-reconciler-type=none",
+        "--disable-admission-plugins=ServiceAccount",  # no controller makes service accounts here
+    ]
+
+
+@contextmanager
+def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program, and kill it afterwards, or when this process dies.
+
+    SIGKILL, because an API server whose etcd is gone hangs in its shutdown.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_until_ready(server: ApiServer, apiserver: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while apiserver.poll() is None and time.monotonic() < deadline:
+        if all(server.kubectl("get", what).returncode == 0 for what in ("--raw=/readyz", "namespace/default")):
+            return
+        time.sleep(0.2)
+    found = "was not ready in time" if apiserver.poll() is None else f"ended with {apiserver.returncode}"
+    pytest.fail(f"kube-apiserver {found}. Its log ends with:\n{log.read_text()[-4000:]}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

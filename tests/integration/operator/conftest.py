@@ -1,0 +1,90 @@
+"""The real operator against a real API server, with no more rights than the chart gives it.
+
+No kubelet and no scheduler run: `Training` plays them. No garbage collector either, so what a deleted job leaves behind
+stays.
+"""
+
+import json
+import secrets
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.conftest import free_port
+from tests.integration.operator.kube import Kube
+from tests.integration.operator.process import OperatorProcess
+from tests.integration.operator.training import Training
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+ROOT = Path(__file__).resolve().parents[3]
+SYSTEM = "understudy-system"
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The operator's: a token of the chart's service account, which has the chart's role and nothing else."""
+    must(api_server.kubectl("apply", "-f", str(ROOT / "crds")))
+    if api_server.kubectl("get", "namespace", SYSTEM).returncode != 0:
+        must(api_server.kubectl("create", "namespace", SYSTEM))
+    chart = ["template", "understudy", str(ROOT / "charts" / "understudy"), "--namespace", SYSTEM]
+    rendered = subprocess.run(
+        [api_server.binaries / "helm", *chart, "--show-only", "templates/rbac.yaml"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    must(api_server.kubectl("apply", "-f", "-", stdin=rendered.stdout))
+    token = must(api_server.kubectl("-n", SYSTEM, "create", "token", "understudy-operator", "--duration=1h")).strip()
+    configuration = json.loads(api_server.kubeconfig.read_text())
+    configuration["users"][0]["user"] = {"token": token}
+    file = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    file.write_text(json.dumps(configuration))
+    wait_until_served(api_server)
+    return file
+
+
+def wait_until_served(api_server: "ApiServer") -> None:
+    deadline = time.monotonic() + 30
+    while api_server.kubectl("get", "trainingjobs").returncode != 0:
+        assert time.monotonic() < deadline, "the API server does not serve TrainingJobs"
+        time.sleep(0.1)
+
+
+def must(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
+    process = OperatorProcess(kubeconfig, free_port(), kubeconfig.parent / "operator.log")
+    process.start()
+    yield process
+    process.stop()
+    forbidden = [line for line in process.log().splitlines() if "orbidden" in line or "Traceback" in line]
+    assert forbidden == [], process.log()
+
+
+@pytest.fixture
+async def kube(api_server: "ApiServer", operator: OperatorProcess) -> AsyncIterator[Kube]:
+    """A namespace of the test's own."""
+    kube = Kube(api_server, f"test-{secrets.token_hex(4)}", operator)
+    await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": kube.namespace}})
+    yield kube
+    # What is left must not go on while other tests run.
+    for job in await kube.list("trainingjobs"):
+        await kube.call("DELETE", f"trainingjobs/{job['metadata']['name']}")
+    await kube.close()
+
+
+@pytest.fixture
+async def training(kube: Kube) -> AsyncIterator[Training]:
+    training = Training(kube)
+    yield training
+    await training.stop()

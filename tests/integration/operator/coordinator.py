@@ -1,0 +1,86 @@
+"""A coordinator that says what a test wants: the operator's side of the protocol, on a loopback address of its own."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+
+from aiohttp import WSMsgType, web
+
+from understudy_protocol import handshake, observer, wire
+from understudy_protocol import pod as names
+from understudy_protocol.handshake import Challenge, Hello, Prove, Role, caller_proof, server_proof
+from understudy_protocol.observer import Appoint, Refused, Snapshot
+
+_HANDSHAKE = wire.message_types(handshake)
+_OBSERVER = wire.message_types(observer)
+
+
+class FakeCoordinator:
+    """`ip` is what a test gives the pod that is to coordinate."""
+
+    def __init__(self) -> None:
+        self.ip = loopback_address()
+        self.appointments: list[Appoint] = []
+        self.observers: set[web.WebSocketResponse] = set()
+        self._key, self._job_uid = b"", ""
+        self._newest: Snapshot | Refused | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, key: bytes, job_uid: str) -> None:
+        self._key, self._job_uid = key, job_uid
+        app = web.Application()
+        app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.ip, names.COORDINATOR_PORT).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            for socket in list(self.observers):
+                await socket.close()
+            await self._runner.cleanup()
+
+    async def tell(self, message: Snapshot | Refused) -> None:
+        """To everybody who listens, and to whoever comes later."""
+        self._newest = message
+        for socket in list(self.observers):
+            with suppress(ConnectionError):
+                await socket.send_str(wire.encode(message))
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await self._prove(socket)
+        self.observers.add(socket)
+        try:
+            async for frame in socket:
+                message = wire.decode(frame.data, _OBSERVER)
+                assert isinstance(message, Appoint)
+                self.appointments.append(message)
+                if self._newest is not None:
+                    await socket.send_str(wire.encode(self._newest))
+        finally:
+            self.observers.discard(socket)
+        return socket
+
+    async def _prove(self, socket: web.WebSocketResponse) -> None:
+        hello = await _receive(socket)
+        assert isinstance(hello, Hello)
+        assert (hello.role, hello.job_uid) == (Role.OBSERVER, self._job_uid)
+        nonce = secrets.token_hex(handshake.NONCE_BYTES)
+        parts = (self._key, hello.role, hello.job_uid, hello.nonce, nonce)
+        await socket.send_str(wire.encode(Challenge(nonce, server_proof(*parts))))
+        prove = await _receive(socket)
+        assert prove == Prove(caller_proof(*parts)), "the operator does not know the key"
+
+
+async def _receive(socket: web.WebSocketResponse) -> object:
+    frame = await asyncio.wait_for(socket.receive(), 5)
+    assert frame.type is WSMsgType.TEXT
+    message: object = wire.decode(frame.data, _HANDSHAKE)
+    return message
+
+
+def loopback_address() -> str:
+    """One that nobody else uses: all of 127.0.0.0/8 is this machine, and the port is the same for all."""
+    return "127." + ".".join(str(2 + secrets.randbelow(250)) for _ in range(3))

@@ -1,0 +1,64 @@
+"""The real operator as a process of its own, which a test may kill."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+# Through stdin, so that no command line has the module's name: `pkill -f` of somebody else's operator spares this one.
+PROGRAM = "import runpy; runpy.run_module('understudy_operator', run_name='__main__')"
+STOP_S = 10.0
+
+
+class OperatorProcess:
+    def __init__(self, kubeconfig: Path, health_port: int, log: Path) -> None:
+        self._kubeconfig, self._health_port, self._log = kubeconfig, health_port, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        assert not self.runs
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._kubeconfig.parent),
+            "KUBECONFIG": str(self._kubeconfig),
+            "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
+            "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
+            "UNDERSTUDY_HEALTH_PORT": str(self._health_port),
+            "PYTHONWARNINGS": "ignore",  # of libraries; the log is for ours
+        }
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(PROGRAM.encode())
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, as a rollout does; it has to end by itself."""
+        if self._process is not None and self.runs:
+            self._process.terminate()
+            try:
+                assert self._process.wait(STOP_S) == 0, f"the operator's exit code was not 0\n{self.log()}"
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+    def log(self) -> str:
+        state = "runs" if self.runs else "has ended"
+        return f"the operator {state}; its log ends with:\n{self._log.read_text()[-6000:]}"

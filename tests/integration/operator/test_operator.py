@@ -1,0 +1,311 @@
+"""The operator as it runs: what it makes of a TrainingJob, of its coordinator's words, and of its own death."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.process import OperatorProcess
+from tests.integration.operator.training import NAME, Training, is_spare, node_of
+from understudy_operator.plan.reconcile import LOOK_AGAIN_S
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Cause, Lost, Recovery
+from understudy_protocol.words import CloseReason, Fault, Strategy
+
+pytestmark = pytest.mark.timeout(120)
+
+SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+
+
+def uid(pod: Raw) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def named(pods: list[Raw]) -> set[str]:
+    return {pod["metadata"]["name"] for pod in pods}
+
+
+def lost(pod: Raw) -> Lost:
+    metadata = pod["metadata"]
+    return Lost(metadata["uid"], metadata["name"], node_of(pod), Fault.NODE, "silent", time.time())
+
+
+async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Training, kube: Kube):
+    # when a job is applied
+    job = await training.apply()
+    pods = await training.until_pods(3)
+
+    # then its objects are there, and are the job's
+    made = [await kube.call("GET", f"secrets/{NAME}-membership")]
+    made += [await kube.call("GET", f"services/{service}") for service in (NAME, f"{NAME}-coordinator")]
+    owners = [owner for raw in (*made, *pods) for owner in raw["metadata"]["ownerReferences"]]
+    assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]] * 6
+    assert sorted(is_spare(pod) for pod in pods) == [False, False, True]
+    address = f"{made[2]['spec']['clusterIP']}:{names.COORDINATOR_PORT}"
+    for pod in pods:
+        variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["initContainers"][0]["env"]}
+        assert variables[names.ENV_COORDINATOR] == address
+
+    # when they run
+    pods.sort(key=is_spare)
+    await training.serve(job)
+    await training.run_all(pods)
+
+    # then the spare is appointed, labelled, and told in status
+    await training.until_appointed()
+    (appoint,) = training.coordinator.appointments
+    status = await training.status()
+    assert status["coordinator"] == {
+        "epoch": appoint.epoch,
+        "podName": pods[2]["metadata"]["name"],
+        "podUID": uid(pods[2]),
+    }
+    assert (appoint.at_least_round, appoint.recoveries_by_strategy) == (-1, {})
+
+    async def labelled() -> bool:
+        labels = [pod["metadata"]["labels"].get(names.LABEL_COORDINATOR) for pod in await training.pods()]
+        return sorted(map(str, labels)) == ["None", "None", "true"]
+
+    await kube.until("the coordinator is labelled", labelled)
+
+    # when it tells of the first round
+    await training.tell(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
+
+    # then the job runs, and events tell how it came to it
+    status = await training.until_phase("Running")
+    assert status["members"] == {"desired": 2, "active": 2, "ready": 2}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert await training.condition("SparesReady") == ("True", "1 of 1")
+
+    async def told() -> bool:
+        return bool(await training.events("CoordinatorAppointed") and await training.events("Started"))
+
+    await kube.until("events CoordinatorAppointed and Started", told)
+
+
+async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_that_was_killed_meanwhile(
+    training: Training, kube: Kube, operator: OperatorProcess
+):
+    # given a job that runs
+    a0, a1, spare = await training.start()
+    epoch = training.coordinator.appointments[0].epoch
+
+    # when a node dies, and a spare takes the rank
+    cause = Cause(2, a1["metadata"]["name"], node_of(a1), None, None, "silent")
+    detected = time.time()
+    await training.set_node_ready(node_of(a1), ready=False)
+    lasting = Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, detected, None)
+    await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),), recoveries=(lasting,))
+
+    # then the lost pod is gone, with no kubelet to end it, and one new spare is there
+    async def replaced() -> list[Raw]:
+        pods = await kube.list("pods")
+        return pods if len(pods) == 3 and a1["metadata"]["name"] not in named(pods) else []
+
+    pods = await kube.until("the lost pod is replaced", replaced)
+    (new,) = [pod for pod in pods if uid(pod) not in (uid(a0), uid(spare))]
+    assert is_spare(new)
+    terms = new["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert node_of(a1) in str(terms)
+    status = await training.until_phase("Recovering")
+
+    # when the operator is killed, the recovery ends without it, and it starts again
+    operator.kill()
+    done = Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, detected, detected + 1.5)
+    await training.tell(
+        1, [(a0, 0), (spare, 1)], lost=(lost(a1),), recoveries=(done,), counts={"InPlace": 0, "SpareSwap": 1}
+    )
+    operator.start()
+
+    # then it appoints nobody anew, makes no pod twice, and tells it all
+    status = await training.until_phase("Running")
+    assert [appoint.epoch for appoint in training.coordinator.appointments] == [epoch, epoch]
+    assert training.coordinator.appointments[1].at_least_round == 1
+    assert status["recoveriesByStrategy"] == {"inPlace": 0, "spareSwap": 1}
+    assert (status["restarts"], status["lastRecovery"]["seconds"]) == (1, 1.5)
+    await training.run(new)
+    await training.tell(1, [(a0, 0), (spare, 1), (new, None)], recoveries=(done,), counts={"SpareSwap": 1})
+
+    async def ready() -> bool:
+        return (await training.condition("SparesReady"))[0] == "True"
+
+    await kube.until("the spares are ready", ready)
+    assert named(await kube.list("pods")) == named([a0, spare, new])
+    roles = {pod["metadata"]["name"]: is_spare(pod) for pod in await kube.list("pods")}
+    assert roles == {a0["metadata"]["name"]: False, spare["metadata"]["name"]: False, new["metadata"]["name"]: True}
+    assert len(await training.events("FaultDetected")) == 1
+    assert len(await training.events("Recovered")) == 1
+
+
+async def test_a_pod_whose_node_is_gone_is_removed_and_replaced(training: Training, kube: Kube):
+    # given a job that runs, without its spare's node
+    *_, spare = await training.start()
+    await kube.call("DELETE", f"/api/v1/nodes/{node_of(spare)}")
+
+    # when the pod is being deleted, by whomever: nobody will end it
+    await kube.call("DELETE", f"pods/{spare['metadata']['name']}")
+
+    # then the operator does, and makes another one
+    async def replaced() -> bool:
+        pods = await kube.list("pods")
+        return len(pods) == 3 and spare["metadata"]["name"] not in named(pods)
+
+    await kube.until("the spare is replaced", replaced)
+
+
+async def test_a_coordinator_that_ends_has_a_successor_in_a_higher_epoch(training: Training, kube: Kube):
+    # given a job that runs
+    a0, _, spare = await training.start()
+    epoch = training.coordinator.appointments[0].epoch
+
+    # when the coordinator's pod ends
+    await training.end(spare, "", exit_code=137)
+
+    # then an active is appointed, and a new spare is made
+    async def succeeded() -> bool:
+        return bool((await training.status())["coordinator"]["podUID"] == uid(a0))
+
+    await kube.until("a successor is appointed", succeeded)
+    assert (await training.status())["coordinator"]["epoch"] > epoch
+    pods = [pod for pod in await kube.list("pods") if pod.get("status", {}).get("phase") != "Failed"]
+    assert len(pods) <= 3
+
+
+async def test_a_finished_job_stays_finished_when_its_pods_are_deleted_and_the_operator_starts_anew(
+    training: Training, kube: Kube, operator: OperatorProcess
+):
+    # given a job that has succeeded, as its finished pods tell
+    pods = await training.start()
+    await training.coordinator.stop()
+    for pod in pods:
+        await training.end(pod, wire.encode(SUCCEEDED), exit_code=0)
+    status = await training.until_phase("Succeeded")
+    assert (status["terminalState"], status["members"]["active"]) == ("Completed", 0)
+    assert await training.condition("Completed") == ("True", SUCCEEDED.message)
+
+    # when its pods are deleted, while the operator is away
+    operator.kill()
+    for pod in pods:
+        await training.remove(pod)
+    operator.start()
+
+    # then it gets no new ones, although another job gets its own
+    await kube.call("POST", "trainingjobs", await another_job(kube))
+    await training.until_pods(3)
+    owners = {pod["metadata"]["labels"][names.LABEL_JOB] for pod in await kube.list("pods")}
+    assert owners == {"another"}
+    assert (await training.status())["phase"] == "Succeeded"
+
+
+async def another_job(kube: Kube) -> Raw:
+    job = await kube.call("GET", f"trainingjobs/{NAME}")
+    return {**job, "metadata": {"name": "another"}, "status": {}}
+
+
+async def test_a_deleted_job_is_let_go_and_one_of_the_same_name_begins_anew(training: Training, kube: Kube):
+    # given a job that runs
+    pods = await training.start()
+    assert len(training.coordinator.observers) == 1
+
+    # when it is deleted, and one of the same name is created before the garbage collector has come
+    await kube.call("DELETE", f"trainingjobs/{NAME}")
+
+    async def left_alone() -> bool:
+        return not training.coordinator.observers
+
+    await kube.until("the operator leaves the coordinator", left_alone)
+    job = await training.apply()
+
+    # then that one says what it waits for, and goes on when it has come
+    async def told() -> bool:
+        status, message = await training.condition("Invalid")
+        return status == "True" and message.startswith(f"Secret {NAME}-membership is there already")
+
+    await kube.until("condition Invalid", told)
+    for path in (f"secrets/{NAME}-membership", f"services/{NAME}", f"services/{NAME}-coordinator"):
+        await kube.call("DELETE", path)
+
+    # it gets pods of its own, the old ones are not touched, and nothing of the old one's round counts
+    await training.until_pods(6)
+    new = [
+        pod
+        for pod in await kube.list("pods")
+        if pod["metadata"]["labels"][names.LABEL_JOB_UID] == job["metadata"]["uid"]
+    ]
+    assert sorted(is_spare(pod) for pod in new) == [False, False, True]
+    assert {uid(pod) for pod in pods} < {uid(pod) for pod in await training.pods()}
+    status = await training.until_phase("Pending")
+    assert "round" not in status
+
+
+async def test_spares_follow_the_spec(training: Training, kube: Kube):
+    # given a job that runs
+    a0, a1, spare = await training.start()
+
+    # when more spares are wanted, and then fewer
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"spares": {"replicas": 3}}})
+    assert len(await training.until_pods(5)) == 5
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"spares": {"replicas": 1}}})
+
+    # then those that have not started go again
+    pods = await training.until_pods(3)
+    assert named(pods) == named([a0, a1, spare])
+
+
+def with_unknown_field(job: Raw) -> None:
+    trainer(job)["imagePullPolcy"] = "Always"
+
+
+def with_wrong_resource(job: Raw) -> None:
+    trainer(job)["resources"] = {"limits": {"gpu": 1}}
+
+
+def trainer(job: Raw) -> Raw:
+    spec: Raw = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    container: Raw = spec["containers"][0]
+    return container
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (with_unknown_field, 400, 'strict decoding error: unknown field "spec.containers[0].imagePullPolcy"'),
+        (with_wrong_resource, 422, "spec.containers[0].resources.limits[gpu]"),
+    ],
+)
+async def test_a_template_that_the_api_server_refuses_is_told_and_is_not_tried_in_a_hurry(
+    training: Training, kube: Kube, change: Callable[[Raw], None], code: int, message: str
+):
+    # when a job is applied whose pods the API server refuses
+    await training.apply(change)
+
+    # then a condition and one event say so, in its words
+    async def told() -> bool:
+        status, text = await training.condition("Invalid")
+        return status == "True" and message in text
+
+    await kube.until("condition Invalid", told)
+
+    async def event() -> bool:
+        return len(await training.events("Refused")) == 1
+
+    await kube.until("event Refused", event)
+
+    # and it is tried again now and then only
+    async def refused() -> int:
+        lines = (await kube.text("/metrics")).splitlines()
+        wanted = (f'apiserver_request_total{{code="{code}"', 'resource="pods"', 'verb="POST"')
+        return sum(int(float(line.split()[-1])) for line in lines if all(part in line for part in wanted))
+
+    before, at = await refused(), time.monotonic()
+
+    async def two_more_passes() -> bool:
+        return await refused() >= before + 2 * 3
+
+    await kube.until("two more passes", two_more_passes)
+    assert time.monotonic() - at > LOOK_AGAIN_S / 2
+    assert await training.pods() == []
+    assert len(await training.events("Refused")) == 1

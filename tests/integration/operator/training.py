@@ -1,0 +1,201 @@
+"""A TrainingJob and the world around it: scheduler, kubelets and coordinator, played by the test."""
+
+import base64
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from tests.integration.operator.coordinator import FakeCoordinator, loopback_address
+from tests.integration.operator.kube import Kube, Raw
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Lost, MemberView, Recovery, Snapshot
+from understudy_protocol.words import RoundToken, WorkersState
+
+NAME = "llm"
+JOB: Raw = {
+    "apiVersion": "understudy.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": NAME},
+    "spec": {
+        "launcher": {"nprocPerNode": 2},
+        "spares": {"replicas": 1},
+        "replicatedJobs": [
+            {
+                "name": "workers",
+                "template": {
+                    "spec": {
+                        "parallelism": 2,
+                        "template": {
+                            "spec": {
+                                "containers": [
+                                    {"name": "trainer", "image": "example.com/trainer:1", "command": ["python", "t.py"]}
+                                ]
+                            }
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+class Training:
+    """One job, llm: two actives, one spare."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+        self.coordinator = FakeCoordinator()
+
+    async def stop(self) -> None:
+        await self.coordinator.stop()
+
+    # The user
+
+    async def apply(self, change: Callable[[Raw], object] = lambda _: None) -> Raw:
+        job = copy.deepcopy(JOB)
+        change(job)
+        return await self.kube.call("POST", "trainingjobs", job)
+
+    async def status(self) -> Raw:
+        status: Raw = (await self.kube.call("GET", f"trainingjobs/{NAME}")).get("status", {})
+        return status
+
+    async def condition(self, kind: str) -> tuple[str, str]:
+        found = [x for x in (await self.status()).get("conditions", ()) if x["type"] == kind]
+        return (found[0]["status"], found[0]["message"]) if found else ("", "")
+
+    async def events(self, reason: str) -> list[str]:
+        events = await self.kube.list("events")
+        return [x["note"] for x in events if x["reason"] == reason and x["regarding"]["name"] == NAME]
+
+    async def pods(self) -> list[Raw]:
+        """Those that are not being deleted, in the order of their names."""
+        return [pod for pod in await self.kube.list("pods") if "deletionTimestamp" not in pod["metadata"]]
+
+    async def until_phase(self, phase: str) -> Raw:
+        async def look() -> Raw | None:
+            status = await self.status()
+            return status if status.get("phase") == phase else None
+
+        found = await self.kube.until(f"phase {phase}", look)
+        assert found is not None
+        return found
+
+    async def until_pods(self, count: int) -> list[Raw]:
+        async def look() -> list[Raw]:
+            pods = await self.pods()
+            return pods if len(pods) == count else []
+
+        return await self.kube.until(f"{count} pods", look)
+
+    async def until_appointed(self) -> None:
+        async def look() -> bool:
+            return bool(self.coordinator.appointments)
+
+        await self.kube.until("the coordinator is appointed", look)
+
+    # Scheduler and kubelets
+
+    async def run(self, pod: Raw, ip: str = "") -> None:
+        """Put a pod on a node of its own and run it."""
+        name = pod["metadata"]["name"]
+        await self.set_node_ready(f"node-{name}", ready=True)
+        target = {"target": {"kind": "Node", "name": f"node-{name}"}}
+        await self.kube.call("POST", f"pods/{name}/binding", {"metadata": {"name": name}, **target})
+        ip = ip or loopback_address()
+        status = {
+            "phase": "Running",
+            "podIP": ip,
+            "podIPs": [{"ip": ip}],
+            "initContainerStatuses": [container(names.SIDECAR_CONTAINER, {"running": {}}, started=True)],
+        }
+        await self.kube.call("PATCH", f"pods/{name}/status", {"status": status})
+
+    async def run_all(self, pods: list[Raw]) -> None:
+        """The spare first: it is appointed as soon as it runs, and has the coordinator's address."""
+        for pod in sorted(pods, key=is_spare, reverse=True):
+            await self.run(pod, self.coordinator.ip if is_spare(pod) else "")
+
+    async def set_node_ready(self, name: str, ready: bool) -> None:
+        condition = {"type": "Ready", "status": "True" if ready else "Unknown", "reason": "Test", "message": ""}
+        node = {"metadata": {"name": name}, "status": {"conditions": [condition]}}
+        if name in {raw["metadata"]["name"] for raw in await self.kube.list("/api/v1/nodes")}:
+            await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", node)
+        else:
+            await self.kube.call("POST", "/api/v1/nodes", node)
+
+    async def end(self, pod: Raw, message: str, exit_code: int) -> None:
+        state = {"terminated": {"exitCode": exit_code, "message": message}}
+        status = {
+            "phase": "Succeeded" if exit_code == 0 else "Failed",
+            "initContainerStatuses": [container(names.SIDECAR_CONTAINER, state)],
+        }
+        await self.kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
+
+    async def remove(self, pod: Raw) -> None:
+        """As a kubelet does after the last container has ended."""
+        body = {"gracePeriodSeconds": 0}
+        await self.kube.call("DELETE", f"pods/{pod['metadata']['name']}", body)
+
+    # The coordinator
+
+    async def start(self) -> list[Raw]:
+        """From nothing to round 0; the pods, the spare (which coordinates) last."""
+        job = await self.apply()
+        pods = await self.until_pods(3)
+        pods.sort(key=is_spare)
+        await self.serve(job)
+        await self.run_all(pods)
+        await self.until_appointed()
+        await self.tell(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
+        await self.until_phase("Running")
+        return pods
+
+    async def serve(self, job: Raw) -> None:
+        secret = await self.kube.call("GET", f"secrets/{NAME}-membership")
+        await self.coordinator.start(base64.b64decode(secret["data"]["key"]), job["metadata"]["uid"])
+
+    async def tell(self, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> None:
+        members = tuple(view(pod, rank) for pod, rank in seats)
+        await self.coordinator.tell(a_snapshot(number, members, **changes))
+
+
+def a_snapshot(
+    number: int,
+    members: tuple[MemberView, ...],
+    lost: tuple[Lost, ...] = (),
+    recoveries: tuple[Recovery, ...] = (),
+    counts: dict[str, int] | None = None,
+    waiting_for: str = "",
+    closed: Any = None,
+) -> Snapshot:
+    token = RoundToken(1, 1, number)
+    return Snapshot(token, "", members, lost, recoveries, counts or {}, None, waiting_for, closed)
+
+
+def view(pod: Raw, rank: int | None) -> MemberView:
+    index = None if is_spare(pod) else int(pod["metadata"]["annotations"][names.ANNOTATION_GROUP_RANK])
+    workers = WorkersState.IDLE if rank is None else WorkersState.RUNNING
+    metadata = pod["metadata"]
+    return MemberView(metadata["uid"], metadata["name"], node_of(pod), index, rank, workers)
+
+
+def is_spare(pod: Raw) -> bool:
+    return bool(pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE)
+
+
+def node_of(pod: Raw) -> str:
+    return f"node-{pod['metadata']['name']}"
+
+
+def container(name: str, state: Raw, *, started: bool = False) -> Raw:
+    return {
+        "name": name,
+        "image": "x",
+        "imageID": "x",
+        "ready": started,
+        "started": started,
+        "restartCount": 0,
+        "state": state,
+    }

@@ -1,0 +1,48 @@
+"""The Helm chart, rendered by the real helm: what an installation applies."""
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.paths import CHECKOUT, Paths
+
+CHART = CHECKOUT / "charts" / "understudy"
+
+Documents = dict[str, dict[str, Any]]
+
+
+def rendered(*settings: str) -> Documents:
+    """The chart's objects by kind."""
+    helm = Paths.from_environment().binaries / "helm"
+    if not helm.exists():
+        pytest.skip(f"{helm} is not built: python -m tests.cluster binaries")
+    words = [word for setting in settings for word in ("--set", setting)]
+    told = subprocess.run(
+        [helm, "template", "understudy", CHART, "-n", "system", *words], check=True, capture_output=True, text=True
+    )
+    return {document["kind"]: document for document in yaml.safe_load_all(told.stdout) if document}
+
+
+def test_the_crd_comes_with_the_chart_and_stays_when_it_is_uninstalled():
+    crd = rendered()["CustomResourceDefinition"]
+    source = yaml.safe_load((CHECKOUT / "crds" / "trainingjobs.yaml").read_text())
+    assert crd["spec"] == source["spec"]
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_the_crd_can_be_left_out_or_be_removed_with_the_chart():
+    assert "CustomResourceDefinition" not in rendered("crds.install=false")
+    annotations = rendered("crds.keep=false")["CustomResourceDefinition"]["metadata"]["annotations"]
+    assert "helm.sh/resource-policy" not in annotations
+
+
+def test_images_are_the_values_and_the_operator_runs_without_rights_on_its_machine():
+    deployment = rendered("operator.image=a/operator:1", "sidecar.image=a/sidecar:1")["Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["image"] == "a/operator:1"
+    assert {"name": "UNDERSTUDY_SIDECAR_IMAGE", "value": "a/sidecar:1"} in container["env"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -1,0 +1,254 @@
+"""What the API server accepts, refuses and fills in of a TrainingJob, asked of a real one."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.integration.trainingjob_cases import (
+    ACCEPTED,
+    ALLOWED_LATER,
+    JOB_SET,
+    OPEN_RECOVERY,
+    REFUSED,
+    REFUSED_LATER,
+    STATUS,
+    UNKNOWN_FIELDS,
+    Change,
+    Manifest,
+    changed,
+    job_spec,
+    pod_spec,
+    pod_template,
+    replicated_job,
+    trainer,
+)
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
+
+CRDS = Path(__file__).resolve().parents[2] / "crds"
+
+
+@pytest.fixture(scope="module")
+def cluster(api_server: "ApiServer") -> "ApiServer":
+    """An API server that has our CRDs, applied as a user applies them."""
+    applied = api_server.kubectl("apply", "-f", str(CRDS))
+    assert applied.returncode == 0, applied.stderr
+    wait_until_found(api_server, "get", "trainingjobs")  # kubectl wait fails on a CRD that has no conditions yet
+    return api_server
+
+
+def wait_until_found(api_server: "ApiServer", *command: str) -> None:
+    """Wait until the API server serves what a command of kubectl needs."""
+    deadline = time.monotonic() + 60
+    while (found := api_server.kubectl(*command)).returncode != 0:
+        assert time.monotonic() < deadline, found.stderr
+        time.sleep(0.2)
+
+
+def read_back(cluster: "ApiServer", name: str) -> Manifest:
+    got = cluster.kubectl("get", "trainingjob", name, "-o", "json")
+    assert got.returncode == 0, got.stderr
+    manifest: Manifest = json.loads(got.stdout)
+    return manifest
+
+
+def test_the_folder_holds_crds_only_and_can_be_applied_client_side_and_server_side(cluster: "ApiServer") -> None:
+    # given the CRDs, applied client-side
+    # when they are applied again, both ways
+    client_side = cluster.kubectl("apply", "-f", str(CRDS))
+    server_side = cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+
+    # then both work, and nothing but CRDs is in the folder
+    assert (client_side.returncode, server_side.returncode) == (0, 0), client_side.stderr + server_side.stderr
+    kinds = {line.partition("/")[0] for line in client_side.stdout.splitlines()}
+    assert kinds == {"customresourcedefinition.apiextensions.k8s.io"}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_is_accepted(cluster: "ApiServer", case: str) -> None:
+    # given a manifest that is right
+    manifest = changed(ACCEPTED[case])
+
+    # when it is created
+    created = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=manifest)
+
+    # then it is accepted
+    assert created.returncode == 0, created.stderr
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_is_refused_and_the_message_says_why(cluster: "ApiServer", case: str) -> None:
+    # given a manifest that is right but for one thing
+    change, field, message = REFUSED[case]
+
+    # when it is created
+    created = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=changed(change))
+
+    # then it is refused, with the field and the mend
+    assert created.returncode != 0
+    assert f"{field}: " in created.stderr
+    assert message in created.stderr
+
+
+@pytest.mark.parametrize("field", UNKNOWN_FIELDS)
+def test_an_unknown_field_of_ours_is_refused(cluster: "ApiServer", field: str) -> None:
+    # given a manifest with a field that the CRD does not know
+    manifest = changed(UNKNOWN_FIELDS[field])
+
+    # when it is created
+    created = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=manifest)
+
+    # then it is refused, with the field's path
+    assert created.returncode != 0
+    assert f'unknown field "{field}"' in created.stderr
+
+
+def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
+    # given a manifest that says only what it must
+    def say_least(job: Manifest) -> None:
+        job["spec"].update(launcher={})
+        del job["spec"]["spares"], replicated_job(job)["replicas"]
+        del job_spec(job)["parallelism"], job_spec(job)["completions"]
+
+    # when it is created and read back
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(say_least, name="least"))
+    assert created.returncode == 0, created.stderr
+    job = read_back(cluster, "least")
+
+    # then the rest is filled in, in the pod as in ours, and quantities are what they were
+    assert job["spec"]["launcher"] == {"nprocPerNode": 1}
+    assert job["spec"]["spares"] == {"replicas": 0}
+    assert job["spec"]["recovery"] == {"inPlace": {"maxRestarts": 10, "window": "1h"}}
+    assert replicated_job(job)["replicas"] == 1
+    assert {key: job_spec(job)[key] for key in ("parallelism", "completionMode")} == {
+        "parallelism": 1,
+        "completionMode": "Indexed",
+    }
+    assert trainer(job)["ports"] == [{"containerPort": 29500, "protocol": "TCP"}]
+    assert trainer(job)["resources"] == {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi", "cpu": "1.5"}}
+
+
+def test_a_jobset_manifest_needs_other_header_lines_and_a_launcher(cluster: "ApiServer") -> None:
+    # given a JobSet's manifest, with its two header lines changed and a launcher
+    manifest = yaml.safe_load(JOB_SET)
+    manifest |= {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob"}
+    manifest["spec"]["launcher"] = {"nprocPerNode": 2}
+
+    # when it is applied
+    applied = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    # then it is there as it was
+    assert applied.returncode == 0, applied.stderr
+    job = read_back(cluster, "pytorch")
+    assert pod_spec(job)["volumes"] == pod_spec(manifest)["volumes"]
+    assert pod_template(job)["metadata"] == {"labels": {"team": "research"}}
+
+
+def test_a_pods_field_newer_than_the_crd_is_kept(cluster: "ApiServer") -> None:
+    # given pods with fields that the CRD does not know, at several depths
+    def use_tomorrows_fields(job: Manifest) -> None:
+        pod_spec(job).update(fieldOfTomorrow={"a": [1]}, securityContext={"fieldOfTomorrow": "b"})
+        trainer(job)["fieldOfTomorrow"] = "c"
+        trainer(job)["resources"]["fieldOfTomorrow"] = ["d"]
+
+    # when they are created
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(use_tomorrows_fields, name="tomorrow"))
+
+    # then each is kept
+    assert created.returncode == 0, created.stderr
+    job = read_back(cluster, "tomorrow")
+    assert pod_spec(job)["fieldOfTomorrow"] == {"a": [1]}
+    assert pod_spec(job)["securityContext"] == {"fieldOfTomorrow": "b"}
+    assert trainer(job)["fieldOfTomorrow"] == "c"
+    assert trainer(job)["resources"]["fieldOfTomorrow"] == ["d"]
+
+
+@pytest.fixture(scope="module")
+def existing(cluster: "ApiServer") -> str:
+    """A TrainingJob that exists; its trainer has a field that the CRD does not know."""
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(add_tomorrows_field, name="existing"))
+    assert created.returncode == 0, created.stderr
+    return "existing"
+
+
+def add_tomorrows_field(job: Manifest) -> None:
+    trainer(job)["fieldOfTomorrow"] = 1
+
+
+def changed_later(change: Change, name: str) -> str:
+    def both(job: Manifest) -> None:
+        add_tomorrows_field(job)
+        change(job)
+
+    return changed(both, name=name)
+
+
+@pytest.mark.parametrize("how", ["--server-side=false", "--server-side=true"])
+@pytest.mark.parametrize("case", REFUSED_LATER)
+def test_cannot_be_changed_later(cluster: "ApiServer", existing: str, case: str, how: str) -> None:
+    # given a TrainingJob, and a change to what its pods are made from
+    change, field, message = REFUSED_LATER[case]
+
+    # when the change is applied
+    manifest = changed_later(change, existing)
+    applied = cluster.kubectl("apply", how, "--dry-run=server", "-f", "-", stdin=manifest)
+
+    # then it is refused, with the field and the mend
+    assert applied.returncode != 0
+    assert f"{field}: " in applied.stderr
+    assert message in applied.stderr
+
+
+@pytest.mark.parametrize("case", ALLOWED_LATER)
+def test_can_be_changed_later(cluster: "ApiServer", existing: str, case: str) -> None:
+    # given a TrainingJob, and a change to what does not alter its pods
+    manifest = changed_later(ALLOWED_LATER[case], existing)
+
+    # when the change is applied
+    applied = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=manifest)
+
+    # then it is accepted
+    assert applied.returncode == 0, applied.stderr
+
+
+def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> None:
+    # given a TrainingJob, created with a status that does not count
+    created = cluster.kubectl(
+        "create", "-f", "-", stdin=changed(lambda job: job.update(status={"phase": "Failed"}), name="shown")
+    )
+    assert created.returncode == 0, created.stderr
+    assert "status" not in read_back(cluster, "shown")
+
+    # when the operator writes the status
+    recoveries = [STATUS["lastRecovery"], OPEN_RECOVERY]
+    patch = json.dumps({"status": STATUS | {"recoveries": recoveries}})
+    written = cluster.kubectl("patch", "tj", "shown", "--subresource=status", "--type=merge", "-p", patch)
+    assert written.returncode == 0, written.stderr
+
+    # then it reads back as written, and the columns show it
+    assert read_back(cluster, "shown")["status"] == STATUS | {"recoveries": recoveries}
+    narrow = cluster.kubectl("get", "tj", "shown").stdout.splitlines()
+    assert narrow[0].split() == ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", "RESTARTS", "AGE"]
+    assert narrow[1].split()[:-1] == ["shown", "Running", "7", "8", "1", "4", "3"]
+    wide = cluster.kubectl("get", "tj", "shown", "-o", "wide").stdout.splitlines()
+    assert {"STEP", "COORDINATOR"} < set(wide[0].split())
+    assert {"1200", "shown-workers-spare-0-abcde"} < set(wide[1].split())
+
+
+def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
+    # given the CRD, whose schema the API server publishes within seconds
+    wait_until_found(cluster, "explain", "tj")
+
+    # when a user asks for a field of ours
+    spares = cluster.kubectl("explain", "tj.spec.spares").stdout
+
+    # then it says what the field is for
+    assert "Warm pods that wait to take a lost pod's ranks. May be changed at any time." in spares
+    assert "Number of spares to keep. Default: 0." in spares

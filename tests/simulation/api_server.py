@@ -1,0 +1,167 @@
+"""The API server, the scheduler, the kubelets and the node controller, as far as a job's pods are concerned.
+
+A pod's object is what its kubelet told last: of a machine that does not answer nothing new comes, and nothing asked of
+it is done before it answers again. Such a machine stops being ready NOT_READY_S after it fell silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.simulation.network import Machine
+from tests.simulation.pods import GRACE_S, Cluster, Pod
+from understudy_operator.plan.observed import Pod as ObservedPod
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Snapshot
+
+NOT_READY_S = 40.0
+#: Pods tolerate a node that is not ready for so long, then the node controller deletes them (Kubernetes' default).
+EVICTION_S = 300.0
+POD_CREATION_S = (1.0, 4.0)
+
+
+@dataclass
+class PodObject:
+    """A pod as the API server has it: what its kubelet told last."""
+
+    pod: Pod
+    node: str
+    spare: bool
+    index: int | None
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    created_at: float
+    deleting_since: float | None = None
+    phase: str = "Pending"
+    sidecar_started: bool = False
+    sidecar_ran: bool = False
+    told: bool = False
+
+    def observed(self) -> ObservedPod:
+        pod = self.pod
+        return ObservedPod(
+            uid=pod.uid,
+            name=pod.name,
+            node=self.node,
+            ip=pod.ip if self.told else "",
+            phase=self.phase,
+            spare=self.spare,
+            index=self.index,
+            labels=self.labels,
+            annotations=self.annotations,
+            created_at=self.created_at,
+            deleting_since=self.deleting_since,
+            grace_s=GRACE_S,
+            sidecar_started=self.sidecar_started,
+            sidecar_ran=self.sidecar_ran,
+            close=pod.recorded_close if self.phase in ("Succeeded", "Failed") else None,
+            trouble="",
+            exit_code=pod.exit_code if self.phase in ("Succeeded", "Failed") else None,
+        )
+
+
+class Site(Cluster, Protocol):
+    """What the operator needs of the cluster beyond what a pod knows."""
+
+    machines: list[Machine]
+
+    def new_pod(self, made_as: str, index: int | None, machine: Machine) -> Pod: ...
+    def on_machine(self, machine: Machine) -> list[Pod]: ...
+    def snapshot_seen(self, snapshot: Snapshot) -> None: ...
+
+
+@dataclass
+class ApiServer:
+    site: Site
+    slow_start_s: float  # at most, for a pod's images
+    changed: Callable[[], None] = lambda: None
+    objects: dict[str, PodObject] = field(default_factory=dict)
+
+    def evict(self) -> None:
+        """The node controller, which works whether or not the operator does."""
+        now = self.site.training.world.now
+        for entry in self.objects.values():
+            since = entry.pod.machine.not_ready_since
+            if entry.deleting_since is None and since is not None and now - since >= NOT_READY_S + EVICTION_S:
+                entry.deleting_since = now
+                self.changed()
+
+    def create(self, manifest: Mapping[str, Any], avoid: list[str], now: float) -> None:
+        metadata = manifest["metadata"]
+        spare = metadata["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
+        index = None if spare else int(metadata["annotations"][names.ANNOTATION_GROUP_RANK])
+        machine = self._schedule(avoid, now)
+        pod = self.site.new_pod("spare" if spare else "active", index, machine)
+        entry = PodObject(pod, machine.name, spare, index, dict(metadata["labels"]), dict(metadata["annotations"]), now)
+        self.objects[pod.name] = entry
+        pod.changed = lambda: self._kubelet_tells(entry)
+        world = self.site.training.world
+        world.say("operator", f"creates {pod.name} on {machine.name}")
+        delay = world.between(*POD_CREATION_S) + world.between(0.0, self.slow_start_s)
+        world.after(delay, lambda: machine.post(pod.start) if entry.deleting_since is None else None)
+
+    def _schedule(self, avoid: list[str], now: float) -> Machine:
+        """The emptiest ready machine; one that died a moment ago still counts as ready."""
+        load = dict.fromkeys((machine.name for machine in self.site.machines), 0)
+        for entry in self.objects.values():
+            load[entry.node] += entry.phase not in ("Succeeded", "Failed")
+        ready = [machine for machine in self.site.machines if is_ready(machine, now) and machine.name not in avoid]
+        return min(ready or self.site.machines, key=lambda machine: load[machine.name])
+
+    def delete(self, entry: PodObject, grace_s: float | None, reason: str, now: float) -> None:
+        self.site.training.world.say("operator", f"deletes {entry.pod.name}: {reason}")
+        if grace_s == 0 or entry.phase in ("Succeeded", "Failed"):
+            self.objects.pop(entry.pod.name, None)
+        self.delete_by_user(entry)
+
+    def delete_by_user(self, entry: PodObject) -> None:
+        """kubectl delete pod: its kubelet ends it as soon as it hears of it."""
+        if entry.deleting_since is None:
+            entry.deleting_since = self.site.training.world.now
+            if entry.pod.machine.answers:
+                entry.pod.delete()
+            self._kubelet_tells(entry)
+
+    def machine_answers(self, machine: Machine) -> None:
+        """A kubelet is back: it hears what was deleted, and tells what its pods do."""
+        for entry in list(self.objects.values()):
+            if entry.pod.machine is machine:
+                self._kubelet_tells(entry)
+        for pod in self.site.on_machine(machine):
+            if pod.name not in self.objects:
+                pod.delete()  # its object was removed while nobody could end it
+
+    def _kubelet_tells(self, entry: PodObject) -> None:
+        world = self.site.training.world
+        world.after(world.between(0.05, 0.4), lambda: self._told(entry))
+
+    def _told(self, entry: PodObject) -> None:
+        pod = entry.pod
+        if not pod.machine.answers:
+            return
+        entry.told = entry.told or pod.sidecar_ran
+        entry.sidecar_ran = pod.sidecar_ran
+        entry.sidecar_started = pod.sidecar is not None and pod.sidecar.alive
+        if pod.ended:
+            entry.phase = "Succeeded" if pod.exit_code == 0 else "Failed"
+        elif pod.sidecar_ran:
+            entry.phase = "Running"
+        if entry.deleting_since is not None and not pod.asked_to_end:
+            pod.delete()
+        if pod.ended and entry.deleting_since is not None:
+            self.objects.pop(pod.name, None)
+        self.changed()
+
+
+def is_ready(machine: Machine, now: float) -> bool:
+    return machine.not_ready_since is None or now - machine.not_ready_since < NOT_READY_S
+
+
+def patch(target: dict[str, str], changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            target.pop(name, None)
+        else:
+            target[name] = value

@@ -1,0 +1,157 @@
+"""One job on one simulated cluster: machines, pods, the operator, and what the invariants look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.simulation.api_server import ApiServer, PodObject
+from tests.simulation.network import Machine, Network
+from tests.simulation.operator_model import Operator
+from tests.simulation.pods import Pod
+from tests.simulation.sidecars import Sidecar
+from tests.simulation.training import Training, Worker
+from tests.simulation.world import World
+from understudy_protocol import pod as names
+from understudy_protocol.membership import Assign
+from understudy_protocol.observer import Snapshot
+from understudy_protocol.pod import JobShape
+from understudy_sidecar.membership.coordinator import Coordinator
+
+
+@dataclass(frozen=True)
+class Setup:
+    actives: int = 2
+    spares: int = 1
+    nproc: int = 1
+    machines: int = 6
+    steps: int = 40
+    max_in_place: int = 10
+    reports_steps: bool = True  # whether the training script calls step()
+    slow_start_s: float = 0.0  # at most, for a pod's images
+
+
+@dataclass
+class SimulatedCluster:
+    world: World
+    setup: Setup
+    pods: list[Pod] = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)  # every one that was ever spawned, until it is seen dead
+    offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
+    assignments: list[tuple[Coordinator, Assign]] = field(default_factory=list)  # not yet looked at by the invariants
+    snapshots: list[Snapshot] = field(default_factory=list)  # likewise
+    worker_faults: list[float] = field(default_factory=list)  # when a worker failed of its own, or was killed alone
+    disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
+    _links: int = 0
+
+    def __post_init__(self) -> None:
+        setup = self.setup
+        self.shape = JobShape("job-uid", "ns", "job", setup.actives, setup.nproc, setup.max_in_place, 3600.0)
+        self.reports_steps = setup.reports_steps
+        self.network = Network(self.world)
+        self.training = Training(self.world, setup.steps)
+        self.machines = [Machine(f"node-{number}") for number in range(setup.machines)]
+        self.api = ApiServer(self, setup.slow_start_s)
+        self.operator = Operator(self, self.api, setup.spares)
+        self.operator.start()
+
+    # For pods -------------------------------------------------------------------------------------------------------
+
+    def coordinator_pod(self) -> Pod | None:
+        """Whom the Service selects: endpoints follow the label, and a pod that has ended is none."""
+        labelled = (x for x in self.api.objects.values() if names.LABEL_COORDINATOR in x.labels)
+        return next((x.pod for x in labelled if x.phase not in ("Succeeded", "Failed")), None)
+
+    def link_number(self) -> int:
+        self._links += 1
+        return self._links
+
+    def took_office(self, sidecar: Sidecar) -> None:
+        self.offices.append(sidecar)
+
+    def assigned(self, coordinator: Coordinator, assign: Assign) -> None:
+        self.assignments.append((coordinator, assign))
+
+    # For the operator -----------------------------------------------------------------------------------------------
+
+    def new_pod(self, made_as: str, index: int | None, machine: Machine) -> Pod:
+        number = len(self.pods)
+        pod = Pod(self, f"uid-{number}", f"{made_as}-{number}", machine, index, f"10.0.1.{number}")
+        pod.spawned = lambda worker: self.workers.append(worker)  # a new list after each check
+        self.pods.append(pod)
+        return pod
+
+    def snapshot_seen(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    # For faults and scenarios ---------------------------------------------------------------------------------------
+
+    def objects(self) -> list[PodObject]:
+        return list(self.api.objects.values())
+
+    def seated(self) -> list[Pod]:
+        """The pods that hold a rank of the newest round, by rank."""
+        running = [pod for pod in self.pods if pod.workers() and pod.machine.on]
+        newest = max((worker.token for pod in running for worker in pod.workers()), default=None)
+        holders = [pod for pod in running if pod.workers()[0].token == newest]
+        return sorted(holders, key=lambda pod: pod.workers()[0].rank)
+
+    def waiting(self) -> list[Pod]:
+        """Pods that are joined and hold no rank."""
+        return [
+            pod
+            for pod in self.pods
+            if pod.sidecar is not None and pod.sidecar.alive and not pod.ended and not pod.workers()
+        ]
+
+    def office(self) -> Sidecar | None:
+        """The newest coordinator that lives."""
+        living = [x for x in self.offices if x.alive and x.office.coordinator is not None and x.pod.machine.on]
+        return max(living, key=lambda x: x.office.coordinator.office if x.office.coordinator else (0, 0), default=None)
+
+    def closed(self) -> bool:
+        return any(pod.recorded_close is not None for pod in self.pods)
+
+    def on_machine(self, machine: Machine) -> list[Pod]:
+        return [pod for pod in self.pods if pod.machine is machine]
+
+    def power_off(self, machine: Machine) -> None:
+        self.world.say(machine.name, "FAULT: its power is off")
+        for pod in self.on_machine(machine):
+            pod.lose_power()
+        self.network.power_off(machine)
+
+    def cut(self, machine: Machine) -> None:
+        self.world.say(machine.name, "FAULT: it is off the network")
+        self.network.cut(machine)
+
+    def heal(self, machine: Machine) -> None:
+        self.world.say(machine.name, "is on the network again")
+        self.network.heal(machine)
+        self._back(machine)
+
+    def cut_operator(self) -> None:
+        """From all pods, not from the API server."""
+        self.world.say("operator", "FAULT: it reaches no pod")
+        self.network.cut(self.operator.machine)
+
+    def heal_operator(self) -> None:
+        self.world.say("operator", "it reaches pods again")
+        self.network.heal(self.operator.machine)
+
+    def freeze(self, machine: Machine) -> None:
+        self.world.say(machine.name, "FAULT: it freezes")
+        self.network.freeze(machine)
+
+    def thaw(self, machine: Machine) -> None:
+        self.world.say(machine.name, "thaws")
+        self.network.thaw(machine)
+        self._back(machine)
+
+    def _back(self, machine: Machine) -> None:
+        if machine.answers:
+            self.api.machine_answers(machine)
+        self.training.machines_changed()
+
+
+def new_cluster(seed: int, setup: Setup) -> SimulatedCluster:
+    return SimulatedCluster(World(seed), setup)

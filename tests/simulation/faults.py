@@ -1,0 +1,217 @@
+"""What breaks, and when: a schedule drawn from a seed, and the hands that carry it out.
+
+Whom a fault hits is drawn when it strikes, among those that it can hit then. Faults come at the first start, in mid
+training, right after another one (during its recovery), and at the very end of the training.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.cluster import Setup, SimulatedCluster
+from tests.simulation.network import Machine
+from tests.simulation.pods import Pod
+
+#: kind -> weight
+KINDS = {
+    "worker killed": 4,
+    "worker exits 1": 3,
+    "pod killed": 4,
+    "trainer killed": 1,
+    "sidecar killed": 3,
+    "sidecar hangs": 2,
+    "power off": 3,
+    "cut off": 3,
+    "frozen": 3,
+    "pod deleted": 2,
+    "spare deleted": 1,
+    "coordinator killed": 2,
+    "coordinator's sidecar killed": 2,
+    "coordinator's sidecar hangs": 1,
+    "operator down": 2,
+    "operator cut off": 1,
+}
+LAST_FAULT_S = 30.0
+AT_THE_END = -1.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    at: float  # seconds after the start, or AT_THE_END of the training
+    kind: str
+    lasts_s: float = 0.0
+
+    def __str__(self) -> str:
+        when = "at the end" if self.at == AT_THE_END else f"{self.at:7.3f} s"
+        return f"{when}: {self.kind}" + (f" for {self.lasts_s:.1f} s" if self.lasts_s else "")
+
+
+def draw_setup(rng: random.Random) -> Setup:
+    actives, spares = rng.randint(2, 6), rng.randint(0, 3)
+    pods = actives + spares
+    machines = pods + 3 if rng.random() < 0.7 else pods // 2 + 4  # in the second case pods share a machine
+    return Setup(
+        actives,
+        spares,
+        nproc=rng.randint(1, 2),
+        machines=machines,
+        steps=rng.randint(20, 50),
+        max_in_place=rng.choice([2, 5, 10]),
+        reports_steps=rng.random() < 0.85,
+        slow_start_s=rng.choice([0.0, 0.0, 0.0, 45.0]),
+    )
+
+
+def draw_faults(rng: random.Random, most: int = 5) -> list[Fault]:
+    if rng.random() < 0.05:  # a script with a bug: it fails again and again
+        return [Fault(5.0 + 3.0 * number, "worker exits 1") for number in range(rng.randint(2, 8))]
+    faults = []
+    at = rng.uniform(0.0, LAST_FAULT_S)
+    for _ in range(rng.randint(1, most)):
+        kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+        faults.append(Fault(AT_THE_END if rng.random() < 0.15 else at, kind, _lasts(rng, kind)))
+        soon = at + rng.choice([0.0, rng.uniform(0.0, 0.5), rng.uniform(0.0, 5.0)])  # within the recovery
+        at = soon if rng.random() < 0.5 else rng.uniform(0.0, LAST_FAULT_S)
+    return sorted(faults, key=lambda fault: (fault.at == AT_THE_END, fault.at))
+
+
+def _lasts(rng: random.Random, kind: str) -> float:
+    match kind:
+        case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off":
+            return rng.uniform(5.0, 60.0)
+        case "cut off":
+            return rng.choice([rng.uniform(0.2, 6.0), rng.uniform(5.0, 60.0)])
+        case "operator down":
+            return rng.uniform(2.0, 40.0)
+    return 0.0
+
+
+class Faults:
+    """Strikes as scheduled. `over_at` is when the last one's effect (a freeze, a cut) has ended."""
+
+    def __init__(self, cluster: SimulatedCluster, schedule: list[Fault]) -> None:
+        self.cluster, self.world = cluster, cluster.world
+        self.over_at = cluster.world.now
+        self.struck: list[str] = []
+        self._at_the_end = [fault for fault in schedule if fault.at == AT_THE_END]
+        cluster.training.last_step_made = self._training_ends
+        for fault in schedule:
+            if fault.at != AT_THE_END:
+                self.world.after(fault.at, lambda fault=fault: self.strike(fault))  # type: ignore[misc]
+
+    def _training_ends(self) -> None:
+        faults, self._at_the_end = self._at_the_end, []
+        for fault in faults:
+            self.world.after(self.world.between(0.0, 0.7), lambda fault=fault: self.strike(fault))  # type: ignore[misc]
+
+    def strike(self, fault: Fault) -> None:
+        hands: dict[str, Callable[[], object]] = {
+            "worker killed": lambda: self._end_worker(None, "SIGKILL"),
+            "worker exits 1": lambda: self._end_worker(1, None),
+            "pod killed": lambda: self._on_pod(lambda pod: self._kill(pod)),
+            "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
+            "sidecar hangs": lambda: self._on_pod(lambda pod: self._hang(pod, fault.lasts_s)),
+            "coordinator's sidecar hangs": lambda: self._on_coordinator(lambda pod: self._hang(pod, fault.lasts_s)),
+            "sidecar killed": lambda: self._on_pod(lambda pod: pod.kill_sidecar()),
+            "power off": self._power_off,
+            "cut off": lambda: self._for_a_while(self.cluster.cut, self.cluster.heal, fault.lasts_s),
+            "frozen": lambda: self._for_a_while(self.cluster.freeze, self.cluster.thaw, fault.lasts_s),
+            "pod deleted": lambda: self._delete(self.cluster.seated()),
+            "spare deleted": lambda: self._delete(self.cluster.waiting()),
+            "coordinator killed": lambda: self._on_coordinator(self._kill),
+            "coordinator's sidecar killed": lambda: self._on_coordinator(lambda pod: pod.kill_sidecar()),
+            "operator down": lambda: self._operator_down(fault.lasts_s),
+            "operator cut off": lambda: self._cut_operator(fault.lasts_s),
+        }
+        self.struck.append(str(fault))
+        hands[fault.kind]()
+        self.over_at = max(self.over_at, self.world.now + fault.lasts_s)
+
+    # The hands ------------------------------------------------------------------------------------------------------
+
+    def _disturbed(self) -> None:
+        self.cluster.disturbances.append(self.world.now)
+
+    def _end_worker(self, code: int | None, signal: str | None) -> None:
+        workers = [w for pod in self.cluster.seated() if not pod.machine.frozen for w in pod.workers()]
+        if workers:
+            worker = self.world.rng.choice(workers)
+            self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
+            self.cluster.worker_faults.append(self.world.now)
+            worker.end(code, signal)
+
+    def _live(self) -> list[Pod]:
+        return [p for p in self.cluster.pods if p.sidecar_ran and not p.ended and p.machine.on and not p.machine.frozen]
+
+    def _on_pod(self, strike: Callable[[Pod], None]) -> None:
+        if pods := self._live():
+            self._disturbed()
+            strike(self.world.rng.choice(pods))
+
+    def _on_coordinator(self, strike: Callable[[Pod], None]) -> None:
+        office = self.cluster.office()
+        if office is not None and office.pod in self._live():
+            self._disturbed()
+            strike(office.pod)
+
+    def _kill(self, pod: Pod) -> None:
+        self.world.say(pod.name, "FAULT: all its processes are killed")
+        pod.kill()
+
+    def _kill_trainer(self, pod: Pod) -> None:
+        """An OOM kill of the container: launcher and workers, not the sidecar."""
+        self.world.say(pod.name, "FAULT: its trainer container is killed")
+        pod.was_killed = True
+        pod.launcher_exited(137, "killed with its container")
+
+    def _hang(self, pod: Pod, lasts_s: float) -> None:
+        sidecar = pod.sidecar
+        if sidecar is not None and sidecar.alive:
+            self.world.say(pod.name, "FAULT: its sidecar hangs")
+            sidecar.stop()
+            self.world.after(lasts_s, sidecar.go_on)
+
+    def _cut_operator(self, lasts_s: float) -> None:
+        if not self.cluster.operator.machine.cut:
+            self._disturbed()
+            self.cluster.cut_operator()
+            self.world.after(lasts_s, self.cluster.heal_operator)
+
+    def _power_off(self) -> None:
+        """As long as the cluster has room for the job elsewhere."""
+        on = [machine for machine in self.cluster.machines if machine.on]
+        busy = [machine for machine in on if self.cluster.on_machine(machine)]
+        if len(on) * 2 > self.cluster.setup.actives + 2 and busy:
+            self._disturbed()
+            self.cluster.power_off(self.world.rng.choice(busy))
+
+    def _for_a_while(self, begin: Callable[[Machine], None], end: Callable[[Machine], None], lasts_s: float) -> None:
+        whole = [machine for machine in self.cluster.machines if machine.answers and self.cluster.on_machine(machine)]
+        if whole:
+            machine = self.world.rng.choice(whole)
+            self._disturbed()
+            begin(machine)
+
+            def over() -> None:
+                if machine.on:
+                    self._disturbed()
+                    end(machine)
+
+            self.world.after(lasts_s, over)
+
+    def _delete(self, pods: list[Pod]) -> None:
+        uids = {pod.uid for pod in pods}
+        entries = [x for x in self.cluster.objects() if x.pod.uid in uids and x.deleting_since is None]
+        if entries:
+            self._disturbed()
+            entry = self.world.rng.choice(entries)
+            self.world.say(entry.pod.name, "FAULT: its pod is deleted")
+            self.cluster.api.delete_by_user(entry)
+
+    def _operator_down(self, lasts_s: float) -> None:
+        if self.cluster.operator.up:
+            self._disturbed()
+            self.cluster.operator.go_down()
+            self.world.after(lasts_s, self.cluster.operator.come_up)

@@ -1,0 +1,185 @@
+"""What must hold after every event: docs/design.md's invariants, one function each.
+
+Invariant 5 (a worker talks to workers of its own round only, all ranks held) is checked by the training at each step,
+and a Tick that leads to a busy loop by the sidecar's alarm. What must hold at the end of a run is at the bottom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.simulation.api_server import EVICTION_S
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.pods import GRACE_S
+from tests.simulation.sidecars import Sidecar
+from tests.simulation.training import A_PEER_FAILED, Worker
+from tests.simulation.world import Violation
+from understudy_protocol.observer import Recovery
+from understudy_protocol.words import NO_ROUND, CloseReason, RoundToken
+from understudy_sidecar.membership.member import FENCE_S
+
+#: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
+BOUNDED_S = 120.0
+#: A member that hears no coordinator in office has stopped its workers after so many seconds.
+FENCED_S = FENCE_S + 3.0
+#: After the close every launcher that can be told has exited in so many seconds.
+EXIT_S = 60.0
+
+
+@dataclass
+class Invariants:
+    cluster: SimulatedCluster
+    _member_tokens: dict[Sidecar, RoundToken] = field(default_factory=dict)
+    _launcher_tokens: dict[str, RoundToken] = field(default_factory=dict)
+    _office_tokens: dict[Sidecar, tuple[tuple[int, int], RoundToken]] = field(default_factory=dict)
+    _snapshot: RoundToken = NO_ROUND
+    _offices: dict[tuple[int, int], object] = field(default_factory=dict)
+    _rounds: dict[RoundToken, tuple[object, int, str, int]] = field(default_factory=dict)
+    _places: dict[tuple[RoundToken, int], str] = field(default_factory=dict)
+    _nobody_until: float = 0.0
+    _stale_since: dict[Worker, float] = field(default_factory=dict)
+
+    def check(self) -> None:
+        self.no_rank_is_held_twice()
+        self.tokens_only_grow()
+        self.a_round_is_assigned_by_one_office_with_one_world()
+        self.snapshots_only_grow()
+        self.a_launcher_exits_0_only_after_success()
+        self.no_stale_round_steps_for_long()
+
+    def no_rank_is_held_twice(self) -> None:
+        """1. By live workers, anywhere. (That every rank is held is checked at each step.)"""
+        cluster = self.cluster
+        cluster.workers = [worker for worker in cluster.workers if worker.alive]
+        held = {(worker.token, worker.rank) for worker in cluster.workers}
+        if len(held) < len(cluster.workers):
+            raise Violation(f"a rank has two workers: {[(w.pod, str(w.token), w.rank) for w in cluster.workers]}")
+
+    def tokens_only_grow(self) -> None:
+        """2. For every member, launcher and office."""
+        for pod in self.cluster.pods:
+            sidecar, launcher = pod.sidecar, pod.launcher
+            if sidecar is not None and sidecar.alive:
+                self._grows(self._member_tokens.get(sidecar), sidecar.member.token, f"member {pod.name}")
+                self._member_tokens[sidecar] = sidecar.member.token
+            if launcher is not None and launcher.alive and launcher.workers:
+                token = max(worker.token for worker in launcher.workers.values())
+                self._grows(self._launcher_tokens.get(pod.uid), token, f"launcher {pod.name}")
+                self._launcher_tokens[pod.uid] = token
+        for sidecar in self.cluster.offices:
+            coordinator = sidecar.office.coordinator
+            if coordinator is not None:
+                office, token = coordinator.office, coordinator.token
+                before = self._office_tokens.get(sidecar)
+                if before is not None and before[0] == office and token.round < before[1].round:
+                    raise Violation(f"rounds of office {office} shrink: {before[1]} -> {token}")
+                self._office_tokens[sidecar] = (office, token)
+
+    def snapshots_only_grow(self) -> None:
+        """2. For the operator."""
+        for snapshot in self.cluster.snapshots:
+            self._grows(self._snapshot, snapshot.token, "snapshots")
+            self._snapshot = max(self._snapshot, snapshot.token)
+            for recovery in snapshot.recoveries:
+                self.no_innocent_worker_is_blamed(recovery)
+        self.cluster.snapshots.clear()
+
+    def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
+        """A worker that only failed because a peer had gone, where no worker had failed by itself.
+
+        Which of several failed first the coordinator can only tell by who told it first.
+        """
+        if recovery.resumed_at is None or recovery.cause.message != A_PEER_FAILED:
+            return
+        if not any(recovery.detected_at - BOUNDED_S < at <= recovery.detected_at for at in self.cluster.worker_faults):
+            raise Violation(f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone")
+
+    def a_round_is_assigned_by_one_office_with_one_world(self) -> None:
+        """3."""
+        for coordinator, assign in self.cluster.assignments:
+            holder = self._offices.setdefault((assign.token.epoch, assign.token.term), coordinator)
+            if holder is not coordinator:
+                raise Violation(f"two coordinators assign in epoch and term of {assign.token}")
+            world = (coordinator, assign.world_size, assign.master_addr, assign.master_port)
+            if self._rounds.setdefault(assign.token, world) != world:
+                raise Violation(
+                    f"round {assign.token} is assigned with two worlds: {self._rounds[assign.token]}, {world}"
+                )
+            member = coordinator.roster.holders[assign.group_rank] or ""
+            if self._places.setdefault((assign.token, assign.group_rank), member) != member:
+                raise Violation(f"group rank {assign.group_rank} of round {assign.token} is given to two members")
+        self.cluster.assignments.clear()
+
+    def a_launcher_exits_0_only_after_success(self) -> None:
+        """4. And a success means that all steps were made."""
+        for pod in self.cluster.pods:
+            close = pod.recorded_close
+            if close is not None and close.reason is CloseReason.SUCCEEDED:
+                if self.cluster.training.checkpoint[0] < self.cluster.training.steps:
+                    raise Violation(f"closed as succeeded at step {self.cluster.training.checkpoint[0]}")
+            elif pod.exit_code == 0 and not pod.asked_to_end:
+                raise Violation(f"{pod.name} exits 0 before the close")
+
+    def no_stale_round_steps_for_long(self) -> None:
+        """5. A round that was replaced out of reach of its members steps on at most until its fence falls.
+
+        What it saves meanwhile is refused (its token is older), which the training sees to.
+        """
+        if self.cluster.training.stale_for_s > FENCED_S:
+            raise Violation(f"a round steps {self.cluster.training.stale_for_s:.1f} s after a newer one has")
+
+    def _grows(self, before: RoundToken | None, now: RoundToken, who: str) -> None:
+        if before is not None and now < before:
+            raise Violation(f"{who}: round {before} is followed by {now}")
+
+    # At times, and at the end ---------------------------------------------------------------------------------------
+
+    def a_fault_is_followed_by_a_step(self, faults_over_at: float) -> None:
+        """6. Or by a close."""
+        training, now = self.cluster.training, self.cluster.world.now
+        if self.nobody_can_take_office() and now - faults_over_at < EVICTION_S + BOUNDED_S:
+            self._nobody_until = now
+        since = max(training.stepped_at or 0.0, faults_over_at, self._nobody_until)
+        if not self.cluster.closed() and now - since > BOUNDED_S:
+            raise Violation(f"no step and no close for {now - since:.0f} s")
+
+    def workers_of_older_rounds_end(self) -> None:
+        """5. Where their machine runs and has a network: told by their coordinator, or by the fence."""
+        now, newest = self.cluster.world.now, self.cluster.training.newest_stepped
+        stale = {x for x in self.cluster.workers if x.token < newest and x.machine.answers and x.alive}
+        self._stale_since = {worker: self._stale_since.get(worker, now) for worker in stale}
+        for worker, since in self._stale_since.items():
+            if now - since > FENCED_S + GRACE_S:
+                raise Violation(f"a worker of round {worker.token} lives on {worker.pod} in round {newest}")
+
+    def nobody_can_take_office(self) -> bool:
+        """Pods died with their machines before there was an office, or all of them: what the operator waits for then.
+
+        Nobody can tell it that they are lost until the node controller evicts them.
+        """
+        objects = self.cluster.objects()
+        dead = [x for x in objects if x.pod.ended or not x.pod.machine.on]
+        return any(not x.pod.machine.on for x in dead) and (len(dead) == len(objects) or not self.cluster.offices)
+
+    def the_end_is_right(self) -> None:
+        cluster = self.cluster
+        closes = {pod.recorded_close.reason for pod in cluster.pods if pod.recorded_close is not None}
+        if len(closes) != 1:
+            raise Violation(f"closed with {closes or 'nothing'}")
+        if CloseReason.FAILED in closes and len(cluster.worker_faults) <= cluster.setup.max_in_place:
+            raise Violation(f"failed, and only {len(cluster.worker_faults)} workers did")
+        for pod in cluster.pods:
+            if pod.machine.answers and pod.launcher is not None and pod.launcher.alive:
+                raise Violation(f"{pod.name} still runs {EXIT_S:g} s after the close")
+
+    def every_launcher_that_was_told_exits_with_the_close(self) -> None:
+        """4. Pods that were neither hit nor deleted exit 0 after a success."""
+        for pod in self.cluster.pods:
+            close = pod.recorded_close
+            if (
+                close is not None
+                and not pod.asked_to_end
+                and not pod.was_killed
+                and (close.reason is CloseReason.SUCCEEDED) != (pod.exit_code == 0)
+            ):
+                raise Violation(f"{pod.name} exits {pod.exit_code} after close({close.reason.value})")

@@ -1,0 +1,197 @@
+"""Machines and the connections between processes on them, as Linux and TCP behave.
+
+- A connection is two FIFOs with a random latency. The end of a process closes its connections: the peer reads what was
+  sent before, then the FIN.
+- A machine that loses its power, or its network, takes no more part. What is sent meanwhile waits (TCP sends it again);
+  after about 3 s (keepalive, TCP_USER_TIMEOUT) the kernel of each side that lives ends the connection as silent. A side
+  whose peer's kernel has given up already gets a RST once the network is back: not silent.
+- A frozen machine's processes do not run, but its kernel goes on acknowledging: nobody's kernel finds anything. What
+  arrived, and every timer that rang, is handled at the thaw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.world import World
+
+LATENCY_S = (0.001, 0.030)
+LOCAL_LATENCY_S = (0.0001, 0.001)
+SILENT_S = (3.0, 4.5)
+
+
+@dataclass
+class Machine:
+    """A node. `on`, `frozen` and `cut` (off the network) change only through Network."""
+
+    name: str
+    on: bool = True
+    frozen: bool = False
+    cut: bool = False
+    not_ready_since: float | None = None  # when it stopped answering the API server
+    _backlog: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def answers(self) -> bool:
+        return self.on and not self.frozen and not self.cut
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run a process's work now, at the thaw, or never."""
+        if not self.on:
+            return
+        if self.frozen:
+            self._backlog.append(work)
+        else:
+            work()
+
+    def take_backlog(self) -> list[Callable[[], None]]:
+        backlog, self._backlog = self._backlog, []
+        return backlog
+
+
+def reachable(a: Machine, b: Machine) -> bool:
+    return a.on and b.on and (a is b or not (a.cut or b.cut))
+
+
+class End:
+    """One process's end of a connection."""
+
+    def __init__(self, link: Link, machine: Machine) -> None:
+        self.machine = machine
+        self.open = True
+        self.on_message: Callable[[Any], None] = lambda message: None
+        self.on_end: Callable[[bool], None] = lambda silent: None
+        self.sent_until = 0.0  # when the last item sent arrives: FIFO
+        self.held: list[Any] = []  # what waits for the network before it can arrive here
+        self._link = link
+
+    @property
+    def peer(self) -> End:
+        a, b = self._link.ends
+        return b if self is a else a
+
+    def send(self, message: Any) -> None:
+        if self.open:
+            self._link.carry(self, message)
+
+    def close(self) -> None:
+        """The process closes, or ends: the kernel sends FIN after what was sent."""
+        if self.open:
+            self.open = False
+            self._link.carry(self, _FIN)
+
+    def ended(self, silent: bool) -> None:
+        """The kernel tells the process that the connection is over."""
+        if self.open:
+            self.open = False
+            self.machine.post(lambda: self.on_end(silent))
+
+
+_FIN = object()
+
+
+class Link:
+    def __init__(self, network: Network, a: Machine, b: Machine) -> None:
+        self.ends = (End(self, a), End(self, b))
+        self.blocked_since: float | None = None if reachable(a, b) else network.world.now
+        self._network = network
+        self._latency = LOCAL_LATENCY_S if a is b else LATENCY_S
+        network.links.append(self)
+
+    @property
+    def over(self) -> bool:
+        return not any(end.open for end in self.ends)
+
+    @property
+    def blocked(self) -> bool:
+        return not reachable(self.ends[0].machine, self.ends[1].machine)
+
+    def carry(self, sender: End, item: Any) -> None:
+        world = self._network.world
+        sender.sent_until = max(sender.sent_until, world.now + world.between(*self._latency))
+        world.at(sender.sent_until, lambda: self._arrive(sender.peer, item))
+
+    def _arrive(self, to: End, item: Any) -> None:
+        if self.blocked or to.held:
+            to.held.append(item)
+        elif not to.open and item is not _FIN:
+            to.peer.ended(silent=False)  # RST
+        else:
+            self._hand_over(to, item)
+
+    def _hand_over(self, to: End, item: Any) -> None:
+        if item is _FIN:
+            to.ended(silent=False)
+        else:
+            to.machine.post(lambda: to.on_message(item) if to.open else None)
+
+    def block(self) -> None:
+        world = self._network.world
+        since = self.blocked_since = world.now
+        for end in self.ends:
+            world.after(world.between(*SILENT_S), lambda end=end: self._give_up(end, since))  # type: ignore[misc]
+
+    def _give_up(self, end: End, since: float) -> None:
+        if self.blocked_since == since:
+            end.held.clear()
+            end.ended(silent=True)
+
+    def unblock(self) -> None:
+        self.blocked_since = None
+        for end in self.ends:
+            if end.open and not end.peer.open and _FIN not in end.held:
+                end.held.clear()
+                end.ended(silent=False)  # the peer's kernel had given up: RST
+            held, end.held = end.held, []
+            for item in held:
+                self._hand_over(end, item)
+
+
+class Network:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.links: list[Link] = []
+
+    def connect(self, a: Machine, b: Machine) -> tuple[End, End]:
+        return Link(self, a, b).ends
+
+    def power_off(self, machine: Machine) -> None:
+        machine.not_ready_since = machine.not_ready_since or self.world.now
+        machine.on = False
+        for end in (end for link in self.links for end in link.ends if end.machine is machine):
+            end.open = False  # nothing tells its peer
+        self._changed(machine)
+
+    def cut(self, machine: Machine) -> None:
+        machine.not_ready_since = machine.not_ready_since or self.world.now
+        machine.cut = True
+        self._changed(machine)
+
+    def heal(self, machine: Machine) -> None:
+        machine.cut = False
+        if machine.answers:
+            machine.not_ready_since = None
+        self._changed(machine)
+
+    def freeze(self, machine: Machine) -> None:
+        machine.not_ready_since = machine.not_ready_since or self.world.now
+        machine.frozen = True
+
+    def thaw(self, machine: Machine) -> None:
+        """What has piled up is run in its order, before anything new."""
+        machine.frozen = False
+        if machine.answers:
+            machine.not_ready_since = None
+        for work in machine.take_backlog():
+            self.world.after(0.0, lambda work=work: machine.post(work))  # type: ignore[misc]
+
+    def _changed(self, machine: Machine) -> None:
+        self.links = [link for link in self.links if not link.over]
+        for link in self.links:
+            if machine in (link.ends[0].machine, link.ends[1].machine):
+                if link.blocked and link.blocked_since is None:
+                    link.block()
+                elif not link.blocked and link.blocked_since is not None:
+                    link.unblock()

@@ -1,0 +1,137 @@
+"""A simulated pod: a sidecar, a launcher (the real supervisor) and its workers, under a kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tests.simulation.launchers import Launcher
+from tests.simulation.network import Machine, Network
+from tests.simulation.sidecars import Sidecar
+from tests.simulation.training import Training, Worker
+from understudy_launcher import events as e
+from understudy_protocol.membership import Assign, Close
+from understudy_protocol.pod import JobShape
+from understudy_sidecar.membership.coordinator import Coordinator
+
+GRACE_S = 30.0
+
+
+class Cluster(Protocol):
+    """What a pod knows of the rest."""
+
+    shape: JobShape
+    training: Training
+    network: Network
+    reports_steps: bool  # whether the training script calls step()
+
+    def coordinator_pod(self) -> Pod | None: ...
+    def link_number(self) -> int: ...
+    def took_office(self, sidecar: Sidecar) -> None: ...
+    def assigned(self, coordinator: Coordinator, assign: Assign) -> None: ...
+
+
+class Pod:
+    """The facts of the pod's object are in operator_model.py; this is what runs."""
+
+    def __init__(self, cluster: Cluster, uid: str, name: str, machine: Machine, index: int | None, ip: str) -> None:
+        self.cluster, self.uid, self.name, self.machine, self.index, self.ip = cluster, uid, name, machine, index, ip
+        self.network, self.world = cluster.network, cluster.network.world
+        self.grace_s = GRACE_S
+        self.sidecar: Sidecar | None = None
+        self.launcher: Launcher | None = None
+        self.recorded_close: Close | None = None  # this and the next in the emptyDir
+        self.held_epoch = 0
+        self.exit_code: int | None = None  # of the trainer container
+        self.asked_to_end = self.was_killed = False
+        self.sidecar_ran = False
+        self.changed: Callable[[], None] = lambda: None
+        self.spawned: Callable[[Worker], None] = lambda worker: None
+
+    @property
+    def ended(self) -> bool:
+        """The trainer container has: the pod is Succeeded or Failed."""
+        return self.exit_code is not None
+
+    def workers(self) -> list[Worker]:
+        return [] if self.launcher is None else [w for w in self.launcher.workers.values() if w.alive]
+
+    # The kubelet ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Init containers first: the sidecar; then the trainer."""
+        self._post(self._start_sidecar)
+        self.world.after(self.world.between(0.1, 0.5), lambda: self._post(self._start_launcher))
+
+    def _post(self, work: Callable[[], None]) -> None:
+        self.machine.post(work)
+
+    def _start_sidecar(self) -> None:
+        if not self.ended and (self.sidecar is None or not self.sidecar.alive):
+            self.sidecar_ran = True
+            if self.recorded_close is None:  # else: "closed before this start: nothing to do"
+                self.sidecar = Sidecar(self)
+            self.changed()
+
+    def _start_launcher(self) -> None:
+        if not self.ended and self.launcher is None and not self.asked_to_end:
+            self.launcher = Launcher(self)
+
+    def launcher_exited(self, code: int, reason: str) -> None:
+        """The trainer container has ended: the kubelet ends the sidecar, which is native, after it."""
+        if self.ended:
+            return
+        self.world.say(self.name, f"the launcher exits {code}: {reason}")
+        self.exit_code = code
+        if self.launcher is not None:
+            self.launcher.die()
+        self.changed()
+        self.world.after(self.world.between(0.05, 1.0), lambda: self._post(self._end_sidecar))
+
+    def _end_sidecar(self) -> None:
+        if self.sidecar is not None and self.sidecar.alive:
+            self.sidecar.terminate()
+            self.world.after(5.0, lambda: self._post(self._kill_sidecar_for_good))
+
+    def _kill_sidecar_for_good(self) -> None:
+        if self.sidecar is not None and self.sidecar.alive:
+            self.sidecar.die()
+
+    def kill_sidecar(self) -> None:
+        """Its process alone; the kubelet starts it again."""
+        if self.sidecar is not None and self.sidecar.alive:
+            self.world.say(self.name, "FAULT: its sidecar is killed")
+            self.sidecar.die()
+            self.changed()
+            if not self.ended:
+                self.world.after(self.world.between(1.0, 2.0), lambda: self._post(self._start_sidecar))
+
+    def kill(self) -> None:
+        """All processes at once."""
+        if self.ended:
+            return
+        self.was_killed = True
+        if self.sidecar is not None:
+            self.sidecar.die()
+        self.launcher_exited(137, "killed with the pod")
+
+    def delete(self, grace_s: float | None = None) -> None:
+        """SIGTERM to the trainer, SIGKILL after the grace period."""
+        if self.asked_to_end:
+            return
+        self.asked_to_end = True
+        grace = self.grace_s if grace_s is None else grace_s
+        if self.launcher is None:
+            self.kill()
+            return
+        launcher = self.launcher
+        launcher.post(lambda: launcher.handle(e.AskedToEnd("SIGTERM")))
+        self.world.after(grace, lambda: self._post(self.kill))
+
+    def lose_power(self) -> None:
+        self.was_killed = True
+        for worker in self.workers():
+            self.cluster.training.lost_power(worker)
+        for process in (self.sidecar, self.launcher):
+            if process is not None:
+                process.alive = False

@@ -1,0 +1,82 @@
+"""A simulated process on a machine, and the timer of a state machine in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.network import End, Machine
+from tests.simulation.world import Violation, World
+
+ALARM_LATE_S = 0.001
+#: A Tick at a machine's own deadline may leave it in the past once or twice, never for long: that is a busy loop.
+TICKS_IN_A_ROW = 5
+
+
+class Process:
+    """Does its work through `post`: not after its death, and while it is stopped (or its machine frozen) only later."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self.world, self.machine = world, machine
+        self.alive = True
+        self.stopped = False
+        self._backlog: list[Callable[[], None]] = []
+
+    def post(self, work: Callable[[], None]) -> None:
+        self.machine.post(lambda: self._run(work))
+
+    def later(self, delay: float, work: Callable[[], None]) -> None:
+        self.world.after(delay, lambda: self.post(work))
+
+    def _run(self, work: Callable[[], None]) -> None:
+        if self.alive and self.stopped:
+            self._backlog.append(work)
+        elif self.alive:
+            work()
+
+    def stop(self) -> None:
+        """SIGSTOP, or a process that hangs: its kernel goes on."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """What has piled up is run in its order, before anything new."""
+        self.machine.post(self._go_on)
+
+    def _go_on(self) -> None:
+        self.stopped = False
+        backlog, self._backlog = self._backlog, []
+        for work in backlog:
+            self._run(work)
+
+    def listen(self, end: End, on_message: Callable[[object], None], on_end: Callable[[bool], None]) -> None:
+        end.on_message = lambda message: self._run(lambda: on_message(message))
+        end.on_end = lambda silent: self._run(lambda: on_end(silent))
+
+
+class Alarm:
+    """alarm.py: one timer for a state machine. `deadline` is asked after each event."""
+
+    def __init__(self, process: Process, deadline: Callable[[], float | None], ring: Callable[[], None]) -> None:
+        self._process, self._deadline, self._ring = process, deadline, ring
+        self._set_for: float | None = None
+        self._in_a_row = 0
+
+    def set(self) -> None:
+        at = self._deadline()
+        if at is None or (self._set_for is not None and self._set_for <= at + ALARM_LATE_S):
+            return  # one that rings earlier looks again
+        world = self._process.world
+        at = self._set_for = max(at, world.now) + ALARM_LATE_S
+        world.at(at, lambda: self._process.post(lambda: self._rings(at)))
+
+    def _rings(self, at: float) -> None:
+        if self._set_for != at:
+            return
+        self._set_for = None
+        now, deadline = self._process.world.now, self._deadline()
+        if deadline is not None and deadline <= now:
+            self._ring()
+            after = self._deadline()
+            self._in_a_row = self._in_a_row + 1 if after is not None and after <= now else 0
+            if self._in_a_row > TICKS_IN_A_ROW:
+                raise Violation(f"busy loop: a Tick at {now} leaves the deadline at {after}")
+        self.set()

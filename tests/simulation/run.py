@@ -1,0 +1,54 @@
+"""One simulated job under one seed: set up, strike, check after every event, judge the end."""
+
+import random
+from dataclasses import dataclass
+
+from tests.simulation.cluster import Setup, SimulatedCluster, new_cluster
+from tests.simulation.faults import Fault, Faults, draw_faults, draw_setup
+from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
+from tests.simulation.world import Violation
+
+
+@dataclass(frozen=True)
+class Case:
+    seed: int
+    setup: Setup
+    faults: tuple[Fault, ...]
+
+
+def draw_case(seed: int) -> Case:
+    rng = random.Random(f"case-{seed}")
+    return Case(seed, draw_setup(rng), tuple(draw_faults(rng)))
+
+
+def run_case(case: Case) -> SimulatedCluster:
+    """Raises Violation, with all that is needed to see why."""
+    cluster = new_cluster(case.seed, case.setup)
+    try:
+        _run(cluster, case)
+    except Exception as error:
+        raise Violation(report(case, cluster, error)) from error
+    return cluster
+
+
+def _run(cluster: SimulatedCluster, case: Case) -> None:
+    world, invariants = cluster.world, Invariants(cluster)
+    world.check = invariants.check
+    faults = Faults(cluster, list(case.faults))
+    latest = max((fault.at + fault.lasts_s for fault in case.faults), default=0.0)
+    while not cluster.closed():
+        world.run(world.now + 5.0, cluster.closed)
+        invariants.workers_of_older_rounds_end()
+        invariants.a_fault_is_followed_by_a_step(max(faults.over_at, latest + 1_000_000.0))
+    world.run(max(world.now, faults.over_at) + EXIT_S)
+    invariants.the_end_is_right()
+    invariants.every_launcher_that_was_told_exits_with_the_close()
+
+
+def report(case: Case, cluster: SimulatedCluster, error: Exception) -> str:
+    lines = [f"{type(error).__name__}: {error}", f"replay: pytest tests/simulation --seed {case.seed}", str(case.setup)]
+    lines += [f"  {fault}" for fault in case.faults]
+    return "\n".join([*lines, *cluster.world.trace])
+
+
+__all__ = ["BOUNDED_S", "Case", "draw_case", "run_case"]

@@ -1,0 +1,107 @@
+"""app.py of the sidecar in simulated time: one life of the process, the real member between its edges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.clients import CoordinatorClient
+from tests.simulation.network import End
+from tests.simulation.offices import Office
+from tests.simulation.process import Alarm, Process
+from understudy_protocol.launcher import LauncherHello
+from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.member import Member, State
+
+if TYPE_CHECKING:
+    from tests.simulation.pods import Pod
+
+
+class Sidecar(Process):
+    def __init__(self, pod: Pod) -> None:
+        super().__init__(pod.world, pod.machine)
+        self.pod = pod
+        self.member = Member(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, self.world.now)
+        self.office = Office(self)
+        self._finished = self._terminated = False
+        self._launcher: End | None = None
+        self._client = CoordinatorClient(
+            self,
+            lambda: self.handle(e.LinkUp()),
+            lambda message: self.handle(e.FromCoordinator(message)),
+            lambda: self.handle(e.LinkDown()),
+        )
+        self._alarm = Alarm(self, self.member.deadline, lambda: self.handle(e.Tick()))
+
+    def die(self) -> None:
+        """The kernel closes what the process had open (unless the machine is off)."""
+        self.alive = False
+        if self._launcher is not None:
+            self._launcher.close()
+        self._client.close()
+        self.office.close()
+
+    def handle(self, event: e.MemberEvent) -> None:
+        for effect in self.member.handle(event, self.world.now):
+            self._do(effect)
+        self._alarm.set()
+
+    def _do(self, effect: e.MemberEffect) -> None:
+        match effect:
+            case e.ToCoordinator(message):
+                self._client.send(message)
+            case e.ToLauncher(message):
+                if self._launcher is not None:
+                    self._launcher.send(message)
+            case e.Dial():
+                self._client.dial()
+            case e.HangupCoordinator(reason):
+                self.world.say(self.pod.name, f"hangs up: {reason}")
+                self._client.hangup()
+            case e.RecordClose(close):
+                self.pod.recorded_close = close
+            case e.Finish():
+                self._finished = True
+                self.end_if_over()
+            case e.Say(text):
+                self.world.say(self.pod.name, text)
+
+    def coordinator_pod(self) -> Pod | None:
+        """Whom to dial: itself while it is in office, else whom the Service selects."""
+        return self.pod if self.office.coordinator is not None else self.pod.cluster.coordinator_pod()
+
+    def taken_office(self) -> None:
+        """Its own member belongs to it now."""
+        if self.member.state is State.JOINED:
+            self._client.hangup()
+            self.handle(e.LinkDown())
+
+    def terminate(self) -> None:
+        """SIGTERM: it announces the leave, and ends (a coordinator of a closed job when it has adjourned)."""
+        self.handle(e.LeaveAsked("the sidecar got SIGTERM", self.pod.grace_s))
+        self._terminated = True
+        self.end_if_over()
+
+    def end_if_over(self) -> None:
+        busy = self.member.closed is not None and self.office.coordinator is not None and not self.office.adjourned
+        if (self._finished or self._terminated) and not busy:
+            self.die()
+
+    def launcher_connected(self, end: End) -> None:
+        """launcher_link.py: a newer connection takes over; its first line is the hello."""
+        if self._launcher is not None:
+            self._launcher.close()
+        self._launcher = end
+        up = False
+
+        def received(message: object) -> None:
+            nonlocal up
+            if self._launcher is end:
+                first, up = isinstance(message, LauncherHello) and not up, True
+                self.handle(e.LauncherUp(message) if first else e.FromLauncher(message))  # type: ignore[arg-type]
+
+        def ended(silent: bool) -> None:
+            if self._launcher is end:
+                self._launcher = None
+                self.handle(e.LauncherDown())
+
+        self.listen(end, received, ended)

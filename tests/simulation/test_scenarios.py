@@ -1,0 +1,249 @@
+"""The demo's acts, one by one: given a job that trains, when one thing breaks, then it goes on as promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.cluster import Setup, new_cluster
+from tests.simulation.invariants import Invariants
+from tests.simulation.pods import Pod
+from understudy_protocol.observer import Recovery
+from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
+
+
+class Job:
+    """A simulated job that has made three steps; the invariants are checked after every event."""
+
+    def __init__(self, setup: Setup | None = None, seed: int = 1) -> None:
+        self.cluster = new_cluster(seed, setup or Setup(actives=3, spares=1, machines=8, steps=400))
+        self.world, self.training = self.cluster.world, self.cluster.training
+        self.invariants = Invariants(self.cluster)
+        self.world.check = self.invariants.check
+        self.until(lambda: self.training.total_steps >= 3, 30.0)
+        self.members, self.round = self.cluster.seated(), self.token.round
+        self.struck_at = self.world.now
+
+    @property
+    def token(self) -> RoundToken:
+        return max((worker.token for worker in self.cluster.workers), default=RoundToken(0, 0, -1))
+
+    def until(self, holds: Callable[[], bool], limit_s: float) -> float:
+        """Seconds it took."""
+        begun = self.world.now
+        self.world.run(begun + limit_s, holds)
+        assert holds(), "\n".join(["it did not come to that", *self.world.trace])
+        return self.world.now - begun
+
+    def steps_again(self, limit_s: float = 60.0) -> float:
+        before = self.training.total_steps
+        return self.until(lambda: self.training.total_steps > before, limit_s)
+
+    def next_round_steps(self, limit_s: float = 60.0) -> float:
+        before = self.training.newest_stepped
+        return self.until(lambda: self.training.newest_stepped > before, limit_s)
+
+    def later(self, seconds: float) -> None:
+        self.world.run(self.world.now + seconds)
+
+    def recovery(self) -> Recovery:
+        office = self.cluster.office()
+        assert office is not None
+        assert office.office.coordinator is not None
+        return office.office.coordinator.snapshot().recoveries[-1]
+
+    def office_pod(self) -> Pod:
+        office = self.cluster.office()
+        assert office is not None
+        return office.pod
+
+
+def test_a_killed_worker_restarts_all_in_place() -> None:
+    job = Job()
+    job.members[1].workers()[0].end(None, "SIGKILL")
+    assert job.next_round_steps() < 2.0
+    assert job.cluster.seated() == job.members
+    assert job.token.round == job.round + 1
+    assert (job.recovery().fault, job.recovery().strategy) == (Fault.PROCESS, Strategy.IN_PLACE)
+    assert job.recovery().cause.pod == job.members[1].name
+
+
+def test_a_killed_pod_is_replaced_by_the_spare() -> None:
+    job = Job()
+    job.members[1].kill()
+    assert job.next_round_steps() < 2.0
+    assert [pod.name for pod in job.cluster.seated()] == ["active-0", "spare-3", "active-2"]
+    assert (job.recovery().fault, job.recovery().strategy) == (Fault.POD, Strategy.SPARE_SWAP)
+
+
+def test_a_node_without_power_is_found_within_seconds() -> None:
+    job = Job()
+    job.cluster.power_off(job.members[1].machine)
+    assert job.next_round_steps() < 9.0
+    assert (job.recovery().fault, job.recovery().strategy) == (Fault.NODE, Strategy.SPARE_SWAP)
+    assert job.recovery().cause.node == job.members[1].machine.name
+
+
+def test_so_is_the_one_of_rank_0_which_tells_the_steps() -> None:
+    job = Job()
+    job.cluster.power_off(job.members[0].machine)
+    assert job.next_round_steps() < 9.0
+    assert job.recovery().fault is Fault.NODE
+    assert job.cluster.seated()[0].name == "spare-3"
+
+
+def test_a_frozen_node_is_replaced_and_its_workers_end_when_it_thaws() -> None:
+    job = Job()
+    frozen = job.members[1]
+    job.cluster.operator.go_down()  # it would delete the pod at the thaw
+    job.cluster.freeze(frozen.machine)
+    assert job.next_round_steps() < 12.0
+    assert job.recovery().fault is Fault.NODE
+    assert frozen.workers()
+    job.later(40.0 - (job.world.now - job.struck_at))
+    stepped = job.training.newest_stepped
+    job.cluster.thaw(frozen.machine)
+    job.until(lambda: not frozen.workers(), 1.0)
+    job.later(5.0)
+    assert job.training.newest_stepped == stepped
+    assert job.training.stale_for_s == 0.0
+    assert frozen.sidecar is not None
+    assert frozen.sidecar.member.group_rank is None
+    assert frozen in job.cluster.waiting()
+
+
+def test_a_node_off_the_network_fences_itself() -> None:
+    job = Job()
+    job.cluster.operator.go_down()
+    job.cluster.cut(job.members[1].machine)
+    job.next_round_steps()
+    assert job.members[1].workers()
+    job.until(lambda: not job.members[1].workers(), 36.0)
+
+
+def test_what_finishes_while_no_coordinator_is_there_counts() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=25))
+    job.until(lambda: job.training.checkpoint[0] == 25, 30.0)
+    job.office_pod().kill()
+    job.until(job.cluster.closed, 15.0)
+    job.later(5.0)
+    assert {pod.exit_code for pod in job.cluster.pods if not pod.was_killed and not pod.asked_to_end} == {0}
+
+
+def test_a_member_that_stood_by_is_the_next_spare() -> None:
+    job = Job()
+    job.cluster.operator.go_down()
+    job.cluster.cut(job.members[1].machine)
+    job.next_round_steps()
+    job.cluster.heal(job.members[1].machine)
+    job.later(5.0)
+    job.members[2].kill()
+    assert job.next_round_steps() < 3.0
+    assert job.members[1] in job.cluster.seated()
+
+
+def test_a_sidecar_that_dies_alone_does_not_end_the_job() -> None:
+    job = Job()
+    job.members[1].kill_sidecar()
+    assert job.next_round_steps() < 3.0
+    job.later(10.0)
+    sidecar = job.members[1].sidecar
+    assert sidecar is not None
+    assert sidecar.alive
+    assert not job.members[1].ended
+
+
+def test_a_break_shorter_than_the_kernels_patience_is_no_fault() -> None:
+    job = Job()
+    job.cluster.cut(job.members[1].machine)
+    job.later(1.5)
+    job.cluster.heal(job.members[1].machine)
+    job.later(30.0)
+    assert job.token.round == job.round
+
+
+def test_after_success_every_launcher_exits_0_within_seconds() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=10))
+    job.until(job.cluster.closed, 60.0)
+    job.until(lambda: all(pod.ended for pod in job.cluster.pods), 2.0)
+    assert [pod.exit_code for pod in job.cluster.pods] == [0] * 5
+
+
+def test_a_spent_budget_fails_the_job_and_its_spares_say_so() -> None:
+    job = Job(Setup(actives=2, spares=1, machines=6, steps=400, max_in_place=2))
+    for _ in range(3):
+        job.cluster.seated()[0].workers()[0].end(1, None)
+        job.later(5.0)
+    assert job.cluster.closed()
+    codes = {pod.name: pod.exit_code for pod in job.cluster.pods}
+    assert codes == {"active-0": 1, "active-1": 81, "spare-2": 81}  # a failed worker's own code, or the close's
+    assert all(pod.recorded_close.reason is CloseReason.FAILED for pod in job.cluster.pods if pod.recorded_close)
+
+
+def test_a_new_coordinator_adopts_the_running_round_and_nobody_restarts() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
+    former = job.office_pod()
+    former.kill()
+    job.later(10.0)
+    assert job.office_pod() is not former
+    assert job.token.round == job.round
+    assert job.cluster.seated() == job.members
+    assert job.steps_again() < 2.0
+    job.members[1].kill()  # and it coordinates
+    assert job.next_round_steps() < 3.0
+
+
+def test_a_coordinator_without_power_is_succeeded_and_nobody_restarts() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
+    job.cluster.power_off(job.office_pod().machine)
+    job.later(30.0)
+    assert job.token.round == job.round
+    assert job.office_pod().machine.on
+    assert job.steps_again() < 2.0
+
+
+def test_an_active_coordinator_is_succeeded_and_replaced() -> None:
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=400))
+    assert job.office_pod() in job.members
+    job.office_pod().kill()
+    assert job.next_round_steps() < 30.0
+    assert job.recovery().fault is Fault.POD
+
+
+def test_a_coordinator_that_hangs_holds_nobody_up_for_long() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
+    hung = job.office_pod().sidecar
+    assert hung is not None
+    hung.stop()
+    job.later(40.0)
+    assert job.office_pod().sidecar is not hung
+    assert job.token.round == job.round
+    hung.go_on()
+    job.later(40.0)
+    assert job.token.round == job.round
+    assert hung.office.coordinator is None
+
+
+def test_with_the_operator_down_a_swap_is_as_fast() -> None:
+    job = Job()
+    job.cluster.operator.go_down()
+    job.members[1].kill()
+    assert job.next_round_steps() < 2.0
+    assert job.recovery().strategy is Strategy.SPARE_SWAP
+    job.cluster.operator.come_up()
+    job.until(lambda: len(job.cluster.waiting()) == 1, 20.0)  # the new spare
+
+
+def test_a_deleted_pod_saves_and_the_spare_takes_its_rank() -> None:
+    job = Job()
+    leaving = job.members[2]
+    entry = next(x for x in job.cluster.objects() if x.pod is leaving)
+    job.cluster.api.delete_by_user(entry)
+    assert job.next_round_steps() < 35.0
+    assert leaving.ended
+    assert job.recovery().strategy is Strategy.SPARE_SWAP
+    assert job.recovery().cause.pod == leaving.name
+
+
+def test_the_pods_of_a_first_start_need_not_come_in_order() -> None:
+    job = Job(Setup(actives=4, spares=2, machines=8, steps=20, slow_start_s=25.0), seed=3)
+    assert [pod.name for pod in job.members] == ["active-0", "active-1", "active-2", "active-3"]

@@ -1,0 +1,183 @@
+"""The training itself: workers that step together or not at all, and the checkpoint that they share.
+
+- A round's workers start to step when all its ranks live and reach each other, from the newest checkpoint.
+- One step takes all of them. A peer that was killed makes the others fail soon (its kernel says so); a peer that is
+  silent or frozen makes them hang, and one that was never there leaves them in their rendezvous.
+- The checkpoint carries a fencing token (UNDERSTUDY_ROUND): a save of an older round than the newest is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulation.network import Machine, reachable
+from tests.simulation.world import Violation, World
+from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.words import RoundToken
+
+INIT_S = (0.05, 0.4)
+STEP_S = (0.25, 0.5)
+PEER_FAILURE_S = (0.05, 0.3)  # a Python process needs that long to end with its traceback
+EXIT_JITTER_S = (0.0, 0.4)
+SAVE_EVERY = 5
+A_PEER_FAILED = "exit code 1: a peer has gone"
+
+
+@dataclass(eq=False)
+class Worker:
+    """A training process. `on_exit(code, signal)` is its end, as its launcher sees it."""
+
+    start: StartWorkers
+    local_rank: int
+    pod: str
+    machine: Machine
+    on_step: Callable[[int], None]
+    on_exit: Callable[[int | None, str | None, str], None]
+    alive: bool = True
+    stuck: bool = False  # does not react to SIGTERM, nor to its peers' end
+    done: bool = False  # has made all its steps, and is about to exit 0
+
+    @property
+    def rank(self) -> int:
+        return self.start.rank_offset + self.local_rank
+
+    @property
+    def token(self) -> RoundToken:
+        return self.start.token
+
+    def end(self, code: int | None, signal: str | None, message: str = "") -> None:
+        if self.alive:
+            self.alive = False
+            self.on_exit(code, signal, message or (f"exit code {code}" if signal is None else f"killed by {signal}"))
+
+
+@dataclass(eq=False)
+class Group:
+    """The workers of one round."""
+
+    token: RoundToken
+    world_size: int
+    workers: dict[int, Worker] = field(default_factory=dict)
+    running: bool = False  # past its rendezvous
+    broken: bool = False
+    step: int = 0
+    next_step_due: bool = False  # a step is under way
+
+
+class Training:
+    def __init__(self, world: World, steps: int) -> None:
+        self.world, self.steps = world, steps
+        self.groups: dict[RoundToken, Group] = {}
+        self.checkpoint = (0, RoundToken(0, 0, -1))
+        self.newest_stepped = RoundToken(0, 0, -1)
+        self.stepped_at: float | None = None
+        self.total_steps = 0
+        self.newest_since = 0.0  # when the newest round stepped first
+        self.stale_for_s = 0.0  # how long after that an older round stepped, at most
+        self.last_step_made: Callable[[], None] = lambda: None
+
+    def join(self, worker: Worker) -> None:
+        """Spawned, it looks for its peers; unless it was killed before."""
+        if not worker.alive:
+            return
+        group = self._group(worker)
+        if worker.rank in group.workers and group.workers[worker.rank].alive:
+            raise Violation(f"rank {worker.rank} of round {worker.token} runs twice")
+        group.workers[worker.rank] = worker
+        if len(group.workers) == group.world_size:
+            self.world.after(self.world.between(*INIT_S), lambda: self.resume(group))
+
+    def _group(self, worker: Worker) -> Group:
+        return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))
+
+    def resume(self, group: Group) -> None:
+        """Go on if all are there: after a rendezvous, a thaw, a heal."""
+        if group.broken or group.next_step_due or not self._together(group):
+            return
+        if not group.running:
+            group.running = True
+            group.step = self.checkpoint[0]
+        if group.step >= self.steps:
+            self._finish(group)
+            return
+        group.next_step_due = True
+        self.world.after(self.world.between(*STEP_S), lambda: self._step(group))
+
+    def machines_changed(self) -> None:
+        """A machine thawed, or is back on the network."""
+        self.groups = {
+            token: group for token, group in self.groups.items() if any(w.alive for w in group.workers.values())
+        }
+        for group in self.groups.values():
+            self.resume(group)
+            for ended in [w for w in group.workers.values() if not w.alive and not w.done]:
+                self._tell_peers(group, ended)
+
+    def lost_power(self, worker: Worker) -> None:
+        """It is gone, and nothing tells its peers."""
+        worker.alive = False
+        self._group(worker).broken = True
+
+    def left(self, worker: Worker) -> None:
+        """A worker has ended: its peers notice, if its kernel can tell them."""
+        group = self._group(worker)
+        if not worker.done:
+            group.broken = True
+            if group.running or worker.rank == 0:  # before that only the store's host is missed
+                self._tell_peers(group, worker)
+
+    def _tell_peers(self, group: Group, ended: Worker) -> None:
+        for peer in group.workers.values():
+            if peer.alive and not peer.done:
+                delay = self.world.between(*PEER_FAILURE_S)
+                self.world.after(delay, lambda peer=peer: self._peer_notices(peer, ended))  # type: ignore[misc]
+
+    def _peer_notices(self, peer: Worker, ended: Worker) -> None:
+        if peer.alive and not peer.stuck and not peer.done and reachable(peer.machine, ended.machine):
+            peer.machine.post(lambda: peer.end(1, None, A_PEER_FAILED))
+
+    def _together(self, group: Group) -> bool:
+        workers = list(group.workers.values())
+        if len(workers) < group.world_size:
+            return False
+        first = workers[0].machine
+        return all(w.alive and not w.machine.frozen and reachable(first, w.machine) for w in workers)
+
+    def _step(self, group: Group) -> None:
+        group.next_step_due = False
+        if group.broken or not self._together(group):
+            return
+        self._check_step(group)
+        group.step += 1
+        self.total_steps += 1
+        if group.token > self.newest_stepped:
+            self.newest_stepped, self.newest_since = group.token, self.world.now
+        elif group.token < self.newest_stepped:
+            self.stale_for_s = max(self.stale_for_s, self.world.now - self.newest_since)
+        self.stepped_at = self.world.now
+        if group.step % SAVE_EVERY == 0 or group.step == self.steps:
+            self._save(group)
+        for worker in group.workers.values():
+            worker.on_step(group.step)
+        self.resume(group)
+
+    def _check_step(self, group: Group) -> None:
+        tokens = {worker.token for worker in group.workers.values() if worker.alive}
+        if tokens != {group.token} or sorted(group.workers) != list(range(group.world_size)):
+            raise Violation(f"a step of round {group.token} with workers of {tokens}")
+
+    def _save(self, group: Group) -> None:
+        step, token = self.checkpoint
+        if group.token < token:
+            return  # fenced off
+        if group.step < step:
+            raise Violation(f"round {group.token} saves step {group.step} over step {step}")
+        self.checkpoint = (group.step, group.token)
+
+    def _finish(self, group: Group) -> None:
+        self.last_step_made()
+        for worker in group.workers.values():
+            worker.done = True
+            delay = self.world.between(*EXIT_JITTER_S)
+            self.world.after(delay, lambda w=worker: w.machine.post(lambda: w.end(0, None)))  # type: ignore[misc]

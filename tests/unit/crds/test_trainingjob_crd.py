@@ -1,0 +1,158 @@
+"""What must hold of crds/trainingjobs.yaml, read as a file. tests/integration/test_crd.py asks an API server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Schema = dict[str, Any]
+
+CRD_FILE = Path(__file__).resolve().parents[3] / "crds" / "trainingjobs.yaml"
+POD_SPEC = "spec.replicatedJobs[].template.spec.template.spec"
+FEWEST_WORDS = 8  # of a message that names a field and the mend
+
+# Fields of a Pod that are a number or a string, wherever they stand.
+NUMBER_OR_STRING = {
+    "containers[].resources.limits{}",
+    "containers[].resources.requests{}",
+    "containers[].livenessProbe.httpGet.port",
+    "containers[].livenessProbe.tcpSocket.port",
+    "containers[].env[].valueFrom.resourceFieldRef.divisor",
+    "initContainers[].resources.limits{}",
+    "overhead{}",
+    "resources.limits{}",
+    "volumes[].emptyDir.sizeLimit",
+    "volumes[].ephemeral.volumeClaimTemplate.spec.resources.requests{}",
+}
+
+
+@pytest.fixture(scope="module")
+def crd() -> Schema:
+    manifest: Schema = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def version(crd: Schema) -> Schema:
+    (only,) = crd["spec"]["versions"]
+    found: Schema = only
+    return found
+
+
+@pytest.fixture(scope="module")
+def fields(version: Schema) -> dict[str, Schema]:
+    """Every schema by its path, such as spec.replicatedJobs[].name; the root's is ""."""
+    return dict(walk("", version["schema"]["openAPIV3Schema"]))
+
+
+def walk(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from walk(f"{path}.{name}".lstrip("."), child)
+    if "items" in schema:
+        yield from walk(f"{path}[]", schema["items"])
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from walk(f"{path}{{}}", schema["additionalProperties"])
+
+
+def is_ours(path: str) -> bool:
+    return not path.startswith((f"{POD_SPEC}.", "metadata"))
+
+
+def test_the_file_fits_client_side_apply() -> None:
+    # given the file, which client-side apply copies into an annotation of at most 256 KiB
+    # then it is well below that
+    assert CRD_FILE.stat().st_size < 200_000
+
+
+def test_it_is_a_namespaced_trainingjob(crd: Schema, version: Schema) -> None:
+    assert crd["metadata"]["name"] == "trainingjobs.understudy.dev"
+    assert crd["spec"]["group"] == "understudy.dev"
+    assert crd["spec"]["scope"] == "Namespaced"
+    assert crd["spec"]["names"] == {
+        "kind": "TrainingJob",
+        "listKind": "TrainingJobList",
+        "plural": "trainingjobs",
+        "singular": "trainingjob",
+        "shortNames": ["tj"],
+        "categories": ["all"],
+    }
+    assert (version["name"], version["served"], version["storage"]) == ("v1alpha1", True, True)
+
+
+def test_status_is_a_subresource(version: Schema) -> None:
+    assert version["subresources"] == {"status": {}}
+
+
+def test_kubectl_get_shows_how_the_job_is_doing(version: Schema, fields: dict[str, Schema]) -> None:
+    # given the columns of kubectl get
+    columns = version["additionalPrinterColumns"]
+
+    # then a narrow terminal shows what matters, a wide one adds to it, and each column is of a field that exists
+    narrow = [column["name"] for column in columns if not column.get("priority")]
+    wide = [column["name"] for column in columns if column.get("priority")]
+    assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "Age"]
+    assert wide == ["Step", "Coordinator"]
+    for column in columns:
+        assert column["jsonPath"] == ".metadata.creationTimestamp" or column["jsonPath"].lstrip(".") in fields
+
+
+def test_every_field_of_ours_has_a_description(fields: dict[str, Schema]) -> None:
+    # given every field above the pod's spec, the entries of lists and maps aside
+    ours = {path: schema for path, schema in fields.items() if is_ours(path) and not path.endswith("{}")}
+    scalars = {path for path in ours if path.endswith("[]") and "properties" not in ours[path]}
+
+    # then kubectl explain has something to say about it
+    assert [path for path in ours if path not in scalars and len(ours[path].get("description", "").split()) < 2] == []
+
+
+def test_a_description_speaks_in_paragraphs(fields: dict[str, Schema]) -> None:
+    # given our descriptions, then kubectl explain breaks their lines, not they themselves
+    for path, schema in fields.items():
+        assert "\n" not in schema.get("description", "").replace("\n\n", ""), path
+
+
+def test_the_pods_fields_have_no_descriptions(fields: dict[str, Schema]) -> None:
+    # given the pod's fields, then kubectl explain pod.spec is where they are described: the file stays small
+    assert [path for path in fields if path.startswith(f"{POD_SPEC}.") and "description" in fields[path]] == []
+
+
+def test_every_rule_has_a_message_that_names_a_field_and_the_mend(fields: dict[str, Schema]) -> None:
+    # given every CEL rule
+    rules = [rule for schema in fields.values() for rule in schema.get("x-kubernetes-validations", [])]
+
+    # then each says in words what is wrong and what to do
+    assert len(rules) >= 15
+    assert [rule["rule"] for rule in rules if len(rule.get("message", "").split()) < FEWEST_WORDS] == []
+
+
+def test_an_unknown_field_is_kept_below_the_pods_spec_and_nowhere_else(fields: dict[str, Schema]) -> None:
+    # given every object with named fields
+    objects = {path: schema for path, schema in fields.items() if "properties" in schema}
+
+    # then those from the pod's spec on keep what they do not know, and ours refuse it
+    keeps = {path for path, schema in fields.items() if schema.get("x-kubernetes-preserve-unknown-fields")}
+    assert keeps == {path for path in objects if path == POD_SPEC or (not is_ours(path) and path != "metadata")}
+
+
+def test_a_quantity_or_port_of_a_pod_may_be_a_number_or_a_string(fields: dict[str, Schema]) -> None:
+    for path in NUMBER_OR_STRING:
+        assert fields[f"{POD_SPEC}.{path}"].get("x-kubernetes-int-or-string"), path
+
+
+def test_a_ports_protocol_has_the_default_that_its_list_is_keyed_by(fields: dict[str, Schema]) -> None:
+    for containers in ("containers", "initContainers", "ephemeralContainers"):
+        ports = fields[f"{POD_SPEC}.{containers}[].ports"]
+        assert ports["x-kubernetes-list-map-keys"] == ["containerPort", "protocol"]
+        assert ports["items"]["properties"]["protocol"]["default"] == "TCP"
+
+
+def test_what_replicatedjobsstatus_and_restarts_are_is_what_jobsets_readers_expect(fields: dict[str, Schema]) -> None:
+    numbers = ["restarts", "restartsCountTowardsMax"]
+    numbers += [f"replicatedJobsStatus[].{name}" for name in ("ready", "succeeded", "failed", "active", "suspended")]
+    for path in numbers:
+        assert (fields[f"status.{path}"]["type"], fields[f"status.{path}"]["format"]) == ("integer", "int32")
+    assert fields["status.terminalState"]["type"] == "string"
+    assert fields["status.conditions"]["x-kubernetes-list-map-keys"] == ["type"]

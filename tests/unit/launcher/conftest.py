@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import Launched, plain_environment
+from understudy_launcher.package import write_package
+from understudy_protocol import pod
+
+Launch = Callable[..., Launched]
+
+
+@pytest.fixture(scope="session")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the sidecar's image carries."""
+    folder = tmp_path_factory.mktemp("package")
+    write_package(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(packaged: Path) -> Iterator[Path]:
+    """The shared folder of a pod. Not in tmp_path: a unix socket's path has at most 107 characters."""
+    path = Path(tempfile.mkdtemp(prefix="understudy-"))
+    shutil.copytree(packaged, path, dirs_exist_ok=True)
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """What a shell in the background or nohup has us ignore, launchers would ignore too."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def launch(folder: Path, default_signals: None) -> Iterator[Launch]:
+    """Starts launchers by the stub, as a pod does, with this Python first on PATH."""
+    launched = []
+
+    stub_of_the_pod = ["/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
+
+    def start(*command: str, stub: Any = stub_of_the_pod, cwd: Path = folder, **env: str) -> Launched:
+        whole = plain_environment() | {pod.ENV_SHARED_FOLDER: str(folder), "HERE": str(folder)} | env
+        whole["PATH"] = env.get("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        launched.append(Launched([*stub, *command], folder, whole, cwd))
+        return launched[-1]
+
+    yield start
+    for launcher in launched:
+        launcher.end()

@@ -1,0 +1,177 @@
+"""A launcher as the trainer's image runs it, and a sidecar that a test plays by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from understudy_protocol import launcher as messages
+from understudy_protocol import pod, wire
+from understudy_protocol.launcher import LauncherHello, StartWorkers
+from understudy_protocol.words import RoundToken
+
+LIMIT_S = 20.0  # for what takes a moment on a busy machine
+KNOWN = wire.message_types(messages)
+Message = TypeVar("Message")
+Value = TypeVar("Value")
+
+
+def wait_for(condition: Callable[[], Value], what: str, limit_s: float = LIMIT_S) -> Value:
+    """The first true value of the condition."""
+    end = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
+        time.sleep(0.01)
+    return value
+
+
+def round_(number: int, rank_offset: int = 0, world_size: int = 4, master_port: int = 4711) -> StartWorkers:
+    return StartWorkers(RoundToken(0, 1, number), 0, 2, rank_offset, world_size, "10.0.0.1", master_port)
+
+
+class FakeSidecar:
+    """The server of the unix socket; one connection at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / pod.LAUNCHER_SOCKET
+        self._server: socket.socket | None = None
+        self._connection: socket.socket | None = None
+        self._unread = b""
+        self.heard: list[Any] = []
+
+    def listen(self) -> None:
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.settimeout(LIMIT_S)
+        self._server.bind(str(self._path))
+        self._server.listen()
+
+    def accept(self) -> LauncherHello:
+        """Take the launcher's next connection; its hello."""
+        assert self._server is not None
+        self._connection, _ = self._server.accept()
+        self._connection.settimeout(LIMIT_S)
+        return self.expect(LauncherHello)
+
+    def send(self, *sent: Any) -> None:
+        self.send_lines(*[wire.encode(message) for message in sent])
+
+    def send_lines(self, *lines: str) -> None:
+        assert self._connection is not None
+        self._connection.sendall("".join(f"{line}\n" for line in lines).encode())
+
+    def expect(self, kind: type[Message]) -> Message:
+        """The next message of this kind; others are skipped, and are in `heard`."""
+        while not isinstance(message := self.read(), kind):
+            pass
+        return message
+
+    def read(self) -> Any:
+        assert self._connection is not None
+        while b"\n" not in self._unread:
+            chunk = self._connection.recv(65536)
+            assert chunk, "the launcher closed the connection"
+            self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        self.heard.append(wire.decode(line, KNOWN))
+        return self.heard[-1]
+
+    def crash(self) -> None:
+        """End without a word, and leave a stale socket behind."""
+        for open_socket in (self._connection, self._server):
+            if open_socket is not None:
+                open_socket.close()
+        self._connection = self._server = None
+        self._unread = b""
+
+    def restart(self) -> LauncherHello:
+        self.crash()
+        self._path.unlink()
+        self.listen()
+        return self.accept()
+
+
+class Launched:
+    """A launcher's process, its output in files, and its sidecar."""
+
+    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str], cwd: Path) -> None:
+        self.folder = folder
+        self.sidecar = FakeSidecar(folder)
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(list(command), stdout=out, stderr=err, env=env, cwd=cwd)
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def join(self) -> LauncherHello:
+        self.sidecar.listen()
+        return self.sidecar.accept()
+
+    def path(self, name: str) -> Path:
+        """A file of the test's, where its workers write."""
+        return self.folder / name
+
+    def pids(self, name: str, count: int) -> list[int]:
+        """What workers wrote to a file: so many process ids, one a line."""
+
+        def complete() -> list[int]:
+            lines = self.path(name).read_text().splitlines() if self.path(name).exists() else []
+            return [int(line) for line in lines] if len(lines) >= count else []
+
+        return wait_for(complete, f"{count} process ids in {name}; the launcher said:\n{self.err}")
+
+    def end(self) -> None:
+        """Leave no process behind, whatever the test did."""
+        self.sidecar.crash()
+        if self.process.poll() is None:
+            for pid in [self.process.pid, *_descendants(self.process.pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    return _state(pid) not in ("Z", "X", "")
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _descendants(pid: int) -> list[int]:
+    return [found for child in children(pid) for found in (child, *_descendants(child))]
+
+
+def zombies(pid: int) -> list[int]:
+    return [child for child in children(pid) if _state(child) == "Z"]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's environment without what would reach into the launcher's."""
+    dropped = ("PYTHON", "UNDERSTUDY", "COV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}

@@ -1,0 +1,88 @@
+"""What a worker's environment is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_launcher.environment import single_threaded, worker_environment
+from understudy_protocol import pod
+from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.words import RoundToken
+
+START = StartWorkers(
+    RoundToken(1, 2, 7),
+    group_rank=3,
+    group_world_size=5,
+    rank_offset=24,
+    world_size=40,
+    master_addr="10.1.2.3",
+    master_port=31234,
+)
+
+
+def env(launcher: dict[str, str] | None = None, nproc: int = 8, error_file: str | None = "/e.json") -> dict[str, str]:
+    return worker_environment(launcher or {}, START, 2, nproc, 200, error_file)
+
+
+def test_the_round_as_torchrun_would_tell_it() -> None:
+    assert env() == {
+        "RANK": "26",
+        "LOCAL_RANK": "2",
+        "WORLD_SIZE": "40",
+        "LOCAL_WORLD_SIZE": "8",
+        "GROUP_RANK": "3",
+        "GROUP_WORLD_SIZE": "5",
+        "NODE_RANK": "3",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "26",
+        "ROLE_WORLD_SIZE": "40",
+        "MASTER_ADDR": "10.1.2.3",
+        "MASTER_PORT": "31234",
+        "TORCHELASTIC_RUN_ID": "understudy",
+        "TORCHELASTIC_RESTART_COUNT": "7",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/e.json",
+        "OMP_NUM_THREADS": "1",
+        "UNDERSTUDY_ROUND": "1.2.7",
+        "UNDERSTUDY_STEP_FD": "200",
+        "JOB_COMPLETION_INDEX": "3",
+        "PYTHONPATH": "/understudy/python",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "JOB_COMPLETION_INDEX", "TORCHELASTIC_RESTART_COUNT"]
+)
+def test_the_round_overrides_the_manifest(name: str) -> None:
+    assert env({name: "from-the-manifest"})[name] == env()[name]
+
+
+@pytest.mark.parametrize("name", ["HOME", "NCCL_DEBUG", "TORCHELASTIC_RUN_ID", "UNDERSTUDY_OF_MY_OWN"])
+def test_what_is_the_users_stays(name: str) -> None:
+    assert env({name: "mine"})[name] == "mine"
+
+
+def test_the_pods_internals_stay_with_the_launcher() -> None:
+    internal = {name: "x" for constant, name in vars(pod).items() if constant.startswith("ENV_")}
+    assert internal.keys() & env(internal).keys() == {pod.ENV_ROUND, pod.ENV_STEP_FD}
+
+
+def test_the_workers_package_comes_last_on_the_path() -> None:
+    assert env({"PYTHONPATH": "/a:/b"})["PYTHONPATH"] == "/a:/b:/understudy/python"
+    assert env({"UNDERSTUDY_FOLDER": "/shared"})["PYTHONPATH"] == "/shared/python"
+
+
+def test_without_a_place_for_it_there_is_no_error_file() -> None:
+    assert "TORCHELASTIC_ERROR_FILE" not in env({"TORCHELASTIC_ERROR_FILE": "/of/torchrun"}, error_file=None)
+
+
+@pytest.mark.parametrize(
+    ("nproc", "manifest", "expected"),
+    [(1, {}, None), (2, {}, "1"), (1, {"OMP_NUM_THREADS": "4"}, "4"), (8, {"OMP_NUM_THREADS": "4"}, "4")],
+)
+def test_threads_are_the_users_and_else_as_torchrun_has_them(
+    nproc: int, manifest: dict[str, str], expected: str | None
+) -> None:
+    assert env(manifest, nproc).get("OMP_NUM_THREADS") == expected
+    assert single_threaded(manifest, nproc) is (expected == "1")

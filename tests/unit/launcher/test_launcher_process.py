@@ -1,0 +1,412 @@
+"""The launcher as the pod runs it: stub, zipapp, real workers, and a sidecar that the test plays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import LIMIT_S, Launched, alive, children, round_, wait_for, zombies
+from understudy_launcher.supervise import COMPLAIN_EVERY_S
+from understudy_protocol import pod
+from understudy_protocol.launcher import (
+    ExitLauncher,
+    LauncherHello,
+    NextPort,
+    Stepped,
+    StopWorkers,
+    Terminating,
+    WorkerExited,
+    WorkersFinished,
+    WorkersStarted,
+)
+from understudy_protocol.words import NO_ROUND, WorkersState
+
+Launch = Callable[..., Launched]
+
+SLEEPS = ("/bin/sh", "-c", 'echo $$ >> "$HERE/pids"; exec sleep 600')
+#: Two shells and a sleep: the worker, its child in the background, its child in front.
+FAMILY = ("/bin/sh", "-c", 'sleep 600 & echo $! >> "$HERE/pids"; sh -c "sleep 600; :" & echo $! >> "$HERE/pids"; wait')
+
+
+def started(launched: Launched, number: int = 0, **options: int) -> WorkersStarted:
+    launched.sidecar.send(round_(number, **options))
+    return launched.sidecar.expect(WorkersStarted)
+
+
+# A job's life ---------------------------------------------------------------------------------------------------------
+
+
+def test_workers_run_to_their_end_and_the_launcher_exits_when_told(launch: Launch) -> None:
+    launched = launch(
+        "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE, $UNDERSTUDY_ROUND"; echo oops >&2', **{pod.ENV_NPROC: "2"}
+    )
+    hello = launched.join()
+    assert (hello.token, hello.group_rank, hello.workers) == (NO_ROUND, None, WorkersState.IDLE)
+    started(launched, 3, rank_offset=2)
+    assert launched.sidecar.expect(WorkersFinished).token.round == 3
+    launched.sidecar.send(ExitLauncher(0, "Succeeded: all workers exited 0"))
+    assert launched.wait() == 0
+    assert sorted(launched.out.splitlines()) == ["rank 2 of 4, 0.1.3", "rank 3 of 4, 0.1.3"]
+    assert launched.err.count("oops\n") == 2
+    assert "understudy launcher: exits 0: Succeeded: all workers exited 0\n" in launched.err
+
+
+def test_a_newer_round_replaces_the_workers_and_all_their_children(launch: Launch) -> None:
+    launched = launch(*FAMILY)
+    launched.join()
+    started(launched, 0)
+    old = [*launched.pids("pids", 2), *children(launched.process.pid)]
+    assert len(old) == 3
+    started(launched, 1)
+    assert not [pid for pid in old if alive(pid)], "told as started only when nothing is left of the old ones"
+    new = launched.pids("pids", 4)[2:]
+    assert all(alive(pid) for pid in new)
+
+
+def test_a_stopped_member_idles_and_takes_part_again(launch: Launch) -> None:
+    launched = launch(*SLEEPS)
+    launched.join()
+    started(launched, 0)
+    (old,) = launched.pids("pids", 1)
+    launched.sidecar.send(StopWorkers("fenced"))
+    assert launched.sidecar.expect(LauncherHello).workers is WorkersState.IDLE
+    assert not alive(old)
+    started(launched, 1)
+    assert alive(launched.pids("pids", 2)[1])
+
+
+def test_rounds_leave_nothing_open(launch: Launch) -> None:
+    launched = launch(*SLEEPS, **{pod.ENV_NPROC: "2"})
+    launched.join()
+
+    def open_after(number: int) -> int:
+        started(launched, number, rank_offset=0)
+        launched.sidecar.expect(NextPort)
+        return len(list(Path(f"/proc/{launched.process.pid}/fd").iterdir()))
+
+    assert open_after(0) == open_after(1) == open_after(2)
+    assert len(list(launched.path(f"errors-{os.getuid()}").iterdir())) == 0
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_workers_exit_code_is_told_and_becomes_the_containers(launch: Launch) -> None:
+    launched = launch("sh", "-c", "exit 3")
+    launched.join()
+    started(launched)
+    exited = launched.sidecar.expect(WorkerExited)
+    assert (exited.local_rank, exited.exit_code, exited.signal, exited.message) == (0, 3, None, "exit code 3")
+    assert abs(exited.at - time.time()) < LIMIT_S
+    launched.sidecar.send(ExitLauncher(81, "Failed: no rung is left"))
+    assert launched.wait() == 3
+
+
+def test_a_killed_worker_is_told_within_a_second_and_its_neighbour_runs_on(launch: Launch) -> None:
+    launched = launch(*SLEEPS, **{pod.ENV_NPROC: "2"})
+    launched.join()
+    started(launched)
+    victim, neighbour = launched.pids("pids", 2)
+    before = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    exited = launched.sidecar.expect(WorkerExited)
+    assert time.monotonic() - before < 1.0
+    assert (exited.exit_code, exited.signal, exited.message) == (None, "SIGKILL", "killed by SIGKILL")
+    assert alive(neighbour)
+    launched.sidecar.send(ExitLauncher(81, "Failed"))
+    assert launched.wait() == 137
+    assert not alive(neighbour)
+
+
+def test_a_failed_workers_children_are_killed(launch: Launch) -> None:
+    launched = launch("sh", "-c", 'sleep 600 & echo $! >> "$HERE/pids"; exit 1')
+    launched.join()
+    started(launched)
+    launched.sidecar.expect(WorkerExited)
+    (child,) = launched.pids("pids", 1)
+    wait_for(lambda: not alive(child), "the end of the worker's child")
+
+
+def test_the_message_is_the_one_in_torchs_error_file(launch: Launch) -> None:
+    text = '{"message": {"message": "RuntimeError: NCCL\\\\nand more", "extraInfo": {}}}'
+    launched = launch("sh", "-c", f"""printf '{text}' > "$TORCHELASTIC_ERROR_FILE"; exit 1""")
+    launched.join()
+    started(launched)
+    assert launched.sidecar.expect(WorkerExited).message == "RuntimeError: NCCL"
+
+
+def test_a_command_that_is_not_there_is_a_failure_that_says_so(launch: Launch) -> None:
+    launched = launch("/nowhere/train", **{pod.ENV_NPROC: "2"})
+    launched.join()
+    started(launched)
+    for local_rank in range(2):
+        exited = launched.sidecar.expect(WorkerExited)
+        assert (exited.local_rank, exited.exit_code) == (local_rank, 127)
+        assert "'/nowhere/train'" in exited.message
+    started(launched, 1)
+
+
+# The sidecar's restarts -----------------------------------------------------------------------------------------------
+
+
+def test_a_sidecar_that_restarts_finds_the_workers_running(launch: Launch) -> None:
+    launched = launch(*SLEEPS)
+    launched.join()
+    started(launched, 5)
+    (worker,) = launched.pids("pids", 1)
+    hello = launched.sidecar.restart()
+    assert (hello.token.round, hello.group_rank, hello.workers) == (5, 0, WorkersState.RUNNING)
+    assert alive(worker)
+    started(launched, 6)
+
+
+def test_a_failure_while_the_sidecar_is_away_is_told_when_it_is_back(launch: Launch) -> None:
+    launched = launch(*SLEEPS)
+    launched.join()
+    started(launched)
+    (worker,) = launched.pids("pids", 1)
+    launched.sidecar.crash()
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: "killed by SIGKILL" in launched.err, "the launcher's own line")
+    assert launched.sidecar.restart().workers is WorkersState.FAILED
+    assert launched.sidecar.expect(WorkerExited).signal == "SIGKILL"
+
+
+def test_what_is_no_message_is_logged_and_dropped(launch: Launch) -> None:
+    launched = launch(*SLEEPS)
+    launched.join()
+    launched.sidecar.send_lines("{nonsense", '{"v":9,"type":"FromTheFuture"}', '{"v":1,"type":"StopWorkers"}')
+    started(launched)
+    assert "of the unknown type FromTheFuture" in launched.err
+    assert "StopWorkers.reason is missing" in launched.err
+
+
+# SIGTERM --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 143), (7, 7)])
+def test_sigterm_lets_the_workers_save_and_keeps_their_code(launch: Launch, code: int, expected: int) -> None:
+    script = f'trap \'touch "$HERE/saved"; exit {code}\' TERM; echo $$ >> "$HERE/pids"; while :; do sleep 0.02; done'
+    launched = launch("sh", "-c", script, **{pod.ENV_GRACE: "60"})
+    launched.join()
+    started(launched)
+    launched.pids("pids", 1)
+    launched.process.terminate()
+    assert launched.sidecar.expect(Terminating).grace_s == 60
+    assert launched.wait() == expected
+    assert launched.path("saved").exists()
+    assert not [message for message in launched.sidecar.heard if isinstance(message, (WorkerExited, WorkersFinished))]
+
+
+def test_sigterm_reaches_the_training_behind_a_shell_that_dies_of_it(launch: Launch) -> None:
+    script = (
+        "import os, signal, sys, time; here = os.environ['HERE']\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (open(here + '/saved', 'w'), sys.exit(0)))\n"
+        "open(here + '/pids', 'a').write(f'{os.getpid()}\\n')\n"
+        "while True: time.sleep(60)"
+    )
+    launched = launch("bash", "-c", f'"$PYTHON" -c "{script}"; true', PYTHON=sys.executable)
+    launched.join()
+    started(launched)
+    launched.pids("pids", 1)
+    launched.process.terminate()
+    assert launched.wait() == 143
+    assert launched.path("saved").exists()
+
+
+def test_workers_that_do_not_end_are_killed_before_the_grace_is_over(launch: Launch) -> None:
+    stubborn = ("sh", "-c", 'trap "" TERM; echo $$ >> "$HERE/pids"; while :; do sleep 600; done')
+    launched = launch(*stubborn, **{pod.ENV_GRACE: "0.5"})
+    launched.join()
+    started(launched)
+    (worker,) = launched.pids("pids", 1)
+    launched.process.terminate()
+    assert launched.wait() == 137
+    assert not alive(worker)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_launcher_that_still_waits_for_its_sidecar_ends_at_once(launch: Launch, number: signal.Signals) -> None:
+    launched = launch(*SLEEPS)
+    wait_for(lambda: "understudy launcher: pid=" in launched.err, "the launcher's first line")
+    launched.process.send_signal(number)
+    assert launched.wait() == 143
+
+
+def test_nohup_is_honoured(folder: Path, launch: Launch) -> None:
+    launched = launch(*SLEEPS, stub=["nohup", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    launched.join()
+    launched.process.send_signal(signal.SIGHUP)
+    started(launched)
+
+
+# The next round's port ------------------------------------------------------------------------------------------------
+
+
+def test_the_port_is_held_until_rank_0_binds_it_and_then_another_is(launch: Launch) -> None:
+    bind = "import socket, os; s = socket.socket(); s.bind(('', int(os.environ['MASTER_PORT']))); s.listen()"
+    launched = launch(sys.executable, "-c", bind)
+    port = launched.join().master_port
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port))
+    started(launched, 0, master_port=port)
+    another = launched.sidecar.expect(NextPort).master_port
+    assert another not in (0, port)
+    launched.sidecar.expect(WorkersFinished)
+    assert launched.sidecar.restart().master_port == another
+
+
+def test_a_member_without_rank_0_keeps_its_port(launch: Launch) -> None:
+    launched = launch(*SLEEPS)
+    port = launched.join().master_port
+    started(launched, 0, rank_offset=1)
+    assert launched.sidecar.restart().master_port == port
+    assert not [message for message in launched.sidecar.heard if isinstance(message, NextPort)]
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_reports_its_steps(launch: Launch) -> None:
+    script = "import os, understudy_torch\nfor n in range(3000): understudy_torch.step(n + 1, 3000)"
+    launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2"})
+    launched.join()
+    started(launched, 2)
+    first = launched.sidecar.expect(Stepped)
+    assert (first.token.round, first.total) == (2, 3000)
+    launched.sidecar.expect(WorkersFinished)
+
+
+def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
+    launched = launch(sys.executable, "-c", "import understudy_torch; understudy_torch.step(1)")
+    launched.join()
+    started(launched)
+    launched.sidecar.expect(WorkersFinished)
+    kinds = [type(message) for message in launched.sidecar.heard]
+    assert kinds.index(Stepped) < kinds.index(WorkersFinished)
+
+
+# Orphans and its own end ----------------------------------------------------------------------------------------------
+
+
+def test_orphans_are_reaped(launch: Launch) -> None:
+    """A grandchild in a session of its own outlives its parents, as a daemon does, and ends later."""
+    daemon = 'setsid sh -c "echo \\$\\$ > $HERE/pids; read line < $HERE/go" &'
+    launched = launch("sh", "-c", f'{daemon} while [ ! -s "$HERE/pids" ]; do sleep 0.01; done')
+    os.mkfifo(launched.path("go"))
+    launched.join()
+    started(launched)
+    launched.sidecar.expect(WorkersFinished)
+    (orphan,) = launched.pids("pids", 1)
+    wait_for(lambda: orphan in children(launched.process.pid), "the launcher's adoption of the orphan")
+    launched.path("go").write_text("go\n")
+    wait_for(lambda: orphan not in children(launched.process.pid), "the reaping of the orphan")
+    assert zombies(launched.process.pid) == []
+
+
+#: A worker, its child in a group of its own, and that one's child back in the worker's group, which it reaps when told.
+ESTRANGED = """
+import os, time
+group, here = os.getpid(), os.environ["HERE"]
+if os.fork():
+    time.sleep(600)
+os.setpgid(0, 0)
+child = os.fork()
+if child == 0:
+    os.setpgid(0, group)
+    open(here + "/pids", "w").write(f"{os.getpid()}\\n")
+    time.sleep(600)
+open(here + "/reap").read()
+os.waitpid(child, 0)
+open(here + "/end").read()
+"""
+
+
+def test_a_group_whose_last_process_somebody_else_reaps_is_seen_to_be_empty(launch: Launch) -> None:
+    launched = launch(sys.executable, "-c", ESTRANGED)
+    os.mkfifo(launched.path("reap"))
+    os.mkfifo(launched.path("end"))
+    launched.join()
+    started(launched, 0)
+    (estranged,) = launched.pids("pids", 1)
+    launched.sidecar.send(round_(1))
+    wait_for(lambda: not alive(estranged), "the kill of the worker's group")
+    launched.path("reap").write_text("now")
+    before = time.monotonic()
+    launched.sidecar.expect(WorkersStarted)
+    assert time.monotonic() - before < COMPLAIN_EVERY_S - 1, "by itself, not by the timer of the complaint"
+    launched.path("end").write_text("now")
+
+
+def test_workers_do_not_outlive_a_launcher_that_is_killed(launch: Launch) -> None:
+    launched = launch(*SLEEPS)
+    launched.join()
+    started(launched)
+    (worker,) = launched.pids("pids", 1)
+    launched.process.kill()
+    wait_for(lambda: not alive(worker), "the worker's end")
+
+
+def test_a_bug_in_the_launcher_ends_it_loudly_and_leaves_no_worker(folder: Path, launch: Launch) -> None:
+    broken = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "from understudy_launcher import __main__, supervise\n"
+        "supervise.Supervisor._on_stop_workers = lambda *_: 1 / 0\n"
+        "sys.exit(__main__.main(sys.argv[1:]))\n"
+    )
+    launched = launch(*FAMILY, stub=[sys.executable, "-c", broken, str(folder / pod.LAUNCHER_ZIPAPP), "--"])
+    launched.join()
+    started(launched)
+    family = [*launched.pids("pids", 2), *children(launched.process.pid)]
+    launched.sidecar.send(StopWorkers("now"))
+    assert launched.wait() == 70
+    assert "a bug in the launcher" in launched.err
+    assert "ZeroDivisionError" in launched.err
+    wait_for(lambda: not any(alive(pid) for pid in family), "the end of the workers and their children")
+
+
+#: A Python without ctypes, so that orphans go to pid 1, which here is a shell.
+WITHOUT_CTYPES = (
+    "import sys; sys.modules['ctypes'] = None; sys.path.insert(0, sys.argv.pop(1))\n"
+    "from understudy_launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def _can_unshare() -> bool:
+    return subprocess.run(["unshare", "-pf", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
+def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> None:
+    launched = launch(*FAMILY, stub=["unshare", "-pf", "--kill-child", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    assert launched.join().pid == 1
+    started(launched, 0)
+    launched.pids("pids", 2)
+    started(launched, 1)
+    launched.pids("pids", 4)
+    (inner,) = children(launched.process.pid)
+    wait_for(lambda: len(children(inner)) == 1, "one worker only, and no orphan")
+    os.kill(inner, signal.SIGTERM)
+    launched.sidecar.expect(Terminating)
+    assert launched.wait() == 143
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
+def test_without_ctypes_others_reap_its_orphans_and_rounds_go_on(folder: Path, launch: Launch) -> None:
+    init = ["unshare", "-pf", "--kill-child", "sh", "-c", '"$@"; exit $?', "init"]
+    launched = launch(
+        *FAMILY, stub=[*init, sys.executable, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
+    )
+    assert launched.join().pid != 1
+    assert "cannot adopt orphans (no ctypes in this Python)" in launched.err
+    for number in range(3):
+        started(launched, number)
+        launched.pids("pids", 2 * number + 2)

@@ -1,0 +1,72 @@
+"""What the sidecar's image carries into the trainer: complete, reproducible, and of Python 3.9's syntax."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from understudy_launcher import package
+
+SIDECAR = Path(package.__file__).resolve().parents[1]
+SHIPPED = sorted(
+    source
+    for name in ("understudy_launcher", "understudy_protocol", "understudy_torch")
+    for source in (SIDECAR / name).rglob("*.py")
+)
+OURS = ("understudy_launcher", "understudy_protocol", "understudy_torch")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_path: Path) -> None:
+    destination = tmp_path / "new" / "folder"
+    command = [sys.executable, "-m", "understudy_launcher.package", str(destination)]
+    subprocess.run(command, check=True, cwd=SIDECAR)
+    assert set(files(destination)) == {
+        "launcher.pyz",
+        "launch",
+        "python/understudy_torch/__init__.py",
+        "python/understudy_torch/progress.py",
+        "python/understudy_torch/py.typed",
+    }
+    assert (destination / "launch").stat().st_mode & 0o777 == 0o755
+    assert (destination / "launcher.pyz").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_same_sources_give_the_same_bytes(tmp_path: Path, packaged: Path) -> None:
+    package.write_package(tmp_path)
+    package.write_package(tmp_path)
+    assert files(tmp_path) == files(packaged)
+
+
+def test_the_zip_needs_no_zlib_and_holds_sources_only(packaged: Path) -> None:
+    with zipfile.ZipFile(packaged / "launcher.pyz") as archive:
+        entries = archive.infolist()
+    assert {entry.compress_type for entry in entries} == {zipfile.ZIP_STORED}
+    assert {Path(entry.filename).suffix for entry in entries} == {".py"}
+    assert {entry.filename.partition("/")[0] for entry in entries} == {"__main__.py", *OURS[:2]}
+
+
+def test_a_wrong_call_explains_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "understudy_launcher.package"], check=False, cwd=SIDECAR, capture_output=True, text=True
+    )
+    assert done.returncode == 64
+    assert "understudy_launcher.package FOLDER" in done.stderr
+
+
+@pytest.mark.parametrize("source", SHIPPED, ids=lambda source: source.relative_to(SIDECAR).as_posix())
+def test_the_syntax_is_python_3_9s_and_the_imports_are_its_standard_librarys(source: Path) -> None:
+    tree = ast.parse(source.read_text(), feature_version=(3, 9))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    roots = {name.partition(".")[0] for name in imported} - set(OURS)
+    assert roots <= set(sys.stdlib_module_names)
+    assert not imported & {"tomllib", "asyncio"}

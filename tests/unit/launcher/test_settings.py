@@ -1,0 +1,44 @@
+"""What the launcher reads of its pod."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_launcher.__main__ import MISCONFIGURED, USAGE, SettingError, main, read_settings
+from understudy_protocol import pod
+
+
+def test_a_pod_that_says_nothing() -> None:
+    settings = read_settings(["train"], {})
+    assert (settings.nproc, settings.grace_s, settings.folder) == (1, 30.0, "/understudy")
+    assert settings.socket == "/understudy/sidecar.sock"
+
+
+def test_a_pod_that_says_all() -> None:
+    env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s"}
+    settings = read_settings(["train"], env)
+    assert (settings.nproc, settings.grace_s, settings.socket) == (8, 600.0, "/s/sidecar.sock")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (pod.ENV_NPROC, "eight"),
+        (pod.ENV_NPROC, "0"),
+        (pod.ENV_NPROC, "1.5"),
+        (pod.ENV_NPROC, "nan"),
+        (pod.ENV_GRACE, "x"),
+    ],
+)
+def test_nonsense_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}='{value}'"):
+        read_settings(["train"], {name: value})
+
+
+def test_nonsense_ends_the_launcher(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(pod.ENV_NPROC, "eight")
+    assert main(["--", "train"]) == MISCONFIGURED
+    assert main(["--"]) == USAGE
+    assert (
+        "understudy launcher: UNDERSTUDY_NPROC_PER_NODE='eight': expected a number of workers" in capfd.readouterr().err
+    )

@@ -1,0 +1,160 @@
+"""The launcher's end of the socket, with real sockets and a clock of the test's."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy_launcher.events import Connected
+from understudy_launcher.sidecar_link import BUFFER_LIMIT, COMPLAIN_AFTER_S, RETRY_FROM_S, RETRY_TO_S, SidecarLink
+from understudy_protocol import wire
+from understudy_protocol.launcher import NextPort, StopWorkers
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        yield str(Path(folder) / "sidecar.sock")
+
+
+@pytest.fixture
+def server(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.settimeout(10)
+        listening.bind(path)
+        listening.listen()
+        yield listening
+
+
+def _unheard(_: object) -> None:
+    pass
+
+
+class Linked:
+    """A connected link, the other end, and the log."""
+
+    def __init__(self, path: str, server: socket.socket) -> None:
+        self.log: list[str] = []
+        self.closing: list[int] = []  # the socket's number, while it is still its own
+        self.link = SidecarLink(path, self.log.append, lambda socket: self.closing.append(socket.fileno()), 0.0)
+        assert self.link.connect(0.0) == [Connected()]
+        self.other = server.accept()[0]
+        self.other.settimeout(10)
+
+    def close(self) -> None:
+        self.other.close()
+        if self.link.socket is not None:
+            self.link.socket.close()
+
+
+@pytest.fixture
+def linked(path: str, server: socket.socket) -> Iterator[Linked]:
+    both = Linked(path, server)
+    yield both
+    both.close()
+
+
+def test_attempts_become_rarer_up_to_a_second_and_one_line_is_logged_after_ten(path: str) -> None:
+    log: list[str] = []
+    link = SidecarLink(path, log.append, _unheard, 0.0)
+    now, gaps = 0.0, []
+    while now < 3 * COMPLAIN_AFTER_S:
+        assert link.connect(now) == []
+        assert bool(log) is (now >= COMPLAIN_AFTER_S)
+        due = link.deadline()
+        assert due is not None
+        gaps.append(round(due - now, 3))
+        now = due
+    assert gaps[:6] == [RETRY_FROM_S, 0.1, 0.2, 0.4, 0.8, RETRY_TO_S]
+    assert set(gaps[6:]) == {RETRY_TO_S}
+    assert len(log) == 1
+    assert log[0].startswith(f"no sidecar at {path} for 1")
+    assert log[0].endswith("s (No such file or directory); trying on")
+
+
+def test_nothing_is_tried_before_it_is_due(path: str, server: socket.socket) -> None:
+    link = SidecarLink(path, _unheard, _unheard, 5.0)
+    assert link.connect(4.9) == []
+    assert link.connect(5.0) == [Connected()]
+    assert link.deadline() is None
+    assert link.socket is not None
+    link.socket.close()
+
+
+def test_a_stale_socket_is_an_absent_sidecar(path: str, server: socket.socket) -> None:
+    server.close()
+    link = SidecarLink(path, _unheard, _unheard, 0.0)
+    assert link.connect(0.0) == []
+    assert link.deadline() == RETRY_FROM_S
+
+
+def test_messages_arrive_whole_however_they_are_cut(linked: Linked) -> None:
+    text = (wire.encode(StopWorkers("a")) + "\n" + wire.encode(StopWorkers("b")) + "\n").encode()
+    received = []
+    for part in (text[:10], text[10:70], text[70:]):
+        linked.other.sendall(part)
+        received += linked.link.receive(1.0)
+    assert received == [StopWorkers("a"), StopWorkers("b")]
+    assert linked.link.receive(1.0) == []
+
+
+def test_the_end_of_the_connection_is_followed_by_a_new_one(linked: Linked, server: socket.socket) -> None:
+    linked.other.close()
+    assert linked.link.receive(7.0) == []
+    assert linked.link.socket is None
+    assert linked.link.deadline() == 7.0 + RETRY_FROM_S
+    linked.link.send(NextPort(1), 7.0)
+    assert linked.link.connect(7.1) == [Connected()]
+    assert not linked.link.wants_to_write(), "what was said in between is not repeated"
+
+
+def test_a_write_that_fails_ends_the_connection(linked: Linked) -> None:
+    linked.other.close()
+    linked.link.send(NextPort(1), 1.0)
+    assert linked.link.socket is None
+    assert "writing failed" in linked.log[-1]
+
+
+def test_a_socket_is_given_back_before_it_is_closed(linked: Linked) -> None:
+    """Its number may be a worker's pipe's the next moment: the selector must have let go of it."""
+    assert linked.link.socket is not None
+    number = linked.link.socket.fileno()
+    linked.other.close()
+    linked.link.receive(1.0)
+    assert linked.closing == [number]
+
+
+def test_what_the_socket_does_not_take_is_sent_later(linked: Linked) -> None:
+    while not linked.link.wants_to_write():
+        linked.link.send(NextPort(12345), 1.0)
+    received = b""
+    while linked.link.wants_to_write():
+        received += linked.other.recv(1 << 20)
+        linked.link.flush(1.0)
+    linked.link.send(NextPort(1), 1.0)
+    while not received.endswith(b'"master_port":1}\n'):
+        received += linked.other.recv(1 << 20)
+    lines = received.splitlines()
+    assert set(lines[:-1]) == {wire.encode(NextPort(12345)).encode()}
+
+
+def test_a_sidecar_that_never_reads_is_hung_up_on(linked: Linked) -> None:
+    message = StopWorkers("x" * 10_000)
+    for _ in range(BUFFER_LIMIT // 5_000):
+        linked.link.send(message, 1.0)
+    assert linked.link.socket is None
+    assert "it does not read" in "".join(linked.log)
+
+
+def test_a_line_without_end_is_hung_up_on(linked: Linked) -> None:
+    linked.other.setblocking(False)
+    for _ in range(BUFFER_LIMIT // 10_000):
+        linked.other.send(b"x" * 20_000)
+        linked.link.receive(1.0)
+        if linked.link.socket is None:
+            break
+    assert "a line without end" in linked.log[-1]

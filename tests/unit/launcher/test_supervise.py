@@ -1,0 +1,491 @@
+"""The supervisor's rules, one by one, without a process: events in, effects out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from understudy_launcher import events as e
+from understudy_launcher.phases import Phase
+from understudy_launcher.supervise import (
+    COMPLAIN_EVERY_S,
+    ENDED_BY_SIGTERM,
+    KILLED_AT_GRACE_END,
+    LEAVE_WITHIN_S,
+    Supervisor,
+)
+from understudy_protocol import launcher as m
+from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
+
+PORT = 29400
+
+
+def token(number: int, term: int = 1) -> RoundToken:
+    return RoundToken(0, term, number)
+
+
+def start(number: int = 0, rank_offset: int = 2, term: int = 1) -> m.StartWorkers:
+    return m.StartWorkers(token(number, term), rank_offset // 2, 2, rank_offset, 4, "10.0.0.1", 4711)
+
+
+def ended(rank: int, code: int = 0, signal: str | None = None) -> e.WorkerEnded:
+    said = f"killed by {signal}" if signal else f"exit code {code}"
+    return e.WorkerEnded(rank, None if signal else code, signal, code, said, 1000.0)
+
+
+def steps(step: int, reports: int = 1, rank: int = 0) -> e.StepsRead:
+    return e.StepsRead(rank, step, 100, reports, 1000.0 + step)
+
+
+def kills(*ranks: int) -> list[e.Effect]:
+    return [e.Signal(rank, e.Aim.KILL_GROUP) for rank in ranks]
+
+
+class Driven:
+    """A supervisor of two workers, the time, and every effect but the log lines."""
+
+    def __init__(self, nproc: int = 2, grace_s: float = 30.0) -> None:
+        self.now = 100.0
+        self.supervisor = Supervisor(1, nproc, grace_s)
+        self.log: list[str] = []
+        assert self.do(e.Started()) == [e.ReservePort()]
+        assert self.do(e.PortReserved(PORT)) == [e.Report(m.NextPort(PORT))]
+
+    def do(self, *events: e.Event) -> list[e.Effect]:
+        effects = [effect for event in events for effect in self.supervisor.handle(event, self.now)]
+        self.log += [effect.text for effect in effects if isinstance(effect, e.Log)]
+        return [effect for effect in effects if not isinstance(effect, e.Log)]
+
+    def later(self, seconds: float) -> list[e.Effect]:
+        """Let time pass, with a Tick at each deadline on the way."""
+        until, effects = self.now + seconds, []
+        while (due := self.supervisor.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            effects += self.do(e.Tick())
+            assert self.supervisor.deadline() != due or self.exited(effects), "a Tick must move its deadline"
+            if self.exited(effects):
+                break
+        self.now = until
+        return effects
+
+    @staticmethod
+    def exited(effects: list[e.Effect]) -> bool:
+        return any(isinstance(effect, e.Exit) for effect in effects)
+
+    def hello(self) -> m.LauncherHello:
+        first = self.do(e.Connected())[0]
+        assert isinstance(first, e.Report)
+        assert isinstance(first.message, m.LauncherHello)
+        return first.message
+
+    @property
+    def phase(self) -> Phase:
+        return self.supervisor.phase
+
+
+def running(number: int = 0, **options: Any) -> Driven:
+    driven = Driven(**options)
+    driven.do(start(number))
+    assert driven.phase is Phase.RUNNING
+    return driven
+
+
+def failed() -> Driven:
+    """Local rank 1 failed with code 3; its group is gone and local rank 0 runs on."""
+    driven = running()
+    driven.do(ended(1, 3), e.GroupEmptied(1))
+    return driven
+
+
+def finished() -> Driven:
+    driven = running()
+    driven.do(ended(0), e.GroupEmptied(0), ended(1), e.GroupEmptied(1))
+    return driven
+
+
+# Starting and replacing -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_round_starts_at_once() -> None:
+    driven = Driven()
+    assert driven.do(start(0)) == [e.Spawn(start(0)), e.Report(m.WorkersStarted(token(0)))]
+
+
+def test_the_member_of_rank_0_hands_its_port_over_and_reserves_another() -> None:
+    driven = Driven()
+    first = start(0, rank_offset=0)
+    assert driven.do(first) == [
+        e.ReleasePort(),
+        e.Spawn(first),
+        e.Report(m.WorkersStarted(token(0))),
+        e.ReservePort(),
+    ]
+
+
+@pytest.mark.parametrize("before", [running, failed])
+def test_a_newer_round_waits_until_nothing_is_left_of_the_old_one(before: Any) -> None:
+    driven = before()
+    left = [0, 1] if before is running else [0]
+    assert driven.do(start(1)) == kills(*left)
+    assert driven.hello().workers is WorkersState.STARTING
+    assert driven.do(*[ended(rank, 137, "SIGKILL") for rank in left]) == kills(*left)
+    gone = [e.GroupEmptied(rank) for rank in left]
+    assert driven.do(*gone[:-1]) == []
+    assert driven.do(gone[-1]) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
+
+
+def test_children_that_outlive_their_worker_hold_up_the_next_round() -> None:
+    driven = running()
+    driven.do(start(1), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))
+    assert driven.phase is Phase.STARTING
+
+
+def test_a_finished_round_is_replaced_at_once() -> None:
+    driven = finished()
+    assert driven.do(start(1)) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
+
+
+def test_the_newest_of_the_rounds_that_wait_is_started() -> None:
+    driven = running()
+    driven.do(start(1), start(2), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))
+    assert driven.do(e.GroupEmptied(1)) == [e.Spawn(start(2)), e.Report(m.WorkersStarted(token(2)))]
+
+
+@pytest.mark.parametrize("late", [start(3), start(2), start(9, term=0)], ids=["equal", "older round", "older term"])
+def test_a_round_that_is_not_newer_is_dropped_with_a_line(late: m.StartWorkers) -> None:
+    driven = running(3)
+    assert driven.do(late) == []
+    assert driven.phase is Phase.RUNNING
+    assert f"dropped StartWorkers of round={late.token}" in driven.log[-1]
+
+
+def test_a_newer_term_wins_over_a_higher_round() -> None:
+    driven = running(3)
+    assert driven.do(start(0, term=2)) == kills(0, 1)
+
+
+def test_a_worker_that_outlives_its_kill_is_named_every_five_seconds() -> None:
+    driven = running()
+    driven.do(start(1), ended(0, 137, "SIGKILL"), e.GroupEmptied(0))
+    assert driven.later(COMPLAIN_EVERY_S - 0.1) == []
+    assert driven.later(0.2) == kills(1)
+    assert driven.log[-1].endswith("not gone 5 s after SIGKILL (stuck in the kernel?): local_ranks=1")
+    driven.later(COMPLAIN_EVERY_S)
+    assert "not gone 10 s" in driven.log[-1]
+    driven.do(ended(1, 137, "SIGKILL"), e.GroupEmptied(1))
+    assert driven.phase is Phase.RUNNING
+    assert driven.supervisor.deadline() is None
+
+
+# Ends of workers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_worker_is_reported_and_its_children_killed_but_not_its_neighbours() -> None:
+    driven = running()
+    exited = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0)
+    assert driven.do(ended(1, 3)) == [*kills(1), e.Report(exited)]
+    assert driven.hello().workers is WorkersState.FAILED
+
+
+def test_a_signal_is_a_failure_too() -> None:
+    driven = running()
+    exited = m.WorkerExited(token(0), 0, None, "SIGSEGV", "killed by SIGSEGV", 1000.0)
+    assert driven.do(ended(0, 139, "SIGSEGV")) == [*kills(0), e.Report(exited)]
+
+
+def test_each_failure_of_a_round_is_reported() -> None:
+    driven = failed()
+    assert driven.do(ended(0, 1))[1] == e.Report(m.WorkerExited(token(0), 0, 1, None, "exit code 1", 1000.0))
+
+
+def test_all_workers_exiting_0_is_the_end_of_the_round() -> None:
+    driven = running()
+    assert driven.do(ended(1)) == kills(1)
+    assert driven.do(ended(0)) == [*kills(0), e.Report(m.WorkersFinished(token(0)))]
+    assert driven.hello().workers is WorkersState.FINISHED
+
+
+def test_a_round_with_a_failure_never_finishes() -> None:
+    driven = failed()
+    assert driven.do(ended(0)) == kills(0)
+    assert driven.phase is Phase.FAILED
+
+
+@pytest.mark.parametrize("order", [start(1), m.StopWorkers("standby"), m.ExitLauncher(0, "Succeeded")])
+def test_what_our_own_kill_ends_is_no_failure(order: e.Event) -> None:
+    driven = running()
+    driven.do(order)
+    assert driven.do(ended(0, 137, "SIGKILL"), ended(1, 3)) == kills(0, 1)
+
+
+# Stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_stopped_workers_are_killed_and_the_sidecar_hears_when_they_are_gone() -> None:
+    driven = running()
+    assert driven.do(m.StopWorkers("fenced")) == kills(0, 1)
+    driven.do(ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(1))
+    idle = m.LauncherHello(1, token(0), 1, WorkersState.IDLE, PORT)
+    assert driven.do(e.GroupEmptied(0)) == [e.Report(idle)]
+
+
+def test_a_stop_takes_back_a_round_that_waits() -> None:
+    driven = running()
+    driven.do(start(1), m.StopWorkers("fenced"), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"))
+    driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
+    assert driven.phase is Phase.IDLE
+    assert driven.do(start(1)) == [], "the round that was taken back is not newer than itself"
+    assert driven.do(start(2))[0] == e.Spawn(start(2))
+
+
+def test_a_stop_without_workers_is_answered_at_once() -> None:
+    idle = m.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, PORT)
+    assert Driven().do(m.StopWorkers("standby")) == [e.Report(idle)]
+
+
+# The sidecar's connection ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_hello_knows_no_round() -> None:
+    assert Driven().hello() == m.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, PORT)
+
+
+def test_a_sidecar_that_comes_back_hears_what_runs_and_nothing_is_touched() -> None:
+    driven = running(7)
+    assert driven.do(e.Connected()) == [e.Report(m.LauncherHello(1, token(7), 1, WorkersState.RUNNING, PORT))]
+
+
+def test_a_sidecar_that_was_away_hears_of_the_failures_of_the_round() -> None:
+    driven = failed()
+    failure = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0)
+    hello = m.LauncherHello(1, token(0), 1, WorkersState.FAILED, PORT)
+    assert driven.do(e.Connected()) == [e.Report(hello), e.Report(failure)]
+    driven.do(start(1))
+    assert driven.do(e.Connected())[1:] == [], "an old round's failures are of no interest"
+
+
+def test_a_sidecar_that_was_away_hears_of_the_leave() -> None:
+    driven = running()
+    driven.do(e.AskedToEnd("SIGTERM"))
+    driven.later(10)
+    assert driven.do(e.Connected())[1] == e.Report(m.Terminating(18.0))
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+def stepped(effects: list[e.Effect]) -> list[tuple[int, float]]:
+    messages = [effect.message for effect in effects if isinstance(effect, e.Report)]
+    return [(message.step, round(message.median_step_s, 3)) for message in messages if isinstance(message, m.Stepped)]
+
+
+def test_the_first_step_is_told_at_once_and_the_newest_of_the_rest_each_half_second() -> None:
+    driven = running()
+    assert stepped(driven.do(steps(10))) == [(10, 0.0)]
+    told = []
+    for number in range(11, 19):
+        driven.now += 0.125
+        told += stepped(driven.do(steps(number)))
+        told += stepped(driven.later(0))
+    assert told == [(14, 0.125), (18, 0.125)]
+
+
+def test_the_last_step_before_a_pause_is_told_by_the_timer() -> None:
+    driven = running()
+    driven.do(steps(1))
+    driven.now += 0.1
+    driven.do(steps(2))
+    assert stepped(driven.later(0.3)) == []
+    assert stepped(driven.later(0.2)) == [(2, 0.1)]
+    assert driven.later(60) == []
+
+
+def test_the_median_counts_each_report_of_a_batch() -> None:
+    driven = running()
+    driven.do(steps(1))
+    driven.now += 1.0
+    assert stepped(driven.do(steps(101, reports=10))) == [(101, 0.1)]
+
+
+def test_the_median_is_that_of_the_last_twenty_intervals_of_the_round() -> None:
+    driven = running()
+    driven.do(steps(0))
+    for number, interval_s in enumerate([50.0] * 11 + [1.0] * 10, start=1):
+        driven.now += interval_s
+        told = stepped(driven.do(steps(number)))
+    assert told == [(21, 25.5)], "ten of 50 s and ten of 1 s"
+    driven.do(start(1), *[ended(rank, 137, "SIGKILL") for rank in (0, 1)], e.GroupEmptied(0), e.GroupEmptied(1))
+    assert stepped(driven.do(steps(22))) == [(22, 0.0)], "a new round knows none"
+
+
+def test_only_the_first_local_worker_speaks_for_the_member() -> None:
+    assert running().do(steps(1, rank=1)) == []
+
+
+def test_a_dead_round_tells_no_steps() -> None:
+    driven = running()
+    driven.do(steps(1))
+    driven.now += 0.1
+    driven.do(steps(2), start(1))
+    assert stepped(driven.do(steps(3)) + driven.later(1)) == []
+
+
+# Leaving on the sidecar's word ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "expected"),
+    [
+        (finished, 0, 0),
+        (finished, 81, 81),
+        (failed, 81, 3),
+        (failed, 0, 0),
+        (Driven, 0, 0),
+        (Driven, 81, 81),
+    ],
+)
+def test_the_exit_code_is_the_first_failed_workers_unless_the_job_succeeded(
+    before: Any, code: int, expected: int
+) -> None:
+    driven = before()
+    effects = driven.do(m.ExitLauncher(code, "closed"))
+    if before is failed:
+        assert effects == kills(0)
+        effects = driven.do(ended(0, 137, "SIGKILL"), e.GroupEmptied(0))
+    assert effects[-1] == e.Exit(expected, "closed")
+
+
+def test_an_old_rounds_failure_does_not_count() -> None:
+    driven = failed()
+    driven.do(start(1), ended(0, 137, "SIGKILL"), e.GroupEmptied(0))
+    driven.do(ended(0), e.GroupEmptied(0), ended(1), e.GroupEmptied(1))
+    assert driven.do(m.ExitLauncher(81, "closed")) == [e.Exit(81, "closed")]
+
+
+def test_of_several_failures_the_first_counts_and_a_signal_as_128_plus_its_number() -> None:
+    driven = running()
+    driven.do(ended(1, 137, "SIGKILL"), e.GroupEmptied(1), ended(0, 1), e.GroupEmptied(0))
+    assert driven.do(m.ExitLauncher(81, "closed")) == [e.Exit(137, "closed")]
+
+
+def test_what_does_not_die_holds_up_the_exit_for_a_bounded_time() -> None:
+    driven = running()
+    assert driven.do(m.ExitLauncher(0, "closed")) == kills(0, 1)
+    assert driven.later(LEAVE_WITHIN_S - 0.1) == []
+    assert driven.later(0.2) == [e.Exit(0, "closed")]
+
+
+# SIGTERM --------------------------------------------------------------------------------------------------------------
+
+
+def terms(*ranks: int) -> list[e.Effect]:
+    return [e.Signal(rank, e.Aim.TERM_WORKER) for rank in ranks]
+
+
+@pytest.mark.parametrize(("before", "code"), [(Driven, ENDED_BY_SIGTERM), (finished, ENDED_BY_SIGTERM)])
+def test_sigterm_without_workers_ends_the_launcher_at_once(before: Any, code: int) -> None:
+    effects = before().do(e.AskedToEnd("SIGTERM"))
+    assert effects == [e.Report(m.Terminating(30.0)), e.Exit(code, "SIGTERM, and no workers ran")]
+
+
+def test_sigterm_goes_to_the_workers_alone_and_their_code_is_kept() -> None:
+    driven = running()
+    assert driven.do(e.AskedToEnd("SIGTERM")) == [e.Report(m.Terminating(30.0)), *terms(0, 1)]
+    assert driven.do(ended(0), e.GroupEmptied(0)) == kills(0)
+    assert driven.do(ended(1, 5)) == kills(1)
+    assert driven.do(e.GroupEmptied(1)) == [e.Exit(5, "SIGTERM, and all workers have ended")]
+
+
+def test_no_launcher_exits_0_after_sigterm() -> None:
+    driven = running()
+    driven.do(e.AskedToEnd("SIGTERM"), ended(0), e.GroupEmptied(0), ended(1))
+    assert driven.do(e.GroupEmptied(1)) == [e.Exit(ENDED_BY_SIGTERM, "SIGTERM, and all workers have ended")]
+
+
+def test_after_sigterm_only_the_workers_that_are_left_get_it_and_the_first_failure_counts() -> None:
+    driven = failed()
+    assert driven.do(e.AskedToEnd("SIGTERM"))[1:] == terms(0)
+    driven.do(ended(0, 1))
+    assert driven.do(e.GroupEmptied(0)) == [e.Exit(3, "SIGTERM, and all workers have ended")]
+
+
+def test_what_a_shell_leaves_behind_gets_the_signal_that_killed_the_shell() -> None:
+    driven = running(nproc=1)
+    driven.do(e.AskedToEnd("SIGTERM"))
+    assert driven.do(ended(0, 143, "SIGTERM")) == [e.Signal(0, e.Aim.TERM_GROUP)]
+    assert driven.phase is Phase.SAVING
+    assert driven.do(e.GroupEmptied(0)) == [e.Exit(143, "SIGTERM, and all workers have ended")]
+
+
+@pytest.mark.parametrize(("grace_s", "margin_s"), [(30.0, 2.0), (600.0, 2.0), (5.0, 0.5), (0.0, 0.0)])
+def test_shortly_before_the_end_of_the_grace_the_workers_are_killed(grace_s: float, margin_s: float) -> None:
+    driven = running(grace_s=grace_s)
+    driven.do(e.AskedToEnd("SIGTERM"), ended(0), e.GroupEmptied(0))
+    if grace_s:
+        assert driven.later(grace_s - margin_s - 0.01) == []
+    assert driven.later(0.02) == kills(1)
+    driven.do(ended(1, 137, "SIGKILL"))
+    expected = e.Exit(KILLED_AT_GRACE_END, "the workers did not end within the grace period")
+    assert driven.do(e.GroupEmptied(1)) == [expected]
+
+
+def test_a_worker_in_the_kernels_hands_cannot_hold_the_exit_beyond_the_grace() -> None:
+    driven = running(nproc=1)
+    driven.do(e.AskedToEnd("SIGTERM"))
+    assert [type(effect) for effect in driven.later(30.0)] == [e.Signal, e.Exit]
+
+
+def test_a_second_sigterm_changes_nothing() -> None:
+    driven = running()
+    driven.do(e.AskedToEnd("SIGTERM"))
+    driven.later(10)
+    before = driven.supervisor.deadline()
+    assert driven.do(e.AskedToEnd("SIGTERM"), e.AskedToEnd("SIGINT")) == []
+    assert driven.supervisor.deadline() == before
+
+
+@pytest.mark.parametrize("order", [start(1), m.StopWorkers("standby")])
+def test_sigterm_while_dead_workers_are_awaited_saves_nothing(order: e.Event) -> None:
+    driven = running()
+    driven.do(order)
+    assert terms(0)[0] not in driven.do(e.AskedToEnd("SIGTERM"))
+    driven.do(ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))
+    assert driven.do(e.GroupEmptied(1)) == [e.Exit(ENDED_BY_SIGTERM, "SIGTERM, and no workers ran")]
+
+
+def test_no_round_starts_after_sigterm() -> None:
+    driven = running()
+    driven.do(e.AskedToEnd("SIGTERM"))
+    assert driven.do(start(1)) == []
+    assert driven.log[-1].endswith("refused round=0.1.1: the launcher is ending")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_after_sigterm_no_workers_end_is_reported(code: int) -> None:
+    driven = running()
+    driven.do(e.AskedToEnd("SIGTERM"))
+    effects = driven.do(ended(0, code), e.GroupEmptied(0), ended(1, code), e.GroupEmptied(1))
+    assert not [effect for effect in effects if isinstance(effect, e.Report)]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (m.StopWorkers("fenced"), e.Exit(ENDED_BY_SIGTERM, "fenced")),
+        (m.ExitLauncher(0, "Succeeded"), e.Exit(0, "Succeeded")),
+        (m.ExitLauncher(81, "Failed"), e.Exit(81, "Failed")),
+    ],
+)
+def test_the_sidecars_word_ends_a_save(order: e.Event, expected: e.Exit) -> None:
+    driven = running(nproc=1)
+    driven.do(e.AskedToEnd("SIGTERM"))
+    assert driven.do(order) == kills(0)
+    assert driven.do(ended(0, 137, "SIGKILL"), e.GroupEmptied(0))[-1] == expected
+
+
+def test_every_log_line_names_its_round() -> None:
+    driven = running(4)
+    driven.do(ended(0, 1), start(5), m.StopWorkers("fenced"), e.AskedToEnd("SIGTERM"))
+    assert driven.log
+    assert all(line.startswith("round=0.1.") for line in driven.log)

@@ -1,0 +1,78 @@
+"""An API server of dictionaries, with the calls that the operator makes: no watch, no controller, no validation.
+
+What a test wants refused, it puts into `refuse`: a function of the manifest that gives the message, or "".
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from understudy_operator.apply.api import Api, ApiError
+
+Raw = dict[str, Any]
+CREATED = "2026-11-20T10:00:00Z"
+
+
+class FakeApi(Api):
+    def __init__(self) -> None:
+        self.objects: dict[str, Raw] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.history: list[Raw] = []  # every state of every object
+        self.refuse: Callable[[Mapping[str, Any]], str] = lambda _: ""
+        self._versions = itertools.count(100)
+
+    async def get(self, path: str) -> Raw:
+        return self._called("GET", path)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
+        name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{len(self.objects)}"
+        key = f"{path}/{name}"
+        self.calls.append(("POST", key))
+        if key in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{key} exists")
+        if message := self.refuse(body):
+            raise ApiError(422, "Invalid", message)
+        return self.put(key, body)
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
+        known = self._called("PUT", path.removesuffix("/status"))
+        if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        return self.put(path.removesuffix("/status"), body)
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
+        known = self._called("PATCH", path)
+        for field in ("labels", "annotations"):
+            merged = {**known["metadata"].get(field, {}), **body["metadata"].get(field, {})}
+            known["metadata"][field] = {name: value for name, value in merged.items() if value is not None}
+        return self.put(path, known)
+
+    async def delete(self, path: str, body: Mapping[str, Any]) -> Raw:
+        del body
+        known = self._called("DELETE", path)
+        del self.objects[path]
+        return known
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Raw:
+        """Keep an object, as the API server would, whoever wrote it."""
+        raw = copy.deepcopy(dict(body))
+        metadata = raw["metadata"]
+        metadata.setdefault("name", path.rpartition("/")[2])
+        metadata.setdefault("uid", f"uid-{next(self._versions)}")
+        metadata.setdefault("creationTimestamp", CREATED)
+        metadata["resourceVersion"] = str(next(self._versions))
+        if raw.get("kind") == "Service":
+            raw["spec"].setdefault("clusterIP", "10.0.0.7")
+        self.objects[path] = raw
+        self.history.append(copy.deepcopy(raw))
+        return copy.deepcopy(raw)
+
+    def of_kind(self, kind: str) -> list[Raw]:
+        return [raw for raw in self.objects.values() if raw.get("kind") == kind]
+
+    def _called(self, method: str, path: str) -> Raw:
+        self.calls.append((method, path))
+        if path not in self.objects:
+            raise ApiError(404, "NotFound", f"{path} not found")
+        return copy.deepcopy(self.objects[path])

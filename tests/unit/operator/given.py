@@ -1,0 +1,205 @@
+"""What the tests of the operator are given: a small job, its pods and nodes, and what its coordinator tells.
+
+Each builder makes something ordinary; a test says only what is special in it. The job is `llm` with two actives and
+one spare, it has been running since NOW - 1 h, and every node is ready, unless a test says otherwise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed, Pod
+from understudy_operator.plan.status import plan_status
+from understudy_protocol import pod as names
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Cause, Lost, MemberView, Recovery, Snapshot, StepProgress
+from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
+
+NOW = 1_790_000_000.0
+AN_HOUR_AGO = NOW - 3600
+ADDRESS = "10.0.0.7:8478"
+IMAGE = "example.com/sidecar:1"
+
+TEMPLATE: Mapping[str, Any] = {
+    "spec": {"containers": [{"name": "trainer", "image": "example.com/trainer:1", "command": ["python", "train.py"]}]}
+}
+
+
+def a_job(
+    *,
+    status: Mapping[str, Any] | None = None,
+    deleting: bool = False,
+    completed_at: float | None = None,
+    name: str = "llm",
+    **spec: Any,
+) -> Job:
+    ordinary: dict[str, Any] = {
+        "replicated_job": "workers",
+        "replicas": 1,
+        "parallelism": 2,
+        "pod_template": TEMPLATE,
+        "job_template_metadata": {},
+        "nproc_per_node": 8,
+        "container": "trainer",
+        "spares": 1,
+        "in_place_max_restarts": 10,
+        "in_place_window_s": 3600.0,
+    }
+    return Job(
+        namespace="research",
+        name=name,
+        uid="job-uid",
+        generation=1,
+        resource_version="7",
+        deleting=deleting,
+        created_at=AN_HOUR_AGO,
+        completed_at=completed_at,
+        spec=JobSpec(**(ordinary | spec)),
+        status=status if status is not None else {},
+    )
+
+
+def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, **status: Any) -> dict[str, Any]:
+    """The status of a job that is in that round, under that pod."""
+    office = {"epoch": epoch, "podName": coordinator, "podUID": f"uid-{coordinator}"}
+    return {"round": number, "coordinator": office, **status}
+
+
+def a_pod(name: str, index: int | None = None, **changes: Any) -> Pod:
+    """A pod that runs, made for that index, or as a spare; it is on a node of its own."""
+    role = names.ROLE_SPARE if index is None else names.ROLE_ACTIVE
+    ordinary = Pod(
+        uid=f"uid-{name}",
+        name=name,
+        node=f"node-{name}",
+        ip="10.1.0.1",
+        phase="Running",
+        spare=index is None,
+        index=index,
+        labels={names.LABEL_ROLE: role},
+        annotations={} if index is None else {names.ANNOTATION_GROUP_RANK: str(index)},
+        created_at=AN_HOUR_AGO,
+        deleting_since=None,
+        grace_s=30.0,
+        sidecar_started=True,
+        sidecar_ran=True,
+        close=None,
+        trouble="",
+    )
+    return replace(ordinary, **changes)
+
+
+def pending(pod: Pod) -> Pod:
+    return replace(pod, node="", ip="", phase="Pending", sidecar_started=False, sidecar_ran=False)
+
+
+def starting(pod: Pod) -> Pod:
+    """On its node, but its sidecar is not up yet."""
+    return replace(pod, phase="Pending", sidecar_started=False, sidecar_ran=False)
+
+
+def ended(pod: Pod, close: Close | None = None) -> Pod:
+    phase = "Succeeded" if close is not None and close.reason is CloseReason.SUCCEEDED else "Failed"
+    return replace(pod, phase=phase, sidecar_started=False, close=close)
+
+
+def terminating(pod: Pod, since: float = NOW) -> Pod:
+    return replace(pod, deleting_since=since)
+
+
+#: The three pods of the job: two actives and a spare, which coordinates.
+A0, A1, S = a_pod("a0", 0), a_pod("a1", 1), a_pod("s")
+SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+FAILED = Close(CloseReason.FAILED, "10 restarts in place within 1 h are spent")
+
+
+def member(pod: Pod, rank: int | None, workers: WorkersState | None = None) -> MemberView:
+    at_work = WorkersState.IDLE if rank is None else WorkersState.RUNNING
+    return MemberView(pod.uid, pod.name, pod.node, pod.index, rank, workers or at_work)
+
+
+def lost(pod: Pod, fault: Fault = Fault.POD, at: float = NOW, reason: str = "its connection ended") -> Lost:
+    return Lost(pod.uid, pod.name, pod.node, fault, reason, at)
+
+
+def a_recovery(detected_at: float = NOW - 2, resumed_at: float | None = None, **changes: Any) -> Recovery:
+    cause = Cause(8, "a1", "node-a1", None, "SIGKILL", "killed")
+    return replace(Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, detected_at, resumed_at), **changes)
+
+
+def a_snapshot(
+    members: Iterable[MemberView] = (member(A0, 0), member(A1, 1), member(S, None)),
+    *,
+    number: int = 0,
+    epoch: int = 1,
+    lost: Sequence[Lost] = (),
+    recoveries: Sequence[Recovery] = (),
+    counts: Mapping[str, int] | None = None,
+    progress: StepProgress | None = None,
+    waiting_for: str = "",
+    closed: Close | None = None,
+    coordinator: Pod = S,
+) -> Snapshot:
+    return Snapshot(
+        RoundToken(epoch, 1, number),
+        coordinator.uid,
+        tuple(members),
+        tuple(lost),
+        tuple(recoveries),
+        dict(counts or {}),
+        progress,
+        waiting_for,
+        closed,
+    )
+
+
+def observed(
+    job: Job | None = None,
+    pods: Iterable[Pod] = (A0, A1, S),
+    snapshot: Snapshot | None = None,
+    *,
+    not_ready: Iterable[str] = (),
+    unreachable_since: float | None = None,
+    refused: str = "",
+    followed: Pod = S,
+    **changes: Any,
+) -> Observed:
+    """By default a job that runs in round 0, without a snapshot: the operator has just started."""
+    pods = tuple(pods)
+    down = set(not_ready)
+    nodes = {pod.node: Node(pod.node, pod.node not in down) for pod in pods if pod.node}
+    ordinary = Observed(
+        job=job if job is not None else a_job(status=in_round(0)),
+        pods=pods,
+        nodes=nodes,
+        coordination=Coordination(snapshot, followed.uid, unreachable_since, refused),
+        has_secret=True,
+        has_hostnames_service=True,
+        coordinator_address=ADDRESS,
+        entropy="entropy",
+    )
+    return replace(ordinary, **changes)
+
+
+WAITING = "1 of 2 pods (group ranks 1)"
+#: Two nodes fell silent at the same moment.
+TIES = [
+    a_recovery(NOW, fault=Fault.NODE, strategy=None, cause=Cause(8 * i, f"a{i}", "n", None, None, "silent"))
+    for i in range(2)
+]
+OFFICE = Office(1, S, "")
+
+
+def status_of(given: Observed, office: Office = OFFICE, now: float = NOW) -> dict[str, Any]:
+    return plan_status(given, office, now)
+
+
+def after(before: Mapping[str, Any], snapshot: Snapshot | None, now: float = NOW, **changes: Any) -> dict[str, Any]:
+    """The status of a pass that finds this status and this snapshot."""
+    return plan_status(observed(a_job(status=before), snapshot=snapshot, **changes), OFFICE, now)
+
+
+def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    (found,) = [x for x in status["conditions"] if x["type"] == kind]
+    return dict(found)

@@ -1,0 +1,226 @@
+"""Raw objects in, facts out."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from understudy_operator.observe.read import read_job, read_node, read_pod, seconds, unix
+from understudy_operator.plan.observed import Node
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import Close
+from understudy_protocol.words import CloseReason
+
+AT = "2026-11-20T10:00:00Z"
+T = unix(AT)
+
+JOB: dict[str, Any] = {
+    "metadata": {
+        "namespace": "research",
+        "name": "llm",
+        "uid": "job-uid",
+        "generation": 3,
+        "resourceVersion": "42",
+        "creationTimestamp": AT,
+    },
+    "spec": {
+        "launcher": {"nprocPerNode": 8},
+        "spares": {"replicas": 2},
+        "recovery": {"inPlace": {"maxRestarts": 3, "window": "1h30m"}},
+        "replicatedJobs": [
+            {
+                "name": "workers",
+                "replicas": 2,
+                "template": {
+                    "metadata": {"labels": {"team": "research"}},
+                    "spec": {
+                        "parallelism": 4,
+                        "template": {"spec": {"containers": [{"name": "trainer"}, {"name": "logs"}]}},
+                    },
+                },
+            }
+        ],
+    },
+}
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "namespace": "research",
+        "name": "llm-workers-0-1-abcde",
+        "uid": "pod-uid",
+        "creationTimestamp": AT,
+        "labels": {names.LABEL_ROLE: "active"},
+        "annotations": {names.ANNOTATION_GROUP_RANK: "1"},
+    },
+    "spec": {
+        "nodeName": "n1",
+        "terminationGracePeriodSeconds": 60,
+        "initContainers": [
+            {"name": names.SIDECAR_CONTAINER, "env": [{"name": names.ENV_INDEX, "value": "1"}]},
+        ],
+    },
+    "status": {
+        "phase": "Running",
+        "podIP": "10.1.2.3",
+        "initContainerStatuses": [{"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}],
+    },
+}
+
+
+def pod_with(**sidecar: Any) -> dict[str, Any]:
+    """The pod with another status of its sidecar."""
+    raw = copy.deepcopy(POD)
+    raw["status"]["initContainerStatuses"] = [{"name": names.SIDECAR_CONTAINER, **sidecar}]
+    return raw
+
+
+def test_a_job_is_read_with_what_it_says():
+    job = read_job(JOB)
+    assert (job.namespace, job.name, job.uid, job.generation) == ("research", "llm", "job-uid", 3)
+    assert (job.resource_version, job.deleting, job.created_at, job.completed_at) == ("42", False, T, None)
+    assert (job.spec.replicated_job, job.spec.actives, job.spec.spares, job.spec.nproc_per_node) == ("workers", 8, 2, 8)
+    assert (job.spec.in_place_max_restarts, job.spec.in_place_window_s) == (3, 5400.0)
+    assert (job.spec.container, job.round, job.status) == ("trainer", -1, {})
+
+
+def test_a_job_that_says_least_is_read_with_the_apis_defaults():
+    raw = copy.deepcopy(JOB)
+    for field in ("launcher", "spares", "recovery"):
+        del raw["spec"][field]
+    del raw["spec"]["replicatedJobs"][0]["replicas"], raw["spec"]["replicatedJobs"][0]["template"]["metadata"]
+    del raw["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
+    spec = read_job(raw).spec
+    assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
+    assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
+
+
+def test_a_job_that_has_ended_and_is_being_deleted_says_so():
+    raw = copy.deepcopy(JOB)
+    raw["metadata"]["deletionTimestamp"] = AT
+    raw["status"] = {"round": 4, "completionTime": AT}
+    job = read_job(raw)
+    assert (job.deleting, job.round, job.completed_at) == (True, 4, T)
+
+
+def test_the_trainer_is_the_container_that_the_launcher_names():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["launcher"]["container"] = "logs"
+    assert read_job(raw).spec.container == "logs"
+
+
+def test_a_pod_is_read():
+    pod = read_pod(POD)
+    assert (pod.uid, pod.name, pod.node, pod.ip, pod.phase) == (
+        "pod-uid",
+        "llm-workers-0-1-abcde",
+        "n1",
+        "10.1.2.3",
+        "Running",
+    )
+    assert (pod.index, pod.spare, pod.created_at, pod.grace_s) == (1, False, T, 60.0)
+    assert (pod.alive, pod.sidecar_started, pod.sidecar_ran, pod.close, pod.trouble) == (True, True, True, None, "")
+
+
+def test_a_pod_that_has_just_been_created_has_nothing_yet():
+    raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
+    pod = read_pod(raw)
+    assert (pod.node, pod.ip, pod.phase, pod.grace_s) == ("", "", "Pending", 30.0)
+    assert (pod.sidecar_started, pod.sidecar_ran, pod.deleting_since) == (False, False, None)
+
+
+def test_a_pod_without_an_index_is_a_spare():
+    raw = copy.deepcopy(POD)
+    raw["spec"]["initContainers"][0]["env"][0]["value"] = ""
+    assert (read_pod(raw).index, read_pod(raw).spare) == (None, True)
+
+
+def test_index_zero_is_no_spare():
+    raw = copy.deepcopy(POD)
+    raw["spec"]["initContainers"][0]["env"][0]["value"] = "0"
+    assert (read_pod(raw).index, read_pod(raw).spare) == (0, False)
+
+
+def test_a_deletion_is_timed_from_when_it_was_asked_for():
+    # deletionTimestamp is when the grace period ends
+    raw = copy.deepcopy(POD)
+    raw["metadata"] |= {"deletionTimestamp": "2026-11-20T10:01:00Z", "deletionGracePeriodSeconds": 60}
+    pod = read_pod(raw)
+    assert (pod.deleting_since, pod.alive) == (T, False)
+
+
+SIDECARS: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
+    "waits": ({"started": False, "state": {"waiting": {"reason": "PodInitializing"}}}, (False, False)),
+    "runs, its probe has not succeeded": ({"started": False, "state": {"running": {}}}, (False, False)),
+    "is started": ({"started": True, "state": {"running": {}}}, (True, True)),
+    "has ended": ({"started": False, "state": {"terminated": {"exitCode": 0}}}, (False, True)),
+    "starts again": (
+        {"started": False, "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1}}},
+        (False, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SIDECARS)
+def test_whether_the_sidecar_runs_and_ever_ran(case: str):
+    sidecar, expected = SIDECARS[case]
+    pod = read_pod(pod_with(**sidecar))
+    assert (pod.sidecar_started, pod.sidecar_ran) == expected
+
+
+CLOSE = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+
+
+@pytest.mark.parametrize("where", ["state", "lastState"])
+def test_a_finished_pod_tells_the_close(where: str):
+    assert read_pod(pod_with(**{where: {"terminated": {"message": wire.encode(CLOSE)}}})).close == CLOSE
+
+
+@pytest.mark.parametrize("message", ["", "out of memory", "{", '{"v":1}', '{"v":1,"type":"Close","reason":"Unheard"}'])
+def test_a_termination_message_of_anything_else_is_no_close(message: str):
+    assert read_pod(pod_with(state={"terminated": {"message": message}})).close is None
+
+
+def test_a_pod_that_cannot_be_scheduled_says_why():
+    raw = copy.deepcopy(POD)
+    raw["status"] = {
+        "phase": "Pending",
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
+        ],
+    }
+    assert read_pod(raw).trouble == "Unschedulable: 0/3 nodes are available"
+
+
+def test_a_container_that_cannot_start_says_why_and_one_that_is_on_its_way_does_not():
+    raw = copy.deepcopy(POD)
+    raw["status"]["containerStatuses"] = [
+        {"name": "logs", "state": {"waiting": {"reason": "ContainerCreating"}}},
+        {"name": "trainer", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
+    ]
+    assert read_pod(raw).trouble == "container trainer: ImagePullBackOff: no such image"
+
+
+@pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])
+def test_a_node_is_ready_only_if_its_condition_says_so(status: str, ready: bool):
+    raw = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
+    assert read_node(raw) == Node("n1", ready)
+
+
+def test_a_node_without_conditions_is_not_ready():
+    assert read_node({"metadata": {"name": "n1"}}) == Node("n1", False)
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [("90s", 90.0), ("1h", 3600.0), ("1h30m", 5400.0), ("2h3m4s", 7384.0), ("500ms", 0.5), ("1.5h", 5400.0)],
+)
+def test_durations(duration: str, expected: float):
+    assert seconds(duration) == expected
+
+
+def test_a_node_says_since_when_it_is_ready():
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    assert read_node({"metadata": {"name": "n1"}, "status": {"conditions": [ready]}}).since == unix(
+        "2026-01-02T03:04:05Z"
+    )

@@ -1,0 +1,110 @@
+"""The store: what arrives replaces what was there, and nothing that is gone comes back."""
+
+import time
+from typing import Any
+
+import pytest
+
+from understudy_operator.observe.store import Kind, Store, job_key_of
+from understudy_protocol import pod as names
+
+
+def a_raw(name: str = "a", version: int = 1, uid: str = "", job_uid: str = "job-uid", **more: Any) -> dict[str, Any]:
+    labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job_uid}
+    metadata = {"namespace": "research", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": {**metadata, "labels": labels}, **more}
+
+
+def names_in(store: Store, job_uid: str = "job-uid") -> list[str]:
+    return [raw["metadata"]["name"] for raw in store.of_job(Kind.POD, job_uid)]
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_what_arrives_replaces_what_was_there(store: Store):
+    store.put(Kind.POD, a_raw(version=1, status={"phase": "Pending"}))
+    store.put(Kind.POD, a_raw(version=2))
+    assert store.get(Kind.POD, ("research", "a")) == a_raw(version=2)
+
+
+def test_objects_are_found_by_kind_name_and_job(store: Store):
+    store.put(Kind.POD, a_raw("b"))
+    store.put(Kind.POD, a_raw("a"))
+    store.put(Kind.POD, a_raw("c", job_uid="another"))
+    store.put(Kind.SERVICE, a_raw("d"))
+    assert names_in(store) == ["a", "b"]
+    assert names_in(store, "another") == ["c"]
+    assert [raw["metadata"]["name"] for raw in store.all(Kind.SERVICE)] == ["d"]
+    assert store.get(Kind.POD, ("research", "d")) is None
+
+
+def test_an_object_that_changes_its_job_is_found_by_the_new_one_only(store: Store):
+    store.put(Kind.POD, a_raw(version=1))
+    store.put(Kind.POD, a_raw(version=2, job_uid="another"))
+    assert (names_in(store), names_in(store, "another")) == ([], ["a"])
+
+
+def test_managed_fields_are_not_kept_and_the_object_given_is_not_changed(store: Store):
+    raw = a_raw()
+    raw["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    store.put(Kind.POD, raw)
+    assert store.get(Kind.POD, ("research", "a")) == a_raw()
+    assert "managedFields" in raw["metadata"]
+
+
+def test_a_removed_object_is_gone_but_not_one_of_the_same_name_that_was_created_since(store: Store):
+    store.put(Kind.POD, a_raw(version=3, uid="new"))
+    store.remove(Kind.POD, a_raw(version=2, uid="old"))
+    assert names_in(store) == ["a"]
+    store.remove(Kind.POD, a_raw(version=4, uid="new"))
+    assert names_in(store) == []
+
+
+def test_an_older_state_of_an_object_does_not_replace_a_newer_one(store: Store):
+    # given the answer to a write of ours, and then the watch, which is a moment behind
+    store.put(Kind.POD, a_raw(version=10, status={"phase": "Running"}))
+    store.put(Kind.POD, a_raw(version=9))
+    store.replace(Kind.POD, [a_raw(version=9)], asked_at=time.monotonic())
+    assert store.get(Kind.POD, ("research", "a")) == a_raw(version=10, status={"phase": "Running"})
+
+
+def test_another_object_of_the_same_name_replaces_it_whatever_its_version(store: Store):
+    store.put(Kind.POD, a_raw(version=10))
+    store.put(Kind.POD, a_raw(version=9, uid="another"))
+    assert store.get(Kind.POD, ("research", "a")) == a_raw(version=9, uid="another")
+
+
+def test_a_late_state_of_a_removed_object_does_not_bring_it_back(store: Store):
+    # given a pod that we removed with grace 0, and then what watch and list told just before
+    store.put(Kind.POD, a_raw(version=1))
+    asked_at = time.monotonic()
+    store.remove(Kind.POD, a_raw(version=2))
+    store.put(Kind.POD, a_raw(version=2))
+    store.replace(Kind.POD, [a_raw(version=2)], asked_at)
+    assert names_in(store) == []
+
+
+def test_what_a_list_lacks_is_gone(store: Store):
+    store.put(Kind.POD, a_raw("a"))
+    store.put(Kind.POD, a_raw("b"))
+    store.put(Kind.SERVICE, a_raw("s"))
+    store.replace(Kind.POD, [a_raw("b", version=2), a_raw("c")], asked_at=time.monotonic())
+    assert names_in(store) == ["b", "c"]
+    assert store.get(Kind.SERVICE, ("research", "s")) is not None
+
+
+def test_what_arrived_after_a_list_was_asked_for_stays_as_it_is(store: Store):
+    asked_at = time.monotonic()
+    store.put(Kind.POD, a_raw("new"))
+    store.put(Kind.POD, a_raw("changed", version=5))
+    store.replace(Kind.POD, [a_raw("changed", version=4)], asked_at)
+    assert names_in(store) == ["changed", "new"]
+    assert store.get(Kind.POD, ("research", "changed")) == a_raw("changed", version=5)
+
+
+def test_an_object_tells_the_job_that_it_belongs_to():
+    assert job_key_of(a_raw()) == ("research", "llm")
+    assert job_key_of({"metadata": {"namespace": "research", "name": "x"}}) is None

@@ -1,0 +1,92 @@
+"""Each change is told once, whatever passes follow."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.given import (
+    FAILED,
+    NOW,
+    OFFICE,
+    SUCCEEDED,
+    TIES,
+    WAITING,
+    S,
+    a_job,
+    a_recovery,
+    a_snapshot,
+    after,
+    in_round,
+    observed,
+    status_of,
+)
+from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.events import plan_events
+from understudy_operator.plan.intents import Event
+from understudy_protocol.observer import Recovery, Snapshot
+from understudy_protocol.words import Strategy
+
+
+def events(before: Mapping[str, Any], snapshot: Snapshot | None = None, **changes: Any) -> list[Event]:
+    given = observed(a_job(status=before), snapshot=snapshot, **changes)
+    return list(plan_events(given, OFFICE, status_of(given)))
+
+
+def passes(*snapshots: Snapshot | None) -> list[list[str]]:
+    """The events of consecutive passes over a running job, each of which writes its status."""
+    status: Mapping[str, Any] = in_round(0)
+    told = []
+    for snapshot in snapshots:
+        told.append([f"{event.reason}: {event.message}" for event in events(status, snapshot)])
+        status = after(status, snapshot)
+    return told
+
+
+def test_a_fault_is_told_once_and_its_recovery_once():
+    detected = a_snapshot(recoveries=[a_recovery(strategy=None)])
+    formed = a_snapshot(recoveries=[a_recovery(strategy=Strategy.IN_PLACE)], number=1)
+    resumed = a_snapshot(recoveries=[a_recovery(resumed_at=NOW)], number=1)
+    assert passes(detected, detected, formed, resumed, resumed, None, resumed) == [
+        ["FaultDetected: Process: rank 8 on a1 (node node-a1): killed"],
+        [],
+        [],
+        ["Recovered: InPlace in 2.0 s, round 1: rank 8 on a1 (node node-a1): killed"],
+        [],
+        [],
+        [],
+    ]
+
+
+def test_faults_of_the_same_moment_are_told_each_and_each_recovery_too():
+    def resumed(recovery: Recovery) -> Recovery:
+        return replace(recovery, strategy=Strategy.SPARE_SWAP, resumed_at=NOW + 1)
+
+    first, both = a_snapshot(recoveries=TIES[:1]), a_snapshot(recoveries=TIES)
+    done = a_snapshot(recoveries=[resumed(x) for x in TIES], number=1)
+    assert [[text.partition(":")[0] for text in texts] for texts in passes(first, both, both, done, done)] == [
+        ["FaultDetected"],
+        ["FaultDetected"],
+        [],
+        ["Recovered", "Recovered"],
+        [],
+    ]
+
+
+def test_a_recovery_whose_strategy_nobody_knows_is_told_too():
+    lasting = a_snapshot(recoveries=[a_recovery(strategy=None)], waiting_for=WAITING)
+    assert [len(texts) for texts in passes(lasting, a_snapshot(epoch=2), a_snapshot(epoch=2))] == [1, 1, 0]
+
+
+def test_the_start_the_office_and_the_end_are_told_once():
+    given = observed(a_job(), snapshot=a_snapshot())
+    office = Office(1, S, "the job starts")
+    told = plan_events(given, office, status_of(given, office))
+    assert told == (
+        Event("Normal", "CoordinatorAppointed", "s coordinates in epoch 1: the job starts"),
+        Event("Normal", "Started", "round 0 started with all ranks"),
+    )
+    closed = a_snapshot(closed=SUCCEEDED)
+    status = after(in_round(0), closed)
+    assert events(in_round(0), closed) == [Event("Normal", "Completed", SUCCEEDED.message)]
+    assert events(status, closed) == events(status) == []
+    assert events(in_round(0), a_snapshot(closed=FAILED)) == [Event("Warning", "Failed", FAILED.message)]

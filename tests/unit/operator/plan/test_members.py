@@ -1,0 +1,361 @@
+"""Which pods are created, deleted and relabelled, from what is observed."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    AN_HOUR_AGO,
+    FAILED,
+    IMAGE,
+    NOW,
+    SUCCEEDED,
+    S,
+    a_job,
+    a_pod,
+    a_snapshot,
+    ended,
+    in_round,
+    lost,
+    member,
+    observed,
+    pending,
+    starting,
+    terminating,
+)
+from understudy_operator.plan import members
+from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
+from understudy_operator.plan.members import plan_members
+from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_protocol import pod as names
+from understudy_protocol.words import Fault
+
+AVOIDED_FIELD = "metadata.name"
+
+
+def planned(given: Observed) -> tuple[members.PodIntent, ...]:
+    return plan_members(given, IMAGE, NOW)
+
+
+def created(given: Observed) -> list[str]:
+    """The created pods: the index of an active, or "spare"."""
+    manifests = [intent.manifest for intent in planned(given) if isinstance(intent, CreatePod)]
+    return [m["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK, "spare") for m in manifests]
+
+
+def deleted(given: Observed) -> dict[str, int | None]:
+    """The deleted pods, with their grace periods."""
+    return {intent.name: intent.grace_s for intent in planned(given) if isinstance(intent, DeletePod)}
+
+
+def patched(given: Observed) -> list[PatchPod]:
+    return [intent for intent in planned(given) if isinstance(intent, PatchPod)]
+
+
+def reasons(given: Observed) -> list[str]:
+    return [intent.reason for intent in planned(given) if isinstance(intent, CreatePod | DeletePod)]
+
+
+# Before the first round ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_job_gets_a_pod_for_each_index_and_its_spares():
+    given = observed(a_job(parallelism=3, spares=2), pods=())
+    assert created(given) == ["0", "1", "2", "spare", "spare"]
+    assert reasons(given)[0] == "group rank 0 has no pod"
+    assert reasons(given)[-1] == "a spare is missing (0 pods are alive)"
+
+
+@pytest.mark.parametrize(
+    ("missing", "given"),
+    [
+        ("no Service has an address yet", {"coordinator_address": ""}),
+        ("the key is not there yet", {"has_secret": False}),
+        ("the job is being deleted", {"job": a_job(deleting=True)}),
+    ],
+)
+def test_no_pod_is_created_while(missing: str, given: dict[str, object]):
+    assert created(observed(**{"job": a_job(), "pods": (), **given})) == [], missing  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fate", [ended(A1), terminating(A1), None])
+def test_before_the_first_round_a_lost_pod_is_replaced_by_one_of_the_same_index(fate: Pod | None):
+    pods = (A0, S) if fate is None else (A0, fate, S)
+    assert created(observed(a_job(), pods)) == ["1"]
+
+
+def test_before_the_first_round_a_lost_spare_is_replaced_by_a_spare():
+    assert created(observed(a_job(), (A0, A1, ended(S)))) == ["spare"]
+
+
+def test_pods_that_are_on_their_way_are_waited_for():
+    assert planned(observed(a_job(), (pending(A0), starting(A1), pending(S)))) == ()
+
+
+def test_a_pod_that_cannot_start_because_its_node_is_down_is_removed_and_replaced():
+    given = observed(a_job(), (A0, starting(A1), S), not_ready=[A1.node])
+    assert created(given) == ["1"]
+    assert deleted(given) == {"a1": 0}
+    assert "node node-a1 is not ready" in reasons(given)[0]
+
+
+def test_before_the_first_round_a_pod_that_had_started_on_a_node_that_died_since_is_replaced():
+    given = observed(a_job(), (A0, A1, S), not_ready=[A1.node])
+    assert created(given) == ["1"]
+    assert deleted(given) == {"a1": 0}
+
+
+def test_before_the_first_round_spares_beyond_the_declared_number_go_so_that_actives_find_room():
+    pods = (pending(A0), pending(A1), S, a_pod("t"), pending(a_pod("u")))
+    given = observed(a_job(spares=1, status=in_round(-1, coordinator="s")), pods)
+    assert deleted(given) == {"t": None, "u": None}
+
+
+# After the first round ----------------------------------------------------------------------------------------------
+
+NEW_SPARE = pending(a_pod("n", created_at=NOW))
+A1_LOST = a_snapshot([member(A0, 0), member(S, 1)], number=1, lost=[lost(A1)])
+
+AFTER_A_LOSS: dict[str, tuple[Iterable[Pod], Iterable[str], int]] = {
+    # pods, nodes that are not ready, and how many new spares are needed
+    "its pod still seems to run": ((A0, A1, S), (), 1),
+    "its pod has ended": ((A0, ended(A1), S), (), 1),
+    "its pod is Terminating": ((A0, terminating(A1), S), (), 1),
+    "its pod is gone": ((A0, S), (), 1),
+    "its node is not ready": ((A0, A1, S), [A1.node], 1),
+    "its replacement is Pending": ((A0, terminating(A1), S, NEW_SPARE), (), 0),
+    "its replacement starts": ((A0, A1, S, starting(a_pod("n"))), (), 0),
+    "its replacement runs": ((A0, ended(A1), S, a_pod("n")), (), 0),
+    "its replacement has ended too": ((A0, ended(A1), S, ended(a_pod("n"))), (), 1),
+    "the spare that took its place is gone too": ((A0, ended(A1), terminating(S)), (), 2),
+}
+
+
+@pytest.mark.parametrize("case", AFTER_A_LOSS)
+def test_after_the_first_round_a_lost_pod_is_replaced_by_exactly_one_spare(case: str):
+    pods, not_ready, needed = AFTER_A_LOSS[case]
+    given = observed(a_job(status=in_round(1)), pods, A1_LOST, not_ready=not_ready)
+    assert created(given) == ["spare"] * needed
+
+
+def test_two_pods_that_are_lost_at_once_are_replaced_by_two_spares():
+    snapshot = a_snapshot([member(S, None)], lost=[lost(A0), lost(A1)], waiting_for="2 of 2 pods")
+    assert created(observed(pods=(A0, A1, S), snapshot=snapshot)) == ["spare", "spare"]
+
+
+def test_the_newest_round_counts_whether_status_or_the_coordinator_tells_it():
+    without_a1 = (A0, S)
+    assert created(observed(a_job(status=in_round(3)), without_a1)) == ["spare"]
+    assert created(observed(a_job(), without_a1, a_snapshot(number=0))) == ["spare"]
+
+
+def test_without_a_loss_nothing_is_done():
+    assert planned(observed(snapshot=a_snapshot())) == ()
+
+
+def test_a_node_that_is_not_ready_alone_is_no_loss_while_its_member_is_heard():
+    assert planned(observed(snapshot=a_snapshot(), not_ready=[A1.node])) == ()
+
+
+def test_a_pod_on_a_dead_node_that_a_new_coordinator_has_never_heard_of_is_replaced():
+    # given the node of the coordinator, which was an active's too, is dead; its successor does not know that active
+    snapshot = a_snapshot([member(A0, 0), member(S, None)], epoch=2, waiting_for="1 of 2 pods (group ranks 1)")
+    given = observed(pods=(A0, A1, S), snapshot=snapshot, not_ready=[A1.node])
+    assert created(given) == ["spare"]
+    assert deleted(given) == {"a1": 0}  # neither the API server nor the coordinator hears of it
+
+
+def test_a_member_is_not_missed_while_a_coordinator_that_is_new_in_office_still_asks_who_is_there():
+    asking = a_snapshot([member(A0, None)], number=4, epoch=2)
+    given = observed(a_job(status=in_round(4)), (A0, A1, S), asking, not_ready=[A1.node])
+    assert planned(given) == ()
+
+
+def test_a_lost_pod_on_a_well_node_may_come_back_for_a_while():
+    def after(seconds: float) -> Observed:
+        snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, at=NOW - seconds)])
+        return observed(snapshot=snapshot)
+
+    assert deleted(after(members.RETURN_S - 0.1)) == {}
+    assert deleted(after(members.RETURN_S)) == {"a1": None}
+    assert "it was lost (Pod): its connection ended" in reasons(after(members.RETURN_S))
+
+
+def test_a_pod_lost_with_its_node_is_deleted_at_once():
+    snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.NODE)])
+    assert deleted(observed(snapshot=snapshot)) == {"a1": None}
+
+
+def test_a_terminating_pod_is_removed_at_once_only_on_a_node_that_is_not_ready():
+    pods = (A0, terminating(A1), S)
+    assert deleted(observed(pods=pods, not_ready=[A1.node])) == {"a1": 0}
+    assert deleted(observed(pods=pods)) == {}
+
+
+def test_a_terminating_pod_is_removed_where_its_node_is_gone():
+    gone = replace(observed(pods=(A0, terminating(A1), S)), nodes={})
+    assert deleted(gone) == {"a1": 0}
+
+
+# Spares up and down, and surplus ------------------------------------------------------------------------------------
+
+
+def test_more_spares_are_created_when_more_are_wanted():
+    job = a_job(status=in_round(0), spares=3)
+    assert created(observed(job, snapshot=a_snapshot())) == ["spare", "spare"]
+
+
+def with_spares(*spares: Pod, wanted: int, coordinator: str = "a0", **snapshot: str) -> Observed:
+    views = [member(A0, 0), member(A1, 1), *(member(x, None) for x in spares if x.sidecar_started)]
+    job = a_job(status=in_round(0, coordinator=coordinator), spares=wanted)
+    return observed(job, (A0, A1, *spares), a_snapshot(views, **snapshot))  # type: ignore[arg-type]
+
+
+def test_when_fewer_spares_are_wanted_those_that_have_not_started_go_first_then_the_youngest():
+    old, young, unstarted = a_pod("old"), a_pod("young", created_at=AN_HOUR_AGO + 60), starting(a_pod("unstarted"))
+    assert deleted(with_spares(old, young, unstarted, wanted=2)) == {"unstarted": None}
+    assert deleted(with_spares(old, young, unstarted, wanted=1)) == {"unstarted": None, "young": None}
+    assert reasons(with_spares(old, wanted=0)) == ["0 spares are wanted"]
+
+
+def test_the_coordinator_stays_when_fewer_spares_are_wanted():
+    assert deleted(with_spares(S, wanted=0, coordinator="s")) == {}
+    assert deleted(with_spares(S, a_pod("t"), wanted=0, coordinator="s")) == {"t": None}
+
+
+def test_who_holds_a_rank_stays_also_where_it_was_made_as_a_spare():
+    # given a1 came back after the spare s had taken its rank, and a new spare was made for it
+    new = a_pod("new", created_at=NOW)
+    snapshot = a_snapshot([member(A0, 0), member(S, 1), member(A1, None), member(new, None)])
+    given = observed(a_job(status=in_round(1, coordinator="a0")), (A0, A1, S, new), snapshot)
+    assert deleted(given) == {"new": None}
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        None,
+        a_snapshot(waiting_for="1 of 2 pods (group ranks 1)"),
+        a_snapshot([member(A0, None), member(S, None)], number=4, epoch=2),  # new in office: it has seated nobody yet
+    ],
+)
+def test_nobody_goes_as_surplus_while_it_is_not_known_who_holds_the_ranks(snapshot: None):
+    job = a_job(status=in_round(4), spares=0)
+    assert deleted(observed(job, (A0, A1, S, a_pod("t")), snapshot)) == {}
+
+
+# Silent nodes -------------------------------------------------------------------------------------------------------
+
+
+def avoided(given: Observed) -> list[str]:
+    (create,) = [intent for intent in planned(given) if isinstance(intent, CreatePod)]
+    affinity = create.manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return [value for term in terms for field in term.get("matchFields", ()) for value in field["values"]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ago", "nodes"),
+    [
+        (Fault.NODE, 0.0, ["node-a1"]),
+        (Fault.NODE, members.SUSPECT_S - 0.1, ["node-a1"]),
+        (Fault.NODE, members.SUSPECT_S, []),
+        (Fault.POD, 0.0, []),
+    ],
+)
+def test_a_new_pod_keeps_off_a_node_that_fell_silent_a_moment_ago(fault: Fault, ago: float, nodes: list[str]):
+    snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, fault, NOW - ago)])
+    assert avoided(observed(snapshot=snapshot)) == nodes
+
+
+@pytest.mark.parametrize(
+    ("node", "nodes"),
+    [
+        (Node("node-a1", True, since=NOW - 1), []),  # it was down, and has come back
+        (Node("node-a1", True, since=NOW - 100), ["node-a1"]),  # it only looks ready still
+        (Node("node-a1", False, since=NOW - 1), ["node-a1"]),
+    ],
+)
+def test_a_node_that_has_become_ready_anew_since_is_not_kept_off(node: Node, nodes: list[str]):
+    snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.NODE, NOW - 20)])
+    given = observed(snapshot=snapshot)
+    assert avoided(replace(given, nodes={**given.nodes, node.name: node})) == nodes
+
+
+# Failed pods, and the end -------------------------------------------------------------------------------------------
+
+
+def test_the_newest_failed_pods_stay_for_their_logs():
+    failed = [ended(a_pod(f"f{i}", created_at=AN_HOUR_AGO + i)) for i in range(members.FAILED_PODS_KEPT + 2)]
+    given = observed(pods=(A0, A1, S, *failed), snapshot=a_snapshot())
+    assert deleted(given) == {"f0": None, "f1": None}
+
+
+def test_a_failed_pod_that_is_being_deleted_is_not_deleted_again():
+    failed = [ended(a_pod(f"f{i}", created_at=AN_HOUR_AGO + i)) for i in range(members.FAILED_PODS_KEPT)]
+    given = observed(pods=(A0, A1, S, terminating(ended(a_pod("old", created_at=0.0))), *failed))
+    assert deleted(given) == {}
+
+
+@pytest.mark.parametrize("close", [SUCCEEDED, FAILED])
+def test_after_the_close_no_pod_is_created_and_who_ends_by_itself_is_left_alone(close: type):
+    given = observed(pods=(A0, ended(A1)), snapshot=a_snapshot(closed=close))  # type: ignore[arg-type]
+    assert planned(given) == ()
+
+
+def test_after_the_close_who_has_not_started_is_removed():
+    given = observed(pods=(ended(A0), ended(A1), pending(S)), snapshot=a_snapshot(closed=SUCCEEDED))
+    assert deleted(given) == {"s": 0}
+    assert reasons(given) == ["the job has ended before it started"]
+
+
+def test_after_the_close_who_does_not_end_is_deleted_in_the_end():
+    def after(seconds: float) -> Observed:
+        job = a_job(status=in_round(0, terminalState="Completed"), completed_at=NOW - seconds)
+        return observed(job, (ended(A0), ended(A1), S))
+
+    assert deleted(after(members.CLOSED_S - 0.1)) == {}
+    assert deleted(after(members.CLOSED_S)) == {"s": None}
+
+
+def test_after_the_close_pods_on_a_dead_node_are_removed_at_once():
+    given = observed(pods=(A0, terminating(A1)), snapshot=a_snapshot(closed=SUCCEEDED), not_ready=[A0.node, A1.node])
+    assert deleted(given) == {"a0": 0, "a1": 0}
+
+
+@pytest.mark.parametrize("state", ["Completed", "Failed"])
+def test_a_job_that_has_ended_gets_no_new_pods_when_its_finished_ones_are_gone(state: str):
+    # given an operator that has just started: only status tells that the job has ended
+    assert planned(observed(a_job(status=in_round(5, terminalState=state)), pods=())) == ()
+
+
+# Labels -------------------------------------------------------------------------------------------------------------
+
+
+def test_labels_follow_the_ranks():
+    snapshot = a_snapshot([member(A0, 0), member(S, 1), member(A1, None)], number=1)
+    assert patched(observed(a_job(status=in_round(1)), snapshot=snapshot)) == [
+        PatchPod("a1", {names.LABEL_ROLE: "spare"}, {names.ANNOTATION_GROUP_RANK: None}),
+        PatchPod("s", {names.LABEL_ROLE: "active"}, {names.ANNOTATION_GROUP_RANK: "1"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=-1),  # before the first round
+        a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=4, epoch=2),  # new in office
+    ],
+)
+def test_labels_stay_while_nobody_is_seated(snapshot: None):
+    number = 4 if snapshot is not None and snapshot.token.round == 4 else -1
+    assert patched(observed(a_job(status=in_round(number)), snapshot=snapshot)) == []
+
+
+@pytest.mark.parametrize("fate", [ended(S), terminating(S)])
+def test_labels_of_a_pod_that_ends_stay_for_who_looks_back(fate: Pod):
+    snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=1)
+    assert patched(observed(a_job(status=in_round(1)), (A0, fate), snapshot)) == []

@@ -1,0 +1,259 @@
+"""A pod's manifest: the user's template, run by the launcher, next to our sidecar."""
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.pods import COMPLETION_INDEX, pod_manifest
+from understudy_protocol import pod as names
+
+RICH: dict[str, Any] = {
+    "metadata": {
+        "labels": {"team": "vision", "app": "llm", names.LABEL_JOB: "not-this"},
+        "annotations": {"note": "pod's"},
+    },
+    "spec": {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 120,
+        "schedulerName": "custom",
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+        "containers": [
+            {"name": "logs", "image": "logs:1"},
+            {
+                "name": "trainer",
+                "image": "trainer:1",
+                "command": ["python", "-u", "train.py"],
+                "args": ["--lr", "1e-4"],
+                "env": [
+                    {"name": "NCCL_DEBUG", "value": "INFO"},
+                    {"name": names.ENV_NPROC, "value": "99"},
+                    {"name": "JOB_COMPLETION_INDEX", "value": "7"},
+                ],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                "resources": {"limits": {"nvidia.com/gpu": 8}},
+            },
+        ],
+    },
+}
+
+
+def manifest(job: Job | None = None, index: int | None = 0, serial: str = "1", **changes: Any) -> dict[str, Any]:
+    job = job if job is not None else a_job(pod_template=RICH)
+    return pod_manifest(
+        job, index=index, serial=serial, coordinator_address=ADDRESS, sidecar_image=IMAGE, avoid_nodes=(), **changes
+    )
+
+
+def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [x for x in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]] if x["name"] == name]
+    return dict(found)
+
+
+def env(pod: dict[str, Any], name: str) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in container(pod, name)["env"]}
+
+
+def mounts(pod: dict[str, Any], volume: str) -> set[str]:
+    """The containers that mount a volume."""
+    every = [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]
+    return {x["name"] for x in every if any(m["name"] == volume for m in x.get("volumeMounts", ()))}
+
+
+# What is the user's -------------------------------------------------------------------------------------------------
+
+
+def test_the_template_is_not_changed():
+    template = copy.deepcopy(RICH)
+    job = a_job(pod_template=template)
+    pod_manifest(job, index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE, avoid_nodes=["node-1"])
+    assert template == RICH
+
+
+def test_the_users_fields_stay():
+    spec = manifest()["spec"]
+    assert spec["schedulerName"] == "custom"
+    assert spec["terminationGracePeriodSeconds"] == 120
+    assert spec["volumes"][0] == {"name": "data", "emptyDir": {}}
+    assert spec["containers"][0] == {"name": "logs", "image": "logs:1"}
+    assert container(manifest(), "trainer")["args"] == ["--lr", "1e-4"]
+    assert container(manifest(), "trainer")["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    assert mounts(manifest(), "data") == {"trainer"}
+
+
+def test_the_launcher_stands_in_front_of_the_trainers_command():
+    trainer = container(manifest(), "trainer")
+    assert trainer["command"] == ["/bin/sh", "/understudy/launch", "python", "-u", "train.py"]
+
+
+def test_the_trainers_environment_stays_and_ours_wins():
+    variables = env(manifest(), "trainer")
+    assert variables["NCCL_DEBUG"] == "INFO"
+    assert variables[names.ENV_NPROC] == "8"
+    assert variables["JOB_COMPLETION_INDEX"] == "0"
+    assert variables[names.ENV_GRACE] == "120"
+    listed = [entry["name"] for entry in container(manifest(), "trainer")["env"]]
+    assert len(listed) == len(set(listed))
+
+
+def test_pods_are_never_restarted_by_the_kubelet():
+    assert manifest()["spec"]["restartPolicy"] == "Never"
+    assert manifest(a_job())["spec"]["restartPolicy"] == "Never"
+
+
+def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_win():
+    metadata = {"labels": {"team": "research", "queue": "a"}, "annotations": {"note": "job's", "owner": "x"}}
+    told = manifest(a_job(pod_template=RICH, job_template_metadata=metadata))["metadata"]
+    assert {key: told["labels"][key] for key in ("team", "queue", "app")} == {
+        "team": "vision",
+        "queue": "a",
+        "app": "llm",
+    }
+    assert told["labels"][names.LABEL_JOB] == "llm"
+    assert (told["annotations"]["note"], told["annotations"]["owner"]) == ("pod's", "x")
+
+
+# What is ours -------------------------------------------------------------------------------------------------------
+
+
+def test_the_sidecar_is_the_first_init_container_and_a_native_one():
+    containers = manifest()["spec"]["initContainers"]
+    assert [x["name"] for x in containers] == [names.SIDECAR_CONTAINER, "fetch"]
+    assert (containers[0]["restartPolicy"], containers[0]["image"]) == ("Always", IMAGE)
+
+
+def test_the_sidecar_knows_its_job_and_its_coordinator():
+    job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0)
+    variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
+    assert json.loads(variables[names.ENV_JOB]) == {
+        "uid": "job-uid",
+        "namespace": "research",
+        "name": "llm",
+        "actives": 8,
+        "nproc_per_node": 8,
+        "in_place_max_restarts": 3,
+        "in_place_window_s": 90.0,
+    }
+    assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
+    assert variables[names.ENV_GRACE] == "30"
+
+
+def test_only_the_sidecar_can_read_the_key():
+    pod = manifest()
+    assert mounts(pod, names.KEY_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert mounts(pod, names.SHARED_VOLUME) == {names.SIDECAR_CONTAINER, "trainer"}
+    (key,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == names.KEY_VOLUME]
+    assert key["secret"]["secretName"] == "llm-membership"
+
+
+def test_the_job_owns_its_pods():
+    (owner,) = manifest()["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "understudy.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "name": "llm",
+        "uid": "job-uid",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+# Names and indexes --------------------------------------------------------------------------------------------------
+
+
+def test_an_active_has_the_name_hostname_and_indexes_that_a_job_controller_would_give_it():
+    job = a_job(replicas=2, parallelism=4)
+    pod = manifest(job, index=6)
+    assert re.fullmatch(r"llm-workers-1-2-[0-9a-f]{5}", pod["metadata"]["name"])
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("llm-workers-1-2", "llm")
+    assert pod["metadata"]["labels"][COMPLETION_INDEX] == pod["metadata"]["annotations"][COMPLETION_INDEX] == "2"
+    assert pod["metadata"]["annotations"][names.ANNOTATION_GROUP_RANK] == "6"
+    assert pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_ACTIVE
+    assert env(pod, "trainer")["JOB_COMPLETION_INDEX"] == "2"
+
+
+def test_a_spare_has_no_index():
+    pod = manifest(a_job(), index=None)
+    assert re.fullmatch(r"llm-workers-spare-[0-9a-f]{5}", pod["metadata"]["name"])
+    assert COMPLETION_INDEX not in pod["metadata"]["labels"] | pod["metadata"]["annotations"]
+    assert pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
+    assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_INDEX] == ""
+    assert "JOB_COMPLETION_INDEX" not in env(pod, "trainer")
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_a_pod_of_another_pass_has_another_name_and_that_of_the_same_the_same(index: int | None):
+    first, again, other = (manifest(a_job(), index, serial)["metadata"]["name"] for serial in ("1", "1", "2"))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("index", [0, 99_999 * 100_000 + 99_999, None])
+def test_the_longest_names_that_the_api_allows_are_dns_labels(index: int | None):
+    # given names of 44 characters together, and indexes of five digits
+    job = a_job(name="j" * 22, replicated_job="r" * 22, replicas=100_000, parallelism=100_000)
+    pod = manifest(job, index)
+    for name in (pod["metadata"]["name"], pod["spec"]["hostname"], pod["spec"]["subdomain"]):
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name), name
+
+
+# Nodes to avoid -----------------------------------------------------------------------------------------------------
+
+
+def affinity_of(given: Any, *avoid_nodes: str) -> Any:
+    template = {"spec": {**TEMPLATE["spec"], **({"affinity": given} if given else {})}}
+    pod = pod_manifest(
+        a_job(pod_template=template),
+        index=0,
+        serial="1",
+        coordinator_address=ADDRESS,
+        sidecar_image=IMAGE,
+        avoid_nodes=avoid_nodes,
+    )
+    return pod["spec"].get("affinity")
+
+
+def not_on(node: str) -> dict[str, Any]:
+    return {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ON_GPUS = {"key": "gpu", "operator": "In", "values": ["h100"]}
+ON_N1 = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+
+
+def test_without_nodes_to_avoid_the_affinity_stays_as_it_is():
+    assert affinity_of(None) is None
+    assert affinity_of({"podAffinity": {}}) == {"podAffinity": {}}
+
+
+def test_nodes_to_avoid_are_excluded_each_by_name():
+    assert affinity_of(None, "b", "a") == {
+        "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [not_on("a"), not_on("b")]}]}}
+    }
+
+
+def test_nodes_to_avoid_are_excluded_from_each_of_the_users_terms_which_are_alternatives():
+    terms = [{"matchExpressions": [ON_GPUS]}, {"matchFields": [ON_N1]}]
+    given = {"podAffinity": {}, "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+    assert affinity_of(given, "a") == {
+        "podAffinity": {},
+        "nodeAffinity": {
+            REQUIRED: {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [ON_GPUS], "matchFields": [not_on("a")]},
+                    {"matchFields": [ON_N1, not_on("a")]},
+                ]
+            }
+        },
+    }
+
+
+def test_what_the_user_only_prefers_stays_next_to_what_we_require():
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+    told = affinity_of({"nodeAffinity": preferred}, "a")
+    assert told["nodeAffinity"].keys() == {REQUIRED, *preferred}

@@ -1,0 +1,295 @@
+"""Whole passes: pure, in order, and over a world in which anything may happen they come to rest at the right pods."""
+
+import copy
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    IMAGE,
+    NOW,
+    SUCCEEDED,
+    S,
+    a_job,
+    a_pod,
+    a_snapshot,
+    ended,
+    in_round,
+    lost,
+    member,
+    observed,
+    starting,
+    terminating,
+)
+from understudy_operator.observe.read import read_pod
+from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
+from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
+from understudy_operator.plan.reconcile import LOOK_AGAIN_S, TRY_AGAIN_S, reconcile
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Lost, Snapshot
+from understudy_protocol.words import Fault
+
+
+def plan_of(facts: Observed, now: float = NOW) -> Plan:
+    return reconcile(facts, IMAGE, now)
+
+
+# One pass -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_job_gets_its_objects_first_and_a_status():
+    facts = observed(a_job(), (), has_secret=False, has_hostnames_service=False, coordinator_address="")
+    plan = plan_of(facts)
+    assert [intent.manifest["kind"] for intent in plan.objects] == ["Secret", "Service", "Service"]
+    assert plan.status is not None
+    assert plan.status["phase"] == "Pending"
+    assert (plan.pods, plan.link, plan.events) == ((), None, ())
+
+
+def test_an_appointment_is_in_the_status_of_the_same_plan_as_its_label_and_its_link():
+    plan = plan_of(observed(a_job()))
+    assert plan.status is not None
+    epoch = plan.status["coordinator"]["epoch"]
+    assert plan.status["coordinator"]["podUID"] == S.uid
+    assert plan.pods == (PatchPod("s", {names.LABEL_COORDINATOR: "true"}),)
+    assert isinstance(plan.link, Follow)
+    assert (plan.link.pod_uid, plan.link.epoch) == (S.uid, epoch)
+    assert [event.reason for event in plan.events] == ["CoordinatorAppointed"]
+
+
+def test_a_job_that_is_being_deleted_is_let_go():
+    assert plan_of(observed(a_job(status=in_round(3), deleting=True), (A0, ended(A1)))) == Plan(link=Unfollow())
+
+
+def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is_looked_at():
+    running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), has_secret=False))
+    assert (running.objects, running.link, running.again_in_s) == ((), Unfollow(), LOOK_AGAIN_S)
+    finished = plan_of(observed(pods=(ended(A0, SUCCEEDED), ended(A1))))
+    assert finished.again_in_s is None
+
+
+def test_what_was_refused_is_tried_again_more_seldom():
+    assert plan_of(observed(a_job(), (), refusals=("no room in the quota",))).again_in_s == TRY_AGAIN_S
+
+
+FACTS = {
+    "new": observed(a_job(), ()),
+    "running": observed(snapshot=a_snapshot()),
+    "a loss": observed(snapshot=a_snapshot([member(A0, 0), member(S, 1)], number=1, lost=[lost(A1)])),
+    "several troubles": observed(
+        a_job(status=in_round(2), spares=3),
+        (A0, terminating(A1), starting(S), ended(a_pod("f"))),
+        a_snapshot([member(A0, 0)], waiting_for="1 of 2 pods"),
+        not_ready=[A1.node],
+    ),
+    "closed": observed(snapshot=a_snapshot(closed=SUCCEEDED)),
+}
+
+
+@pytest.mark.parametrize("case", FACTS)
+def test_the_same_facts_give_the_same_plan_and_stay_as_they_are(case: str):
+    facts = FACTS[case]
+    before = copy.deepcopy(facts)
+    assert plan_of(facts) == plan_of(facts)
+    assert facts == before
+
+
+# Many passes --------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """A cluster that does what it is told: pods start on nodes of their own, ranks go to whoever is there."""
+
+    def __init__(self, actives: int, spares: int, nodes: int = 40) -> None:
+        self.job = a_job(parallelism=actives, spares=spares)
+        self.nodes = {f"n{i}": Node(f"n{i}", True) for i in range(nodes)}
+        self.pods: dict[str, Pod] = {}
+        self.seats: dict[int, str] = {}
+        self.lost: dict[str, Lost] = {}
+        self.round = -1
+        self.now = NOW
+        self.serial = 0
+        self.created = self.deleted = 0
+
+    def observe(self) -> Observed:
+        holder = self.job.status.get("coordinator", {}).get("podUID", "")
+        coordination = Coordination(self.snapshot() if holder in self.pods else None, holder)
+        facts = observed(self.job, (), nodes=self.nodes, coordination=coordination, entropy=f"pass {self.serial}")
+        return replace(facts, pods=tuple(self.pods[uid] for uid in sorted(self.pods)))
+
+    def snapshot(self) -> Snapshot:
+        seated = {uid: rank for rank, uid in self.seats.items()}
+        joined = [pod for pod in self.pods.values() if self.is_heard(pod)]
+        missing = self.job.spec.actives - len(seated)
+        return a_snapshot(
+            [member(pod, seated.get(pod.uid)) for pod in joined],
+            number=self.round,
+            lost=list(self.lost.values()),
+            waiting_for=f"{missing} pods" if missing else "",
+        )
+
+    def is_heard(self, pod: Pod) -> bool:
+        return pod.sidecar_started and not pod.ended and self.nodes[pod.node].ready and pod.uid not in self.lost
+
+    def run_pass(self) -> Plan:
+        self.serial += 1
+        plan = plan_of(self.observe(), self.now)
+        if plan.status is not None:
+            self.job = replace(self.job, status=plan.status)
+        for intent in plan.pods:
+            self.apply(intent)
+        return plan
+
+    def apply(self, intent: CreatePod | DeletePod | PatchPod) -> None:
+        match intent:
+            case CreatePod(manifest, _):
+                self.created += 1
+                metadata = {**manifest["metadata"], "uid": manifest["metadata"]["name"]}
+                raw = {**manifest, "metadata": {**metadata, "creationTimestamp": "2026-11-20T10:00:00Z"}}
+                pod = replace(read_pod(raw), created_at=self.now + self.serial / 1000)
+                assert pod.uid not in self.pods, "a name is never used twice"
+                self.pods[pod.uid] = pod
+            case DeletePod(_, uid, grace_s, _):
+                pod = self.pods[uid]
+                self.deleted += 1
+                if grace_s == 0 or pod.ended or not pod.node:
+                    del self.pods[uid]
+                else:
+                    self.pods[uid] = terminating(pod, self.now)
+            case PatchPod(name, labels, annotations):
+                pod = self.pods[name]
+                self.pods[name] = replace(
+                    pod, labels=_merged(pod.labels, labels), annotations=_merged(pod.annotations, annotations)
+                )
+
+    def live_on(self) -> None:
+        """What kubelets and the coordinator do in a while: pods end and start, ranks are taken."""
+        for uid, pod in list(self.pods.items()):
+            if pod.deleting_since is not None and self.nodes[pod.node].ready:
+                del self.pods[uid]
+            elif not pod.node:
+                self.pods[uid] = starting(replace(pod, node=self.free_node()))
+            elif not pod.sidecar_started and not pod.ended and self.nodes[pod.node].ready:
+                self.pods[uid] = replace(pod, phase="Running", ip="10.1.0.1", sidecar_started=True, sidecar_ran=True)
+        self.take_ranks()
+        self.now += 5
+
+    def free_node(self) -> str:
+        taken = {pod.node for pod in self.pods.values()}
+        return next(name for name, node in self.nodes.items() if node.ready and name not in taken)
+
+    def take_ranks(self) -> None:
+        heard = {uid: pod for uid, pod in self.pods.items() if self.is_heard(pod) and pod.alive}
+        self.seats = {rank: uid for rank, uid in self.seats.items() if uid in heard}
+        waiting = sorted(set(heard) - set(self.seats.values()), key=lambda uid: (heard[uid].spare, uid))
+        vacant = [rank for rank in range(self.job.spec.actives) if rank not in self.seats]
+        office = self.job.status.get("coordinator", {}).get("podUID") in heard
+        if office and vacant and len(waiting) >= len(vacant):
+            self.seats |= dict(zip(vacant, waiting, strict=False))
+            self.round += 1
+
+    def settle(self) -> None:
+        quiet = 0
+        for _ in range(60):
+            seats = dict(self.seats)
+            plan = self.run_pass()
+            self.live_on()
+            changed = plan.pods or plan.status or self.seats != seats
+            quiet = 0 if changed or not self.is_whole() else quiet + 1
+            if quiet == 2:
+                return
+        pytest.fail(f"no rest after 60 passes: {self.observe()}")
+
+    def is_whole(self) -> bool:
+        heard = [pod for pod in self.pods.values() if pod.alive and self.is_heard(pod)]
+        return len(heard) == self.wanted and len(self.seats) == self.job.spec.actives
+
+    @property
+    def wanted(self) -> int:
+        return self.job.spec.actives + self.job.spec.spares
+
+    # Misfortunes
+
+    def lose_process(self, pod: Pod) -> None:
+        self.pods[pod.uid] = ended(pod)
+
+    def lose_connection(self, pod: Pod) -> None:
+        self.lost[pod.uid] = lost(pod, Fault.POD, self.now)
+
+    def lose_node(self, pod: Pod) -> None:
+        self.nodes[pod.node] = Node(pod.node, False)
+        self.lost[pod.uid] = lost(pod, Fault.NODE, self.now)
+
+    def lose_object(self, pod: Pod) -> None:
+        del self.pods[pod.uid]
+
+    def evict(self, pod: Pod) -> None:
+        self.pods[pod.uid] = terminating(pod, self.now)
+
+    def change_spares(self, spares: int) -> None:
+        self.job = replace(self.job, spec=replace(self.job.spec, spares=spares))
+
+
+MISFORTUNES = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
+
+
+def _merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**before, **patch}.items() if value is not None}
+
+
+def assert_at_rest(world: World) -> None:
+    """All that is declared is there, each rank is held, and a further pass does nothing."""
+    alive = [pod for pod in world.pods.values() if pod.alive]
+    assert len(alive) == world.wanted
+    assert sorted(world.seats) == list(range(world.job.spec.actives))
+    plan = plan_of(world.observe(), world.now)
+    assert (plan.objects, plan.status, plan.pods, plan.events) == ((), None, (), ())
+    assert isinstance(plan.link, Follow)
+    assert plan.again_in_s == LOOK_AGAIN_S
+
+
+def test_a_job_comes_to_rest_with_its_pods_and_no_more():
+    world = World(actives=4, spares=2)
+    world.settle()
+    assert_at_rest(world)
+    assert (world.created, world.deleted) == (6, 0)
+    assert world.round == 0
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 3))
+def test_whatever_is_lost_the_job_comes_to_rest_again_without_churn(seed: int, actives: int, spares: int):
+    chance = random.Random(seed)
+    world = World(actives, spares)
+    world.settle()
+    for _ in range(3):
+        world.created = world.deleted = 0
+        victims = chance.sample(sorted(world.pods), k=chance.randint(1, min(2, world.wanted)))
+        hit = [(victim, chance.choice(MISFORTUNES)) for victim in victims if world.pods[victim].alive]
+        for victim, misfortune in hit:
+            getattr(world, misfortune)(world.pods[victim])
+        world.settle()
+        assert_at_rest(world)
+        assert world.created == len(hit)
+        assert world.deleted <= 2 * len(hit)  # asked, and on a dead node by force
+
+
+@settings(max_examples=30, deadline=None, database=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_spares_follow_what_is_wanted(numbers: list[int]):
+    world = World(actives=2, spares=1)
+    world.settle()
+    for number in numbers:
+        held = dict(world.seats)
+        world.created, world.deleted, before = 0, 0, world.job.spec.spares
+        world.change_spares(number)
+        world.settle()
+        assert_at_rest(world)
+        assert (world.created, world.deleted) == (max(0, number - before), max(0, before - number))
+        assert world.seats == held

@@ -1,0 +1,71 @@
+"""The recoveries that status tells, over coordinators that come and go."""
+
+from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapshot, after, in_round, member
+from understudy_operator.plan.recoveries import RECOVERIES_KEPT
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol.observer import Cause
+from understudy_protocol.words import Fault, WorkersState
+
+
+def test_restarts_are_the_recoveries_of_all_strategies():
+    status = after(in_round(3), a_snapshot(counts={"InPlace": 2, "SpareSwap": 1, "PodRecreate": 1}))
+    assert status["recoveriesByStrategy"] == {"inPlace": 2, "spareSwap": 1, "podRecreate": 1}
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (4, 2)  # in place: those have a maximum
+
+
+def test_restarts_stay_as_they_are_while_no_coordinator_tells_them():
+    before = after(in_round(3), a_snapshot(counts={"InPlace": 2, "SpareSwap": 1}))
+    status = after(before, None)
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (3, 2)
+
+
+def test_a_recovery_is_told_while_it_lasts_and_when_it_is_done():
+    lasting = after(in_round(1), a_snapshot(recoveries=[a_recovery(strategy=None)]))
+    done = after(lasting, a_snapshot(recoveries=[a_recovery(resumed_at=NOW)]))
+    assert lasting["recoveries"] == [
+        {
+            "fault": "Process",
+            "round": 1,
+            "cause": {"rank": 8, "pod": "a1", "node": "node-a1", "signal": "SIGKILL", "message": "killed"},
+            "detectedAt": micro_time(NOW - 2),
+        }
+    ]
+    assert done["recoveries"] == [
+        lasting["recoveries"][0] | {"strategy": "InPlace", "resumedAt": micro_time(NOW), "seconds": 2.0}
+    ]
+    assert done["lastRecovery"] == done["recoveries"][-1]
+
+
+def test_recoveries_of_former_coordinators_stay_and_the_newest_ten_are_kept():
+    old = [a_recovery(NOW - 1000 + i, NOW - 999.5 + i, round=i) for i in range(9)]
+    new = [a_recovery(NOW - 100 + i, NOW - 99.5 + i, round=9 + i) for i in range(3)]
+    before = after(in_round(9), a_snapshot(recoveries=old))
+    status = after(before, a_snapshot(epoch=2, recoveries=new))
+    assert len(status["recoveries"]) == RECOVERIES_KEPT
+    assert [entry["round"] for entry in status["recoveries"]] == list(range(2, 12))
+    assert after(status, a_snapshot(epoch=2, recoveries=new)) == status
+
+
+def test_two_faults_of_the_same_moment_are_two_entries():
+    status = after(in_round(1), a_snapshot(recoveries=TIES))
+    assert [entry["cause"]["pod"] for entry in status["recoveries"]] == ["a0", "a1"]
+    assert after(status, a_snapshot(recoveries=TIES)) == status
+
+
+def test_a_cause_that_is_revised_stays_one_entry():
+    before = after(in_round(1), a_snapshot(recoveries=[a_recovery()]))
+    revised = a_recovery(fault=Fault.NODE, cause=Cause(0, "a0", "node-a0", None, None, "silent"))
+    status = after(before, a_snapshot(recoveries=[revised]))
+    assert [(entry["fault"], entry["cause"]["pod"]) for entry in status["recoveries"]] == [("Node", "a0")]
+
+
+def test_a_recovery_whose_coordinator_was_lost_meanwhile_ends_when_its_successor_sees_all_workers_run():
+    # given the coordinator was lost after it had formed the next round, and its successor knows of no fault
+    before = after(in_round(1), a_snapshot(recoveries=[a_recovery(NOW - 5)], number=1))
+    starts = [member(A0, 0, WorkersState.STARTING), member(A1, 1), member(S, None)]
+    assert after(before, a_snapshot(starts, number=1, epoch=2))["phase"] == "Recovering"
+    status = after(before, a_snapshot(number=1, epoch=2))
+    assert status["phase"] == "Running"
+    assert status["lastRecovery"]["resumedAt"] == micro_time(NOW)
+    assert status["lastRecovery"]["seconds"] == 5.0
+    assert after(status, a_snapshot(number=1, epoch=2), NOW + 60) == status

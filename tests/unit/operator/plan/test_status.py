@@ -1,0 +1,205 @@
+"""What status says of what is observed: phase, counts, times; and when it is worth a write."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    FAILED,
+    NOW,
+    SUCCEEDED,
+    WAITING,
+    S,
+    a_job,
+    a_pod,
+    a_recovery,
+    a_snapshot,
+    after,
+    condition,
+    ended,
+    in_round,
+    lost,
+    member,
+    observed,
+    pending,
+    starting,
+    status_of,
+)
+from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.status import PROGRESS_EVERY_S, worth_writing
+from understudy_protocol.observer import Snapshot, StepProgress
+from understudy_protocol.words import WorkersState
+
+ALL_JOINED = a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=-1)
+
+# The phase ----------------------------------------------------------------------------------------------------------
+
+OPEN = a_snapshot(recoveries=[a_recovery()])
+PHASES: Mapping[str, tuple[Observed, str]] = {
+    "no pod has a node": (observed(a_job(), (pending(A0), pending(A1))), "Pending"),
+    "pods start": (observed(a_job(), (starting(A0), pending(A1))), "Starting"),
+    "all members are there, no round yet": (observed(a_job(), snapshot=ALL_JOINED), "Starting"),
+    "a round runs": (observed(snapshot=a_snapshot()), "Running"),
+    "the first round is news": (observed(a_job(), snapshot=a_snapshot()), "Running"),
+    "ranks are vacant": (observed(snapshot=a_snapshot(waiting_for=WAITING)), "Recovering"),
+    "the next round has not stepped yet": (observed(snapshot=OPEN), "Recovering"),
+    "the coordinator has closed": (observed(snapshot=a_snapshot(closed=SUCCEEDED)), "Succeeded"),
+    "it has closed over a failure": (observed(snapshot=a_snapshot(closed=FAILED)), "Failed"),
+    "a finished pod tells the close": (observed(pods=(ended(A0, SUCCEEDED), A1)), "Succeeded"),
+    "status has told the end before": (observed(a_job(status=in_round(terminalState="Failed")), ()), "Failed"),
+}
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_phase(case: str):
+    given, phase = PHASES[case]
+    assert status_of(given)["phase"] == phase
+
+
+@pytest.mark.parametrize("phase", ["Running", "Recovering"])
+@pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
+def test_the_phase_stays_while_no_coordinator_tells_better(phase: str, snapshot: Snapshot | None):
+    assert after(in_round(0, phase=phase), snapshot)["phase"] == phase
+
+
+# Counts -------------------------------------------------------------------------------------------------------------
+
+
+def counts(given: Observed) -> dict[str, Any]:
+    status = status_of(given)
+    return {name: status[name] for name in ("members", "spares")}
+
+
+@pytest.mark.parametrize("workers", [WorkersState.STARTING, WorkersState.FAILED])
+def test_members_that_hold_ranks_are_active_and_ready_while_their_workers_run(workers: WorkersState):
+    views = [member(A0, 0), member(A1, 1, workers), member(S, None)]
+    status = status_of(observed(snapshot=a_snapshot(views)))
+    assert status["members"] == {"desired": 2, "active": 2, "ready": 1}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert status["replicatedJobsStatus"][0]["ready"] == 0
+
+
+def test_before_the_first_round_nobody_is_active_and_only_spares_are_spares():
+    assert counts(observed(a_job(), snapshot=ALL_JOINED)) == {
+        "members": {"desired": 2, "active": 0, "ready": 0},
+        "spares": {"desired": 1, "ready": 1, "claimed": 0},
+    }
+
+
+def test_a_lost_pod_does_not_count_although_its_object_is_still_there():
+    views = [member(A0, 0), member(A1, 1), member(S, None)]
+    assert counts(observed(snapshot=a_snapshot(views, lost=[lost(A1)])))["members"]["active"] == 1
+
+
+def test_a_spare_that_has_taken_a_rank_is_claimed_until_its_replacement_is_ready():
+    swapped = a_snapshot([member(A0, 0), member(S, 1)], number=1)
+    new = a_pod("new")
+    replaced = a_snapshot([member(A0, 0), member(S, 1), member(new, None)], number=1)
+    assert counts(observed(pods=(A0, S, pending(new)), snapshot=swapped))["spares"] == {
+        "desired": 1,
+        "ready": 0,
+        "claimed": 1,
+    }
+    assert counts(observed(pods=(A0, S, new), snapshot=replaced))["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+
+
+@pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
+def test_counts_stay_while_no_coordinator_tells_better_but_what_is_wanted_is_told(snapshot: Snapshot | None):
+    # given an operator that has just started, or a coordinator that is new in office
+    before = after(in_round(0), a_snapshot())
+    given = observed(a_job(status=before, spares=4), snapshot=snapshot)
+    assert counts(given) == {
+        "members": {"desired": 2, "active": 2, "ready": 2},
+        "spares": {"desired": 4, "ready": 1, "claimed": 0},
+    }
+
+
+JOBS: Mapping[str, tuple[Observed, dict[str, int]]] = {
+    "run": (observed(snapshot=a_snapshot()), {"active": 1, "ready": 1, "succeeded": 0, "failed": 0}),
+    "succeeded": (
+        observed(pods=(ended(A0, SUCCEEDED), A1)),
+        {"active": 0, "ready": 0, "succeeded": 1, "failed": 0},
+    ),
+    "failed": (
+        observed(pods=(ended(A0, FAILED), A1)),
+        {"active": 0, "ready": 0, "succeeded": 0, "failed": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_jobs_are_counted_as_jobset_counts_them(case: str):
+    given, numbers = JOBS[case]
+    (told,) = status_of(given)["replicatedJobsStatus"]
+    assert told == {"name": "workers", "suspended": 0} | numbers
+
+
+# Rounds, office and times -------------------------------------------------------------------------------------------
+
+
+def test_the_round_never_goes_back():
+    assert after(in_round(7), a_snapshot(number=3))["round"] == 7
+    assert after(in_round(7), a_snapshot(number=8))["round"] == 8
+    assert "round" not in after({}, ALL_JOINED)
+
+
+def test_the_office_is_told_with_its_pod_and_its_epoch():
+    told = status_of(observed(), Office(5, A0, "the coordinator's pod is gone"))["coordinator"]
+    assert told == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
+
+
+def test_the_office_stays_told_while_its_pod_is_gone():
+    assert status_of(observed(), Office(1, None, ""))["coordinator"]["podName"] == "s"
+
+
+def test_start_and_completion_are_told_once():
+    started = after({}, a_snapshot(), NOW)
+    closed = after(started, a_snapshot(closed=SUCCEEDED), NOW + 60)
+    later = after(closed, None, NOW + 120, pods=())
+    assert later["startTime"] == micro_time(NOW)
+    assert later["completionTime"] == micro_time(NOW + 60)
+    assert "startTime" not in after({}, ALL_JOINED)
+
+
+def test_the_end_stays_as_it_was_told_when_the_pods_are_gone():
+    told = after(in_round(0), a_snapshot(closed=FAILED))
+    assert told["terminalState"] == "Failed"
+    assert condition(told, "Failed")["message"] == FAILED.message
+    assert after(told, None, NOW + 60, pods=()) == told
+
+
+# Writes -------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_change_there_is_no_write():
+    status = after(in_round(0), a_snapshot(), NOW)
+    assert not worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
+
+
+def with_step(step: int, at: float, **changes: Any) -> Snapshot:
+    return a_snapshot(progress=StepProgress(step, 1000, at), **changes)
+
+
+def test_progress_alone_is_written_only_so_often():
+    first = after(in_round(0), with_step(1, NOW), NOW)
+    assert worth_writing(after(in_round(0), a_snapshot()), first, NOW)
+    soon, later = NOW + PROGRESS_EVERY_S - 0.1, NOW + PROGRESS_EVERY_S
+    assert not worth_writing(first, after(first, with_step(2, soon), soon), soon)
+    assert worth_writing(first, after(first, with_step(3, later), later), later)
+    assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
+
+
+def test_progress_rides_along_with_any_other_change():
+    first = after(in_round(0), with_step(1, NOW), NOW)
+    assert worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
+
+
+def test_the_status_that_was_is_not_changed_in_place():
+    before = in_round(0, conditions=[], recoveries=[])
+    after(before, a_snapshot(number=1, recoveries=[a_recovery()]))
+    assert before == in_round(0, conditions=[], recoveries=[])

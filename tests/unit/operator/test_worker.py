@@ -1,0 +1,229 @@
+"""One job's passes: what survives from pass to pass, and that no trouble ends them or makes them spin."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import CREATED, FakeApi
+from tests.unit.operator.given import IMAGE, TEMPLATE
+from understudy_operator import worker
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan import reconcile as planner
+from understudy_operator.worker import JobWorker
+
+KEY = ("research", "llm")
+PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
+SERVICE = "/api/v1/namespaces/research/services/llm-coordinator"
+LIMIT_S = 10.0
+
+
+class World:
+    """A job, its worker, and what the API server has."""
+
+    def __init__(self) -> None:
+        self.api, self.store = FakeApi(), Store()
+        self.gone: list[Any] = []
+        self.worker: JobWorker | None = None
+
+    def apply_job(self, uid: str = "job-uid", **spec: Any) -> None:
+        replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
+        job = {
+            "apiVersion": "understudy.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"namespace": "research", "name": "llm", "uid": uid, "creationTimestamp": CREATED},
+            "spec": {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, **spec},
+        }
+        self.store.put(Kind.JOB, self.api.put(PATH, job))
+
+    def delete_job(self) -> None:
+        self.store.remove(Kind.JOB, self.api.objects.pop(PATH))
+
+    def wake(self) -> None:
+        assert self.worker is not None
+        self.worker.wake()
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.api.objects[PATH].get("status", {}))
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = [x for x in self.status().get("conditions", ()) if x["type"] == kind]
+        return (found[0]["status"], found[0]["message"]) if found else ("", "")
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(worker, "FIRST_BACKOFF_S", 0.01)
+    return World()
+
+
+@asynccontextmanager
+async def at_work(world: World) -> AsyncIterator[None]:
+    gateway = Gateway(world.api, world.store)
+    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append)
+    try:
+        yield
+    finally:
+        await world.worker.stop()
+
+
+async def test_a_new_job_gets_its_objects_then_its_pods(world: World):
+    world.apply_job(spares={"replicas": 1})
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 3)
+    created = [
+        path.split("/")[5] for method, path in world.api.calls if method == "POST" and path.startswith("/api/v1")
+    ]
+    assert created == ["secrets", "services", "services", "pods", "pods", "pods"]
+
+
+async def test_a_worker_whose_job_is_gone_says_so_and_ends(world: World):
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        world.delete_job()
+        world.wake()
+        await world.until(lambda: world.gone == [KEY])
+
+
+async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_name(world: World):
+    # given a job whose pods are refused
+    world.api.refuse = lambda body: "no such field" if body["kind"] == "Pod" else ""
+    world.apply_job("first")
+    async with at_work(world):
+        await world.until(lambda: world.condition("Invalid") == ("True", "no such field"))
+
+        # when it is deleted and created anew, in one go, with pods that are right
+        world.api.refuse = lambda _: ""
+        world.delete_job()
+        for path in [path for path, raw in world.api.objects.items() if raw["kind"] in ("Secret", "Service")]:
+            del world.api.objects[path]
+        world.apply_job("second")
+        world.wake()
+
+        # then it was never said to be invalid
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+    states = [raw for raw in world.api.history if raw["metadata"]["uid"] == "second"]
+    told = [raw["status"]["conditions"] for raw in states if "status" in raw]
+    assert told
+    assert {x["status"] for conditions in told for x in conditions if x["type"] == "Invalid"} == {"False"}
+    owners = {raw["metadata"]["ownerReferences"][0]["uid"] for raw in world.api.of_kind("Pod")}
+    assert owners == {"second"}
+
+
+@pytest.mark.parametrize("kind", ["Secret", "Service"])
+async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(world: World, kind: str):
+    # given the name that the job needs is taken, perhaps by a job of the same name that was there before
+    path = SERVICE if kind == "Service" else "/api/v1/namespaces/research/secrets/llm-membership"
+    taken = world.api.put(path, {"kind": kind, "metadata": {"namespace": "research"}, "spec": {}, "data": {}})
+    world.store.put(Kind.SERVICE if kind == "Service" else Kind.SECRET, taken)
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: world.condition("Invalid")[0] == "True")
+        name = path.rpartition("/")[2]
+        assert world.condition("Invalid")[1] == (
+            f"{kind} {name} is there already and is not of this job: it waits until that is deleted; "
+            "if nothing deletes it, delete it yourself or give the job another name"
+        )
+        # and meanwhile it does not spin, and makes no pod that would use what is not its own
+        before = len(world.api.calls)
+        await asyncio.sleep(0.1)
+        assert len(world.api.calls) - before < 10
+        assert world.api.of_kind("Pod") == []
+
+        # when that is gone
+        del world.api.objects[path]
+        world.wake()
+
+        # then the job goes on
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await world.until(lambda: world.condition("Invalid") == ("False", ""))
+
+
+async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_more(world: World):
+    # given spares that are refused
+    world.api.refuse = lambda body: "exceeded quota" if "spare" in body["metadata"].get("name", "") else ""
+    world.apply_job(spares={"replicas": 1})
+    async with at_work(world):
+        await world.until(lambda: world.condition("Invalid") == ("True", "exceeded quota"))
+        raw = world.api.objects[PATH]
+        raw["spec"]["spares"]["replicas"] = 0
+        world.store.put(Kind.JOB, world.api.put(PATH, raw))
+        world.wake()
+        await world.until(lambda: world.condition("Invalid") == ("False", ""))
+
+
+async def test_refusals_of_many_pods_are_one_event(world: World):
+    world.api.refuse = lambda body: f"Pod {body['metadata']['name']} is bad" if body["kind"] == "Pod" else ""
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: world.condition("Invalid") == ("True", "Pod <pod> is bad"))
+        await world.until(lambda: bool(world.api.of_kind("Event")))
+    assert [raw["note"] for raw in world.api.of_kind("Event")] == ["Pod <pod> is bad"]
+
+
+@pytest.mark.parametrize("trouble", [ValueError("a fact that nobody thought of"), OSError("no route")])
+async def test_a_pass_that_fails_is_tried_again(
+    world: World, trouble: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    plan, failures = planner.reconcile, [trouble, trouble]
+
+    def reconcile(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return plan(*given)
+
+    monkeypatch.setattr(worker, "reconcile", reconcile)
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+    assert str(trouble) in caplog.text
+
+
+async def test_passes_that_fail_do_not_spin_however_often_the_job_is_woken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    tried = 0
+
+    def reconcile(*_: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        raise OSError("no route")
+
+    monkeypatch.setattr(worker, "reconcile", reconcile)
+    world.apply_job()
+    async with at_work(world):
+        for _ in range(100):
+            world.wake()
+            await asyncio.sleep(0.001)
+    assert tried <= 6  # 10, 20, 40, 80 ms, …
+
+
+@pytest.mark.parametrize(("exists", "deleted"), [(True, 0), (False, 1)])
+async def test_a_node_that_no_watch_has_told_of_yet_is_asked_for_before_its_pods_are_given_up(
+    world: World, exists: bool, deleted: int
+):
+    # given a pod that was just bound to a node, of which the watch of nodes may not have told yet
+    world.apply_job()
+    if exists:
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        world.api.put("/api/v1/nodes/new", {"metadata": {}, "status": ready})
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        path = next(path for path, raw in world.api.objects.items() if raw.get("kind") == "Pod")
+        raw = world.api.objects[path]
+        raw["spec"]["nodeName"] = "new"
+        world.store.put(Kind.POD, world.api.put(path, raw))
+        world.wake()
+        await world.until(lambda: ("GET", "/api/v1/nodes/new") in world.api.calls)
+        await world.until(lambda: world.status().get("phase") == "Starting")
+        await asyncio.sleep(0.05)  # the deletion of the same pass would be done by now
+    assert [method for method, _ in world.api.calls].count("DELETE") == deleted

@@ -1,0 +1,148 @@
+"""Messages to text and back: what is ignored, what is dropped, and what is an error that names itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import typing
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from understudy_protocol import handshake, launcher, membership, observer, wire
+from understudy_protocol.membership import Close, Join, Port
+from understudy_protocol.observer import MemberView, Snapshot
+from understudy_protocol.pod import JobShape
+from understudy_protocol.words import NO_ROUND, CloseReason, RoundToken, WorkersState
+
+MODULES = (handshake, launcher, membership, observer)
+KNOWN = {name: cls for module in MODULES for name, cls in wire.message_types(module).items()}
+
+
+def strategy(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a field's type."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Union:
+        return st.none() | strategy(arguments[0])
+    if origin is tuple:
+        return st.lists(strategy(arguments[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(st.text(max_size=5), strategy(arguments[1]), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        return messages(typing.cast(type[Any], hint))
+    if issubclass(hint, Enum):
+        return st.sampled_from(list(hint))
+    plain: dict[type, st.SearchStrategy[Any]] = {
+        int: st.integers(),
+        str: st.text(max_size=20),
+        float: st.floats(allow_nan=False, allow_infinity=False),
+    }
+    return plain[hint]
+
+
+def messages(cls: type[Any]) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{field.name: strategy(hints[field.name]) for field in dataclasses.fields(cls)})
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_every_message_comes_back_as_it_went(name: str, data: st.DataObject) -> None:
+    message = data.draw(messages(KNOWN[name]))
+    text = wire.encode(message)
+    assert "\n" not in text
+    assert wire.decode(text, KNOWN) == message
+
+
+def test_the_wire_form_is_readable() -> None:
+    assert json.loads(wire.encode(Close(CloseReason.SUCCEEDED, "done"))) == {
+        "v": 1,
+        "type": "Close",
+        "reason": "Succeeded",
+        "message": "done",
+    }
+
+
+def test_an_unknown_field_is_ignored() -> None:
+    assert wire.decode('{"v":9,"type":"Port","master_port":1,"from_the_future":{}}', KNOWN) == Port(1)
+
+
+def test_an_unknown_type_is_no_error() -> None:
+    assert wire.decode('{"v":9,"type":"FromTheFuture","x":1}', KNOWN) == wire.Unknown("FromTheFuture")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("no json", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "`type`"),
+        ('{"v":1}', "`type`"),
+        ('{"type":7}', "`type`"),
+        ('{"type":"Port"}', "Port.master_port is missing"),
+        ('{"type":"Port","master_port":"1"}', "Port.master_port: expected int"),
+        ('{"type":"Port","master_port":true}', "Port.master_port: expected int"),
+        ('{"type":"Port","master_port":1.5}', "Port.master_port: expected int"),
+        ('{"type":"Close","reason":"Bored","message":""}', "Close.reason: expected one of"),
+        ('{"type":"Ack","token":[1,2,3]}', "Ack.token: expected an object"),
+        ('{"type":"Ack","token":{"epoch":1,"term":1}}', "Ack.token.round is missing"),
+        ('{"type":"Appoint","epoch":1,"at_least_round":0,"recoveries_by_strategy":[]}', "expected an object"),
+        ('{"type":"Leaving","reason":"","grace_s":"soon"}', "Leaving.grace_s: expected float"),
+        ('{"type":"Leaving","reason":"","grace_s":true}', "Leaving.grace_s: expected float"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, names: str) -> None:
+    with pytest.raises(wire.WireError, match=names.replace(".", r"\.").replace("[", r"\[")):
+        wire.decode(text, KNOWN)
+
+
+@pytest.mark.parametrize("text", [b'{"type":"Port","master_port":1}', '{"type":"Port","master_port":1}'])
+def test_bytes_and_text_are_the_same(text: str | bytes) -> None:
+    assert wire.decode(text, KNOWN) == Port(1)
+
+
+def test_bytes_that_are_no_text_are_an_error_like_any_other() -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode(b"\xff\xfe\x00garbage", KNOWN)
+
+
+def test_a_number_too_long_for_the_parser_is_an_error_like_any_other() -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode('{"type":"Port","master_port":' + "9" * 5000 + "}", KNOWN)
+
+
+def test_an_integer_is_a_number_of_seconds_too() -> None:
+    leaving = wire.decode('{"type":"Leaving","reason":"","grace_s":30}', KNOWN)
+    assert isinstance(leaving.grace_s, float)
+
+
+def test_nested_messages_tuples_and_nones() -> None:
+    token = RoundToken(1, 2, 3)
+    view = MemberView("u", "p", "n", None, 4, WorkersState.RUNNING)
+    snapshot = Snapshot(token, "u", (view,), (), (), {"InPlace": 1}, None, "", Close(CloseReason.FAILED, "…"))
+    assert wire.decode(wire.encode(snapshot), KNOWN) == snapshot
+
+
+def test_a_newer_joins_fields_do_not_disturb_an_older_coordinator() -> None:
+    join = Join("u", "p", "n", "10.0.0.1", None, NO_ROUND, None, WorkersState.IDLE, 4000)
+    body = json.loads(wire.encode(join))
+    body["zone"] = "eu-1a"
+    body["token"]["attempt"] = 7
+    assert wire.decode(json.dumps(body), KNOWN) == join
+
+
+def test_a_plain_object_is_read_the_same_way() -> None:
+    shape = JobShape("uid", "ns", "job", 2, 8, 10, 3600.0)
+    assert wire.from_plain(JobShape, {**dataclasses.asdict(shape), "more": 1}) == shape
+
+
+def test_tokens_are_ordered_by_epoch_then_term_then_round() -> None:
+    ordered = [NO_ROUND, RoundToken(1, 1, 9), RoundToken(1, 2, 0), RoundToken(2, 1, -1), RoundToken(2, 1, 0)]
+    assert all(older < newer for older, newer in itertools.pairwise(ordered))
+    assert str(RoundToken(1, 2, 3)) == "1.2.3"
+    assert RoundToken(1, 2, 3).next_round() == RoundToken(1, 2, 4)

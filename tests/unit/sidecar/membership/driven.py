@@ -1,0 +1,135 @@
+"""A coordinator in office, the time, and what each pod was sent: what the tests of its rules talk to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from understudy_protocol import membership as m
+from understudy_protocol.observer import Recovery
+from understudy_protocol.pod import JobShape
+from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.events import (
+    Adjourn,
+    CoordinatorEvent,
+    Dropped,
+    Hangup,
+    Received,
+    Resign,
+    Say,
+    Send,
+    Tick,
+    Watched,
+)
+
+START = 1_000_000.0
+
+
+class Driven:
+    """Pods are named; those that begin with `spare` are made for no rank, others for the number at their end."""
+
+    def __init__(
+        self, actives: int = 2, *, epoch: int = 1, at_least_round: int = -1, max_in_place: int = 2, nproc: int = 1
+    ) -> None:
+        self.now = START
+        shape = JobShape("job-uid", "ns", "job", actives, nproc, max_in_place, 3600.0)
+        self.coordinator = Coordinator(shape, "uid-office", epoch, at_least_round, self.now)
+        self.sent: dict[str, list[Any]] = {}
+        self.said: list[str] = []
+        self.hung_up: list[str] = []
+        self.adjourned = self.resigned = False
+        self._links: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self.do(Watched(1))
+
+    def do(self, event: CoordinatorEvent) -> None:
+        for effect in self.coordinator.handle(event, self.now):
+            match effect:
+                case Send(link, message):
+                    self.sent.setdefault(self._names[link], []).append(message)
+                case Hangup(link):
+                    self.hung_up.append(self._names[link])
+                case Say(text):
+                    self.said.append(text)
+                case Adjourn():
+                    self.adjourned = True
+                case Resign():
+                    self.resigned = True
+
+    def join(
+        self,
+        name: str,
+        token: RoundToken = NO_ROUND,
+        group_rank: int | None = None,
+        workers: WorkersState = WorkersState.IDLE,
+    ) -> None:
+        number = len(self._names) + 1
+        self._links[name], self._names[number] = number, name
+        index = None if name.startswith("spare") else int(name[-1])
+        node, ip = f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
+        self.do(Received(number, m.Join(f"uid-{name}", name, node, ip, index, token, group_rank, workers, 4000)))
+
+    def hear(self, name: str, message: Any) -> None:
+        self.do(Received(self._links[name], message))
+
+    def drop(self, name: str, *, silent: bool = False) -> None:
+        self.do(Dropped(self._links[name], silent))
+
+    def later(self, seconds: float, *answering: str) -> None:
+        """Let time pass, with a Tick at each deadline on the way; `answering` pods answer their heartbeats."""
+        until = self.now + seconds
+        while (due := self.coordinator.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.do(Tick())
+            for name in answering:
+                for message in self.take(name, m.Heartbeat):
+                    self.hear(name, m.HeartbeatAck(message.number))
+        self.now = until
+
+    def take(self, name: str, kind: type[Any]) -> list[Any]:
+        """The messages of a kind that a pod was sent since the last look."""
+        every = self.sent.get(name, [])
+        self.sent[name] = [message for message in every if not isinstance(message, kind)]
+        return [message for message in every if isinstance(message, kind)]
+
+    def assigned(self) -> dict[str, int]:
+        """Group ranks by pod, of the assignments since the last look."""
+        found = {name: self.take(name, m.Assign) for name in list(self.sent)}
+        return {name: assigns[-1].group_rank for name, assigns in found.items() if assigns}
+
+    @property
+    def token(self) -> RoundToken:
+        return self.coordinator.token
+
+    def started(self, *names: str) -> None:
+        """These members acknowledge the running round, and their workers run."""
+        for name in names:
+            self.hear(name, m.Ack(self.token))
+            self.hear(name, m.Started(self.token))
+
+    def stepped(self, name: str, step: int = 1) -> None:
+        self.hear(name, m.Progress(self.token, step, None, 0.1, self.now))
+
+    def worker_fails(self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None) -> None:
+        self.hear(name, m.WorkerFailed(at_round or self.token, 0, 1, None, message, self.now))
+
+    def recovery(self) -> Recovery:
+        return self.coordinator.snapshot().recoveries[-1]
+
+    def lost(self) -> dict[str, str]:
+        return {x.pod_name: x.fault.value for x in self.coordinator.snapshot().lost}
+
+
+def running(actives: int = 2, spares: int = 1, **given: Any) -> Driven:
+    """A job whose first round steps."""
+    driven = Driven(actives, **given)
+    for number in range(spares):
+        driven.join(f"spare-{number}")
+    names = [f"active-{number}" for number in range(actives)]
+    for name in names:
+        driven.join(name)
+    driven.started(*names)
+    driven.stepped("active-0")
+    driven.sent.clear()
+    driven.said.clear()
+    return driven

@@ -1,0 +1,245 @@
+"""The member's rules, one by one: what it tells the coordinator and its launcher, and when it gives up on either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from understudy_protocol import launcher as l
+from understudy_protocol import membership as m
+from understudy_protocol.words import NO_ROUND, CloseReason, RoundToken, WorkersState
+from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.member import FENCE_S, HEARD_S, Member, State
+
+R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
+SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
+
+
+class Driven:
+    """A member and the time. `do` returns the effects but the log lines."""
+
+    def __init__(self, index: int | None = 0) -> None:
+        self.now = 1000.0
+        self.member = Member("uid", "pod-0", "node-0", "10.0.0.1", index, self.now)
+
+    def do(self, *events: e.MemberEvent) -> list[Any]:
+        effects = [effect for event in events for effect in self.member.handle(event, self.now)]
+        return [effect for effect in effects if not isinstance(effect, e.Say)]
+
+    def hear(self, message: Any) -> list[Any]:
+        return self.do(e.FromCoordinator(message))
+
+    def report(self, message: Any) -> list[Any]:
+        return self.do(e.FromLauncher(message))
+
+    def later(self, seconds: float) -> list[Any]:
+        until, effects = self.now + seconds, []
+        while (due := self.member.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            effects += self.do(e.Tick())
+            assert self.member.deadline() != due, "a Tick must move its deadline"
+        self.now = until
+        return effects
+
+
+def hello(
+    token: RoundToken = NO_ROUND, rank: int | None = None, workers: WorkersState = WorkersState.IDLE
+) -> l.LauncherHello:
+    return l.LauncherHello(1, token, rank, workers, 4000)
+
+
+def assign(token: RoundToken, rank: int = 0) -> m.Assign:
+    return m.Assign(token, rank, 2, rank * 8, 16, "10.0.0.1", 4000, "first round")
+
+
+def start(token: RoundToken, rank: int = 0) -> e.ToLauncher:
+    return e.ToLauncher(l.StartWorkers(token, rank, 2, rank * 8, 16, "10.0.0.1", 4000))
+
+
+def joined(token: RoundToken = NO_ROUND, workers: WorkersState = WorkersState.IDLE) -> Driven:
+    driven = Driven()
+    driven.do(e.LauncherUp(hello(token, None if token == NO_ROUND else 0, workers)), e.LinkUp())
+    return driven
+
+
+def running() -> Driven:
+    driven = joined()
+    driven.hear(assign(R0))
+    driven.report(l.WorkersStarted(R0))
+    return driven
+
+
+def stops(effects: list[Any]) -> bool:
+    return any(isinstance(x, e.ToLauncher) and isinstance(x.message, l.StopWorkers) for x in effects)
+
+
+# Joining
+
+
+def test_a_member_counts_only_with_its_launcher() -> None:
+    driven = Driven()
+    assert driven.do(e.LinkUp()) == [e.HangupCoordinator("no launcher is connected")]
+    assert driven.do(e.LauncherUp(hello())) == [e.Dial()]
+    join = m.Join("uid", "pod-0", "node-0", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000)
+    assert driven.do(e.LinkUp()) == [e.ToCoordinator(join)]
+
+
+def test_a_restarted_sidecar_learns_from_the_launcher_what_runs() -> None:
+    driven = Driven()
+    driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
+    (said,) = driven.do(e.LinkUp())
+    assert (said.message.token, said.message.group_rank, said.message.workers) == (R1, 3, WorkersState.RUNNING)
+
+
+def test_a_lost_link_is_dialed_again_once() -> None:
+    driven = joined()
+    assert driven.do(e.LinkDown()) == [e.Dial()]
+    assert driven.do(e.LinkDown()) == []
+
+
+# Rounds
+
+
+def test_an_assignment_is_started_and_acknowledged() -> None:
+    driven = joined()
+    assert driven.hear(assign(R0, 1)) == [start(R0, 1), e.ToCoordinator(m.Ack(R0))]
+
+
+def test_one_that_comes_again_is_only_acknowledged_and_an_older_one_is_dropped() -> None:
+    driven = joined()
+    driven.hear(assign(R1))
+    assert driven.hear(assign(R1)) == [e.ToCoordinator(m.Ack(R1))]
+    assert driven.hear(assign(R0)) == []
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (l.WorkersStarted(R0), m.Started(R0)),
+        (l.WorkersFinished(R0), m.Finished(R0)),
+        (
+            l.WorkerExited(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0),
+            m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0),
+        ),
+        (l.Stepped(R0, 5, 100, 0.5, 7.0), m.Progress(R0, 5, 100, 0.5, 7.0)),
+        (l.NextPort(4001), m.Port(4001)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_the_launcher_tells_is_passed_on(report: Any, told: Any) -> None:
+    driven = joined()
+    driven.hear(assign(R0))
+    assert driven.report(report) == [e.ToCoordinator(told)]
+
+
+@pytest.mark.parametrize(
+    "report", [l.WorkersStarted(R0), l.WorkersFinished(R0), l.WorkerExited(R0, 0, 1, None, "", 0.0)], ids=str
+)
+def test_what_it_tells_of_an_older_round_is_not(report: Any) -> None:
+    driven = running()
+    driven.hear(assign(R1))
+    assert driven.report(report) == []
+    assert driven.member.workers is WorkersState.STARTING
+
+
+def test_only_rank_0_tells_more_than_its_first_step() -> None:
+    driven = joined()
+    driven.hear(assign(R0, rank=1))
+    assert len(driven.report(l.Stepped(R0, 1, None, 0.5, 7.0))) == 1
+    assert driven.report(l.Stepped(R0, 2, None, 0.5, 8.0)) == []
+
+
+def test_a_member_that_stands_by_stops_its_workers_and_waits() -> None:
+    driven = running()
+    assert stops(driven.hear(m.Standby(R1)))
+    assert driven.member.group_rank is None
+    assert not stops(driven.hear(m.Standby(R1)))
+
+
+def test_a_member_that_stands_by_claims_no_rank_when_its_workers_have_ended() -> None:
+    driven = running()
+    driven.hear(m.Standby(R1))
+    driven.report(hello(R0, 0, WorkersState.IDLE))  # "nothing runs any more", of the round that was
+    assert driven.member.group_rank is None
+
+
+# Silence
+
+
+def test_a_coordinator_that_is_not_heard_is_given_up_and_another_is_dialed() -> None:
+    """Found by the simulation (seed 169): members stayed with a frozen coordinator that had long been replaced."""
+    driven = joined()
+    assert driven.later(HEARD_S - 1) == []
+    effects = driven.later(2)
+    assert [type(x) for x in effects] == [e.HangupCoordinator, e.Dial]
+    assert driven.member.state is State.APART
+
+
+def test_heartbeats_keep_it() -> None:
+    driven = joined()
+    for _ in range(5):
+        assert driven.later(HEARD_S - 1) == []
+        assert driven.hear(m.Heartbeat(1, R0)) == [e.ToCoordinator(m.HeartbeatAck(1))]
+
+
+def test_the_fence_falls_when_no_coordinator_is_heard() -> None:
+    driven = running()
+    driven.do(e.LinkDown())
+    assert not stops(driven.later(FENCE_S - 1))
+    assert stops(driven.later(2))
+    assert driven.member.workers is WorkersState.IDLE
+
+
+def test_a_new_coordinator_in_time_holds_the_fence_off() -> None:
+    driven = running()
+    driven.do(e.LinkDown())
+    driven.later(FENCE_S - 1)
+    driven.do(e.LinkUp())
+    assert not stops(driven.later(HEARD_S - 1))
+
+
+def test_there_is_no_fence_where_nothing_runs() -> None:
+    driven = joined()
+    driven.do(e.LinkDown())
+    assert driven.member.deadline() is None
+
+
+# The end
+
+
+def test_a_close_is_acknowledged_recorded_and_passed_on_once() -> None:
+    driven = running()
+    exit_launcher = e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))
+    assert driven.hear(SUCCEEDED) == [e.ToCoordinator(m.CloseAck()), e.RecordClose(SUCCEEDED), exit_launcher]
+    assert driven.hear(m.Close(CloseReason.FAILED, "too late")) == [e.ToCoordinator(m.CloseAck())]
+    assert driven.do(e.LauncherDown()) == [e.Finish()]
+
+
+def test_a_failed_job_gives_its_spares_a_code_of_their_own() -> None:
+    driven = joined()
+    effects = driven.hear(m.Close(CloseReason.FAILED, "budget"))
+    assert e.ToLauncher(l.ExitLauncher(81, "Failed: budget")) in effects
+
+
+def test_a_launcher_that_connects_after_the_close_is_told() -> None:
+    driven = running()
+    driven.hear(SUCCEEDED)
+    assert driven.do(e.LauncherUp(hello(R0, 0))) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
+
+
+def test_without_its_launcher_it_is_gone() -> None:
+    driven = running()
+    gone = e.ToCoordinator(m.Gone("its launcher has ended"))
+    assert driven.do(e.LauncherDown()) == [gone, e.HangupCoordinator("the launcher has ended")]
+    assert driven.member.state is State.NO_LAUNCHER
+    assert driven.member.deadline() is None
+
+
+def test_a_leave_is_announced_once_and_again_on_every_new_link() -> None:
+    driven = running()
+    leaving = e.ToCoordinator(m.Leaving("the trainer container got SIGTERM", 30.0))
+    assert driven.report(l.Terminating(30.0)) == [leaving]
+    assert driven.do(e.LeaveAsked("the sidecar got SIGTERM", 30.0)) == []
+    driven.do(e.LinkDown())
+    assert driven.do(e.LinkUp())[1:] == [leaving]

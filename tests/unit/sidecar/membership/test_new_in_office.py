@@ -1,0 +1,74 @@
+"""A coordinator that takes office over a job that trains already: it adopts the round, or knows what is missing."""
+
+import pytest
+
+from tests.unit.sidecar.membership.driven import Driven
+from understudy_protocol import membership as m
+from understudy_protocol.words import CloseReason, Fault, RoundToken, WorkersState
+from understudy_sidecar.membership.coordinator import SETTLE_S, State
+
+ROUND = RoundToken(1, 1, 3)
+RUNNING, FINISHED = WorkersState.RUNNING, WorkersState.FINISHED
+
+
+def successor(actives: int = 2) -> Driven:
+    return Driven(actives, epoch=2, at_least_round=3)
+
+
+def test_a_round_that_is_claimed_whole_goes_on_and_nobody_restarts() -> None:
+    office = successor()
+    office.join("spare-0")
+    office.join("active-0", ROUND, 0, RUNNING)
+    office.join("active-1", ROUND, 1, RUNNING)
+    assert office.coordinator.state is State.RUNNING
+    assert office.token == ROUND
+    assert office.assigned() == {}
+
+
+def test_without_a_member_the_next_round_waits_for_it_and_then_takes_a_spare() -> None:
+    office = successor()
+    office.join("spare-0")
+    office.join("active-0", ROUND, 0, RUNNING)
+    office.later(SETTLE_S - 1, "spare-0", "active-0")
+    assert office.assigned() == {}
+    office.later(2, "spare-0", "active-0")
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+    assert office.token == RoundToken(2, 1, 4)
+
+
+def test_ranks_that_had_moved_stay_where_they_are() -> None:
+    office = successor()
+    office.join("spare-0", ROUND, 1, RUNNING)
+    office.join("active-1")  # replaced in round 3, and back as one that waits
+    office.join("active-0", ROUND, 0, RUNNING)
+    ranks = {x.pod_name: x.group_rank for x in office.coordinator.snapshot().members}
+    assert ranks == {"active-0": 0, "spare-0": 1, "active-1": None}
+
+
+def test_what_finishes_before_the_round_is_adopted_is_finished() -> None:
+    """Found by the simulation (seed 21): such a job was never closed."""
+    office = successor()
+    office.join("active-0", ROUND, 0, RUNNING)
+    office.hear("active-0", m.Finished(ROUND))
+    office.join("active-1", ROUND, 1, RUNNING)
+    office.hear("active-1", m.Finished(ROUND))
+    assert office.coordinator.closed is not None
+    assert office.coordinator.closed.reason is CloseReason.SUCCEEDED
+
+
+def test_what_fails_before_the_round_is_adopted_is_mended() -> None:
+    office = successor()
+    office.join("active-0", ROUND, 0, RUNNING)
+    office.worker_fails("active-0", at_round=ROUND)
+    office.join("active-1", ROUND, 1, RUNNING)
+    assert office.assigned() == {"active-0": 0, "active-1": 1}
+    assert office.token == RoundToken(2, 1, 4)
+
+
+@pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])
+def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: WorkersState) -> None:
+    office = successor()
+    office.join("active-0", ROUND, 0, RUNNING)
+    office.join("active-1", ROUND, 1, workers)
+    assert office.assigned() == {"active-0": 0, "active-1": 1}
+    assert office.recovery().fault is Fault.POD

@@ -1,0 +1,31 @@
+"""Who takes which vacant rank."""
+
+import pytest
+
+from understudy_sidecar.membership.placement import Candidate, place
+
+
+def candidates(*names: str) -> list[Candidate]:
+    """`s1` is a spare, `2` the pod that was made for rank 2; in the order in which they joined."""
+    return [Candidate(name, None if name.startswith("s") else int(name)) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("vacant", "waiting", "spares_allowed", "taken", "missing"),
+    [
+        ([], ["s1"], True, {}, ()),
+        ([0, 1], ["1", "0"], False, {0: "0", 1: "1"}, ()),
+        ([0, 1], ["s1", "0"], False, {0: "0"}, (1,)),
+        ([0, 1], ["s1", "0"], True, {0: "0", 1: "s1"}, ()),
+        ([0, 1], ["s1", "s2", "1"], True, {0: "s1", 1: "1"}, ()),
+        ([1], ["0", "s1"], True, {1: "s1"}, ()),  # a spare before a pod that was made for another rank
+        ([1], ["0"], True, {1: "0"}, ()),
+        ([1], ["0"], False, {}, (1,)),
+        ([0, 1, 2], ["s1"], True, {0: "s1"}, (1, 2)),
+    ],
+)
+def test_place(
+    vacant: list[int], waiting: list[str], spares_allowed: bool, taken: dict[int, str], missing: tuple[int, ...]
+) -> None:
+    placement = place(vacant, candidates(*waiting), spares_allowed=spares_allowed)
+    assert (placement.taken, placement.missing) == (taken, missing)

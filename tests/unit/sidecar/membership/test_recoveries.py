@@ -1,0 +1,71 @@
+"""The book of recoveries: what is charged, what is taken back, and what is told."""
+
+import pytest
+
+from understudy_protocol.observer import Cause
+from understudy_protocol.words import Fault, Strategy
+from understudy_sidecar.membership.recoveries import KEPT, RecoveryBook
+
+WORKER = Cause(3, "pod-1", "node-1", 1, None, "exit code 1")
+POD = Cause(0, "pod-0", "node-0", None, None, "its connection ended")
+
+
+def book(max_in_place: int = 2, window_s: float = 100.0) -> RecoveryBook:
+    return RecoveryBook(max_in_place, window_s)
+
+
+def test_a_recovery_opens_is_formed_and_ends_with_the_next_step() -> None:
+    given = book()
+    given.begin(Fault.POD, POD, 1, 10.0)
+    assert given.newest()[0].strategy is None
+    given.formed(1, Strategy.SPARE_SWAP)
+    (done,) = given.stepped(11.5)
+    assert (done.round, done.strategy, done.detected_at, done.resumed_at) == (1, Strategy.SPARE_SWAP, 10.0, 11.5)
+    assert given.counts == {"SpareSwap": 1}
+    assert given.stepped(12.0) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "granted"),
+    [([0, 1], [True, True]), ([0, 1, 2], [True, True, False]), ([0, 1, 100], [True, True, True])],
+)
+def test_restarts_are_free_within_the_budget_of_a_window(times: list[float], granted: list[bool]) -> None:
+    given = book()
+    assert [given.charge(at) for at in times] == granted
+
+
+def test_a_lost_member_takes_the_blame_and_the_charge_off_an_innocent_worker() -> None:
+    given = book(max_in_place=1)
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.charge(10.0)
+    given.formed(1, Strategy.IN_PLACE)
+    given.revise(Fault.NODE, POD)
+    (entry,) = given.newest()
+    assert (entry.fault, entry.cause, entry.strategy, entry.detected_at) == (Fault.NODE, POD, None, 10.0)
+    assert given.charge(11.0)
+
+
+@pytest.mark.parametrize(("fault", "blames"), [(Fault.PROCESS, True), (Fault.POD, False), (Fault.NODE, False)])
+def test_only_a_worker_that_is_blamed_can_be_innocent(fault: Fault, blames: bool) -> None:
+    given = book()
+    given.begin(fault, WORKER, 1, 10.0)
+    assert (given.blames_worker() is not None) == blames
+
+
+def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None:
+    given = book()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.formed(1, Strategy.IN_PLACE)
+    given.begin(Fault.POD, POD, 2, 11.0)
+    given.formed(2, Strategy.SPARE_SWAP)
+    assert [(x.round, x.strategy) for x in given.stepped(12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
+
+
+def test_the_newest_are_kept_and_all_are_counted() -> None:
+    given = book()
+    for number in range(KEPT + 5):
+        given.begin(Fault.POD, POD, number, float(number))
+        given.formed(number, Strategy.SPARE_SWAP)
+        given.stepped(number + 0.5)
+    assert [x.round for x in given.newest()] == list(range(5, KEPT + 5))
+    assert given.counts["SpareSwap"] == KEPT + 5

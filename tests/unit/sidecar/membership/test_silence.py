@@ -1,0 +1,121 @@
+"""When silence is a suspicion, and when a loss."""
+
+from __future__ import annotations
+
+from tests.unit.sidecar.membership.driven import Driven, running
+from understudy_protocol import membership as m
+from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
+from understudy_sidecar.membership.silence import HEARTBEATS, Patience
+from understudy_sidecar.membership.stall import LEAST_STALL_S, REPORT_EVERY_S, StepWatch
+
+PATIENCE = Patience()
+EVERYBODY = ("active-0", "active-1", "spare-0")
+STALL_S = LEAST_STALL_S + REPORT_EVERY_S
+
+
+def steps_for(office: Driven, seconds: float, *answering: str) -> None:
+    """The training goes on, as rank 0 tells it twice a second."""
+    for _ in range(int(seconds / REPORT_EVERY_S)):
+        office.later(REPORT_EVERY_S, *answering)
+        office.stepped("active-0")
+
+
+def test_a_silent_link_is_no_loss_while_the_training_goes_on() -> None:
+    office = running()
+    office.drop("active-1", silent=True)
+    steps_for(office, PATIENCE.silent_after_s - 1, *EVERYBODY)
+    assert office.lost() == {}
+
+
+def test_but_not_for_ever() -> None:
+    office = running()
+    office.drop("active-1", silent=True)
+    steps_for(office, PATIENCE.silent_after_s + 1, *EVERYBODY)
+    assert office.lost() == {"active-1": "Node"}
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_nor_when_the_training_stalls() -> None:
+    office = running()
+    office.drop("active-1", silent=True)
+    office.later(STALL_S + 0.1, *EVERYBODY)
+    assert office.lost() == {"active-1": "Node"}
+    assert (office.recovery().fault, office.recovery().strategy) == (Fault.NODE, Strategy.SPARE_SWAP)
+
+
+def test_nor_when_workers_of_its_peers_fail() -> None:
+    office = running()
+    office.drop("active-1", silent=True)
+    office.worker_fails("active-0")
+    assert office.lost() == {"active-1": "Node"}
+    assert office.recovery().cause.pod == "active-1"
+
+
+def test_a_suspect_that_comes_back_in_time_is_none() -> None:
+    office = running()
+    office.drop("active-1", silent=True)
+    office.join("active-1", office.token, 1, WorkersState.RUNNING)
+    steps_for(office, 2 * PATIENCE.silent_after_s, *EVERYBODY)
+    assert office.lost() == {}
+
+
+def test_a_silent_spare_is_lost_after_a_while() -> None:
+    office = running()
+    office.drop("spare-0", silent=True)
+    steps_for(office, PATIENCE.silent_after_s - 1, *EVERYBODY)
+    assert office.lost() == {}
+    steps_for(office, 2, *EVERYBODY)
+    assert office.lost() == {"spare-0": "Node"}
+    assert office.coordinator.snapshot().recoveries == ()
+
+
+def test_when_the_training_stalls_every_active_is_asked_and_a_frozen_one_found() -> None:
+    office = running()
+    office.later(STALL_S + PATIENCE.answer_s + 0.1, "active-0", "spare-0")
+    assert office.lost() == {"active-1": "Node"}
+    assert "stalled" in office.recovery().cause.message
+
+
+def test_a_stall_that_everybody_survives_is_no_fault() -> None:
+    office = running()
+    office.later(60.0, *EVERYBODY)
+    assert office.lost() == {}
+    assert office.assigned() == {}
+
+
+def test_a_member_that_answers_no_heartbeat_is_lost_although_the_training_goes_on() -> None:
+    office = running()
+    steps_for(office, PATIENCE.heartbeat_s * (HEARTBEATS + 1) + 1, "active-0", "spare-0")
+    assert office.lost() == {"active-1": "Node"}
+
+
+def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
+    office = running()
+    office.worker_fails("active-0")
+    office.assigned()
+    office.started("active-0")
+    office.later(PATIENCE.answer_s + 0.1, "active-0", "spare-0")
+    assert office.lost() == {"active-1": "Node"}
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+    assert office.recovery().cause.pod == "active-1"  # it was gone before: no innocent worker pays
+
+
+def test_a_late_answer_to_a_probe_of_an_older_round_changes_nothing() -> None:
+    office = running()
+    office.later(STALL_S + 0.1)
+    assert office.take("active-1", m.Heartbeat)
+    office.hear("active-0", m.HeartbeatAck(1))
+    office.hear("active-1", m.HeartbeatAck(1))
+    office.later(PATIENCE.answer_s)
+    assert office.token == RoundToken(1, 1, 0)
+
+
+def test_a_stall_is_three_median_steps_and_at_least_a_second() -> None:
+    watch = StepWatch()
+    assert watch.stalls_at() is None
+    watch.stepped(0.1, 100.0)
+    assert watch.stalls_at() == 100.0 + LEAST_STALL_S + REPORT_EVERY_S
+    watch.stepped(10.0, 110.0)
+    assert watch.stalls_at() == 110.0 + 30.0 + REPORT_EVERY_S
+    watch.new_round()
+    assert watch.stalls_at() is None
