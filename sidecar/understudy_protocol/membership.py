@@ -1,14 +1,24 @@
-"""Messages between a member's sidecar and the coordinator, over one WebSocket (after the handshake).
+"""Messages between a member and the sidecar that it has called, over one WebSocket (after the handshake).
 
-Member -> coordinator: Join, then Port, Ack, Started, WorkerFailed, Finished, Progress, Leaving, Gone, HeartbeatAck,
-CloseAck. Coordinator -> member: Welcome, Assign, Standby, Heartbeat, Close.
-Times are Unix seconds; ranks are global unless called local.
+The one that was called is in office (a coordinator), or may come into it (an heir, in whose hall callers wait for an
+election), or knows who is. A caller's first message is its Join; who it has called answers with Welcome, Candidacy or
+Elsewhere. TO_COORDINATOR and TO_MEMBER say who sends what. Times are Unix seconds; ranks are global unless told local.
+Fields with a default are newer than version 1 of the protocol, whose senders leave them out.
 """
 
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import CloseReason, RoundToken, WorkersState
+from understudy_protocol.words import (
+    NO_ELECTORATE,
+    NO_OFFICE,
+    CloseReason,
+    ElectorateVersion,
+    Office,
+    RoundToken,
+    Verdict,
+    WorkersState,
+)
 
 
 @dataclass(frozen=True)
@@ -24,11 +34,83 @@ class Join:
     group_rank: Optional[int]  # its place in that round, None while it waits
     workers: WorkersState
     master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
+    office: Office = NO_OFFICE  # the newest that it has heard of, or granted
+    electorate: ElectorateVersion = NO_ELECTORATE  # the newest that it has acknowledged
+    votes: bool = False  # it keeps what it grants: version 1 could not
+    domain: str = ""  # topology domain of its node, as a coordinator has told it; "" while unknown
 
 
 @dataclass(frozen=True)
 class Welcome:
-    token: RoundToken
+    """From a coordinator in office: the member is known. It waits, or its round goes on."""
+
+    token: RoundToken  # of the running or newest round, perhaps an older office's
+    office: Office = NO_OFFICE
+    heartbeat_s: float = 5.0  # how often the coordinator will be heard
+    domain: str = ""  # topology domain of the member's node
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """From who is not in office, or hands it over: call that pod; "" if it knows of none."""
+
+    pod_uid: str
+    ip: str
+
+
+@dataclass(frozen=True)
+class Candidacy:
+    """From an heir in whose hall a majority of the electorate waits: it asks for this office."""
+
+    office: Office
+    electorate: ElectorateVersion
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The member has stored that it gives this office to who asked, and will give it to nobody else."""
+
+    office: Office
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The member gives the office not, and says what it knows that is newer."""
+
+    office: Office
+    electorate: ElectorateVersion
+
+
+@dataclass(frozen=True)
+class Heir:
+    pod_uid: str
+    ip: str
+
+
+@dataclass(frozen=True)
+class Succession:
+    """Whom to call when this coordinator is no more, in this order; and which electorate counts from now on."""
+
+    electorate: ElectorateVersion
+    heirs: tuple[Heir, ...]
+
+
+@dataclass(frozen=True)
+class SuccessionAck:
+    """The member has stored the electorate's version, and grants nothing to who has an older one."""
+
+    electorate: ElectorateVersion
+
+
+@dataclass(frozen=True)
+class Estate:
+    """To heirs: what an office can be taken with. What is not in here members bring back in their Joins."""
+
+    electorate: ElectorateVersion
+    voters: tuple[str, ...]  # pod uids
+    former_voters: tuple[str, ...]  # of the electorate before; empty once a majority of them has acknowledged
+    charges: tuple[float, ...]  # when in-place restarts were charged to the budget
+    recoveries_by_strategy: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -101,10 +183,33 @@ class Progress:
 
 @dataclass(frozen=True)
 class Leaving:
-    """The pod was asked to end: its workers may still save, for at most grace_s."""
+    """The pod was asked to end: its workers may still save, for at most grace_s. Faulty: they are dead already."""
 
     reason: str
     grace_s: float
+    verdict: Verdict = Verdict.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Drain:
+    """A member leaves, and a save may need every rank: SIGTERM to the workers, and at most so long for them."""
+
+    token: RoundToken
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Drained:
+    """All workers of the member have ended after a Drain."""
+
+    token: RoundToken
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The member hangs up to look for another coordinator; its workers go on."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -134,3 +239,24 @@ class Close:
 @dataclass(frozen=True)
 class CloseAck:
     pass
+
+
+TO_COORDINATOR = (
+    Join,
+    Grant,
+    Refusal,
+    SuccessionAck,
+    Port,
+    Ack,
+    Started,
+    Progress,
+    WorkerFailed,
+    Finished,
+    Drained,
+    Leaving,
+    Apart,
+    Gone,
+    HeartbeatAck,
+    CloseAck,
+)
+TO_MEMBER = (Welcome, Elsewhere, Candidacy, Succession, Estate, Assign, Standby, Drain, Heartbeat, Close)

@@ -1,14 +1,19 @@
-"""Messages between the operator and a job's coordinator: the operator appoints, the coordinator tells.
+"""Messages between the operator and a job's coordinator: the operator follows and appoints, the coordinator tells.
 
-Operator -> sidecar: Appoint. Sidecar -> operator: Snapshot, after each change (at most five a second), or Refused.
-A snapshot is whole, never a difference: the operator may come late, or come back, and still knows everything.
+TO_SIDECAR and TO_OPERATOR say who sends what. A snapshot is whole, never a difference: the operator may come late, or
+come back, and still knows everything.
 """
 
 from dataclasses import dataclass
 from typing import Optional
 
 from understudy_protocol.membership import Close
-from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
+from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
+
+
+@dataclass(frozen=True)
+class Observe:
+    """Tell who is in office: the answer is a Snapshot, or Refused."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,29 @@ class Appoint:
     epoch: int
     at_least_round: int  # the newest round that status tells: the new office starts above it
     recoveries_by_strategy: dict[str, int]  # what status tells, so that the counts go on
+
+
+@dataclass(frozen=True)
+class End:
+    """Close the rendezvous for a reason of the operator's: Suspended or Deleted."""
+
+    reason: CloseReason
+    message: str
+
+
+@dataclass(frozen=True)
+class NodeFact:
+    node: str
+    domain: str = ""  # topology domain; "" if the job asks for none
+    faulty: str = ""  # why no member on it may be given ranks; "" if nothing is held against it
+    until: Optional[float] = None  # when the verdict expires; None: not by itself
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What the operator holds about the nodes of the job's pods: whole, in place of what it told before."""
+
+    facts: tuple[NodeFact, ...]
 
 
 @dataclass(frozen=True)
@@ -82,10 +110,26 @@ class Snapshot:
     progress: Optional[StepProgress]
     waiting_for: str  # what the next round waits for; empty while one runs
     closed: Optional[Close]
+    actives: int = 0  # members of the running round: fewer than declared while an elastic job has shrunk; 0: unknown
+    heirs: tuple[str, ...] = ()  # pod uids of the succession
+    electorate: tuple[str, ...] = ()  # pod uids; empty until the first electorate has been acknowledged
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """The progress alone has changed since the last Snapshot: not worth a whole one."""
+
+    progress: StepProgress
 
 
 @dataclass(frozen=True)
 class Refused:
-    """This sidecar holds no office, and was not appointed."""
+    """This sidecar holds no office. It may know who does; "" if not."""
 
     reason: str
+    pod_uid: str = ""
+    ip: str = ""
+
+
+TO_SIDECAR = (Observe, Appoint, End, Nodes)
+TO_OPERATOR = (Snapshot, Stepping, Refused)

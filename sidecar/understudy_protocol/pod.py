@@ -58,3 +58,6 @@ class JobShape:
     nproc_per_node: int
     in_place_max_restarts: int
     in_place_window_s: float
+    min_actives: int = 0  # an elastic job may shrink to so many members; 0: never
+    spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
+    fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Union
 
-VERSION = 1
+VERSION = 2
 
 
 class WireError(ValueError):

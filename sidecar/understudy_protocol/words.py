@@ -28,6 +28,16 @@ class CloseReason(str, Enum):
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    SUSPENDED = "Suspended"
+    DELETED = "Deleted"
+
+
+class Verdict(str, Enum):
+    """What is held about a node's hardware."""
+
+    HEALTHY = "Healthy"
+    FAULTY = "Faulty"
+    UNKNOWN = "Unknown"
 
 
 class WorkersState(str, Enum):
@@ -41,7 +51,12 @@ class WorkersState(str, Enum):
 
 
 #: Exit code of a launcher whose own workers say nothing better, by the reason of the close. Zero means success only.
-CLOSE_EXIT_CODES = {CloseReason.SUCCEEDED: 0, CloseReason.FAILED: 81}
+CLOSE_EXIT_CODES = {
+    CloseReason.SUCCEEDED: 0,
+    CloseReason.FAILED: 81,
+    CloseReason.SUSPENDED: 82,
+    CloseReason.DELETED: 83,
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -61,6 +76,32 @@ class RoundToken:
     def next_round(self) -> "RoundToken":
         return RoundToken(self.epoch, self.term, self.round + 1)
 
+
+@dataclass(frozen=True, order=True)
+class Office:
+    """One coordinator's time in office: (epoch, term). A message of an older one is dropped."""
+
+    epoch: int
+    term: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.term}"
+
+
+@dataclass(frozen=True, order=True)
+class ElectorateVersion:
+    """The order of all lists of voters of a job: the office that proposed it, and the number of it within that."""
+
+    epoch: int
+    term: int
+    serial: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.term}.{self.serial}"
+
+
+NO_OFFICE = Office(0, 0)
+NO_ELECTORATE = ElectorateVersion(0, 0, 0)
 
 #: What a member knows before it has heard of any round.
 NO_ROUND = RoundToken(0, 0, -1)

@@ -54,6 +54,7 @@ def test_containerd_keeps_to_the_nodes_folders():
     plugins = config["plugins"]
     assert plugins["io.containerd.cri.v1.images"]["pinned_images"] == {"sandbox": PAUSE_IMAGE}
     assert plugins["io.containerd.cri.v1.images"]["snapshotter"] == "overlayfs"
+    assert plugins["io.containerd.nri.v1.nri"]["disable"]  # its socket would be the machine's own
     assert plugins["io.containerd.cri.v1.runtime"]["cni"] == {"bin_dirs": ["/bin-x"], "conf_dir": "/net.d"}
 
 

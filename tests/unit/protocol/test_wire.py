@@ -37,6 +37,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
     if issubclass(hint, Enum):
         return st.sampled_from(list(hint))
     plain: dict[type, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
         int: st.integers(),
         str: st.text(max_size=20),
         float: st.floats(allow_nan=False, allow_infinity=False),

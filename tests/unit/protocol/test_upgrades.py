@@ -1,0 +1,66 @@
+"""Old and new sidecars of one job understand each other: what every former version sent is recorded, and still read.
+
+A new version of the protocol adds its own files here (one example of each message, as it sends it); no file changes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy_protocol import handshake, launcher, membership, observer, wire
+from understudy_protocol.pod import JobShape
+from understudy_protocol.words import NO_OFFICE, Verdict
+
+RECORDED = Path(__file__).parent / "recorded"
+MODULES = {"handshake": handshake, "launcher": launcher, "membership": membership, "observer": observer}
+
+
+def lines() -> list[Any]:
+    return [
+        pytest.param(path.stem.split("-")[1], line, id=f"{path.stem}-{json.loads(line)['type']}-{number}")
+        for path in sorted(RECORDED.glob("v*.jsonl"))
+        for number, line in enumerate(path.read_text().splitlines())
+    ]
+
+
+@pytest.mark.parametrize(("module", "line"), lines())
+def test_what_a_former_version_sent_is_understood(module: str, line: str) -> None:
+    known = wire.message_types(MODULES[module])
+    message = wire.decode(line, known)
+    assert not isinstance(message, wire.Unknown)
+    sent, understood = json.loads(line), json.loads(wire.encode(message))
+    for name in sent.keys() - {"v"}:
+        assert understood[name] == sent[name] or isinstance(sent[name], list | dict), name
+
+
+@pytest.mark.parametrize(("module", "line"), lines())
+def test_what_a_later_version_adds_is_ignored(module: str, line: str) -> None:
+    known = wire.message_types(MODULES[module])
+    later = {**json.loads(line), "v": 99, "mood": {"of": ["the", "day"]}}
+    assert wire.decode(json.dumps(later), known) == wire.decode(line, known)
+
+
+def test_a_member_of_version_1_has_no_vote() -> None:
+    line = (RECORDED / "v1-membership.jsonl").read_text().splitlines()[0]
+    join = wire.decode(line, wire.message_types(membership))
+    assert (join.votes, join.office, join.domain) == (False, NO_OFFICE, "")
+
+
+def test_a_leave_of_version_1_is_of_a_node_nothing_is_known_about() -> None:
+    leaving = wire.decode('{"v":1,"type":"Leaving","reason":"SIGTERM","grace_s":30.0}', wire.message_types(membership))
+    assert leaving.verdict is Verdict.UNKNOWN
+
+
+def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
+    shape = wire.from_plain(JobShape, json.loads((RECORDED / "v1-job-shape.json").read_text()))
+    assert (shape.min_actives, shape.fence_s) == (0, 30.0)
+
+
+def test_each_recorded_version_has_an_example_of_each_message_that_it_knew() -> None:
+    for path in RECORDED.glob("v*.jsonl"):
+        types = [json.loads(line)["type"] for line in path.read_text().splitlines()]
+        assert len(set(types)) >= 3, path.name
