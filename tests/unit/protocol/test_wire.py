@@ -62,7 +62,7 @@ def test_every_message_comes_back_as_it_went(name: str, data: st.DataObject) -> 
 
 def test_the_wire_form_is_readable() -> None:
     assert json.loads(wire.encode(Close(CloseReason.SUCCEEDED, "done"))) == {
-        "v": 1,
+        "v": wire.VERSION,
         "type": "Close",
         "reason": "Succeeded",
         "message": "done",
