@@ -22,6 +22,8 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class Hello:
+    """The caller's first message: what it wants to be, and in which job."""
+
     role: Role
     job_uid: str
     nonce: str
@@ -29,12 +31,16 @@ class Hello:
 
 @dataclass(frozen=True)
 class Challenge:
+    """The answer to a Hello of the same job, from a sidecar that takes such callers now."""
+
     nonce: str
     proof: str
 
 
 @dataclass(frozen=True)
 class Prove:
+    """The caller's answer to a Challenge whose proof holds; the role's own messages follow it."""
+
     proof: str
 
 

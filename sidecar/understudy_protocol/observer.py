@@ -35,6 +35,8 @@ class End:
 
 @dataclass(frozen=True)
 class NodeFact:
+    """What the operator holds about one node."""
+
     node: str
     domain: str = ""  # topology domain; "" if the job asks for none
     faulty: str = ""  # why no member on it may be given ranks; "" if nothing is held against it
@@ -50,6 +52,8 @@ class Nodes:
 
 @dataclass(frozen=True)
 class MemberView:
+    """One member, as the coordinator sees it."""
+
     pod_uid: str
     pod_name: str
     node: str
@@ -72,6 +76,8 @@ class Lost:
 
 @dataclass(frozen=True)
 class Cause:
+    """Who broke first, as far as is known; the message is the worker's own where it left one."""
+
     rank: Optional[int]
     pod: str
     node: str
@@ -94,6 +100,8 @@ class Recovery:
 
 @dataclass(frozen=True)
 class StepProgress:
+    """The newest step that rank 0 has told of."""
+
     step: int
     total: Optional[int]
     at: float
@@ -101,6 +109,8 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class Snapshot:
+    """After each change, at most five a second: all that the coordinator knows, never a difference."""
+
     token: RoundToken
     pod_uid: str  # the coordinator's own
     members: tuple[MemberView, ...]
