@@ -1,7 +1,11 @@
 """Messages between a pod's sidecar and its launcher: JSON lines over the unix socket in the shared emptyDir.
 
-Launcher -> sidecar: LauncherHello first, then NextPort, WorkersStarted, WorkerExited, WorkersFinished, Stepped,
-Terminating. Sidecar -> launcher: StartWorkers, StopWorkers, ExitLauncher.
+A launcher's first message on each connection is its LauncherHello; a sidecar's are orders. TO_SIDECAR and TO_LAUNCHER
+say who sends what. HoldSocket is the one message that is more than its line: a socket goes with it (SCM_RIGHTS). What
+an order does in each state of the launcher is in understudy_launcher/supervise.py.
+
+An order and its answer carry the round's token; an answer of an older round than the sidecar's newest means nothing
+any more. Fields with a default are newer than version 1 of the protocol, whose senders leave them out.
 """
 
 from dataclasses import dataclass
@@ -12,22 +16,30 @@ from understudy_protocol.words import RoundToken, WorkersState
 
 @dataclass(frozen=True)
 class LauncherHello:
-    """Sent on every connect, so that a restarted sidecar learns what runs."""
+    """Sent on every connect, so that a restarted sidecar learns what runs; and after StopWorkers, when nothing does.
+
+    On a connect the round's WorkerExited, WorkersDrained and Terminating follow it, as far as there were any.
+    """
 
     pid: int
     token: RoundToken  # of the newest StartWorkers, or NO_ROUND
     group_rank: Optional[int]
     workers: WorkersState
     master_port: int
+    draining: bool = False  # a DrainWorkers was heard, and its WorkersDrained is still to come
 
 
 @dataclass(frozen=True)
 class NextPort:
+    """The port that is reserved for the store of a later round."""
+
     master_port: int
 
 
 @dataclass(frozen=True)
 class WorkersStarted:
+    """All workers of the round are spawned, and nothing is left of older ones."""
+
     token: RoundToken
 
 
@@ -45,11 +57,25 @@ class WorkerExited:
 
 @dataclass(frozen=True)
 class WorkersFinished:
+    """All workers of the round exited 0, unasked."""
+
+    token: RoundToken
+
+
+@dataclass(frozen=True)
+class WorkersDrained:
+    """The answer to DrainWorkers: nothing of that round runs, however its workers ended.
+
+    A round that was told as finished stays finished. Exit 0 after a DrainWorkers means saved, not finished.
+    """
+
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class Stepped:
+    """A completed step: the first of a round, then the newest at most twice a second."""
+
     token: RoundToken
     step: int
     total: Optional[int]
@@ -85,6 +111,51 @@ class StopWorkers:
 
 
 @dataclass(frozen=True)
+class DrainWorkers:
+    """SIGTERM to the round's workers, which may save for so long; then what is left of them is killed.
+
+    The launcher stays, and takes the next StartWorkers; how these workers end is no fault and is not told.
+    """
+
+    token: RoundToken
+    grace_s: float
+
+
+@dataclass(frozen=True)
 class ExitLauncher:
+    """The job is closed: the launcher ends its workers, and exits with this code.
+
+    Without a grace it kills them at once, and another code than 0 gives way to that of a worker that had failed. With
+    one they get SIGTERM and may save for so long, and the code is this one.
+    """
+
     code: int
     reason: str
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class HoldSocket:
+    """Keep the socket that comes with this line open, in place of the one that is kept.
+
+    It is the sidecar's connection to its coordinator, which the kernel then ends only when both processes are dead: a
+    sidecar that crashes and comes back has lost no membership. Nobody reads from the copy, and no worker inherits it.
+    """
+
+
+@dataclass(frozen=True)
+class DropSocket:
+    """Close the socket that is kept: the sidecar hangs up."""
+
+
+TO_SIDECAR = (
+    LauncherHello,
+    NextPort,
+    WorkersStarted,
+    WorkerExited,
+    WorkersFinished,
+    WorkersDrained,
+    Stepped,
+    Terminating,
+)
+TO_LAUNCHER = (StartWorkers, DrainWorkers, StopWorkers, ExitLauncher, HoldSocket, DropSocket)
