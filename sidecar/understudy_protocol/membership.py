@@ -23,7 +23,9 @@ from understudy_protocol.words import (
 
 @dataclass(frozen=True)
 class Join:
-    """Who the member is, and what it last knew: a coordinator that is new in office rebuilds its state from these."""
+    """The first message of a caller: who the member is, and what it last knew, from which a coordinator that is new in
+    office rebuilds its state.
+    """
 
     pod_uid: str
     pod_name: str
@@ -42,7 +44,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Welcome:
-    """From a coordinator in office: the member is known. It waits, or its round goes on."""
+    """A coordinator in office answers a Join: the member is known, and it waits, or its round goes on."""
 
     token: RoundToken  # of the running or newest round, perhaps an older office's
     office: Office = NO_OFFICE
@@ -83,13 +85,17 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Heir:
+    """One of those who may come into office: its pod, and where to call it."""
+
     pod_uid: str
     ip: str
 
 
 @dataclass(frozen=True)
 class Succession:
-    """Whom to call when this coordinator is no more, in this order; and which electorate counts from now on."""
+    """When the voters have changed: whom to call when this coordinator is no more, in this order; and which electorate
+    counts once it is acknowledged.
+    """
 
     electorate: ElectorateVersion
     heirs: tuple[Heir, ...]
@@ -122,7 +128,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Assign:
-    """A place in a round. The member kills what runs, acknowledges, and starts its workers."""
+    """A round is formed, and the member has a place in it: it kills what runs, acknowledges, and starts its workers."""
 
     token: RoundToken
     group_rank: int
@@ -143,6 +149,8 @@ class Standby:
 
 @dataclass(frozen=True)
 class Ack:
+    """At once after an Assign: it has arrived. Who does not send it in time counts as lost."""
+
     token: RoundToken
 
 
@@ -155,6 +163,8 @@ class Started:
 
 @dataclass(frozen=True)
 class WorkerFailed:
+    """A worker exited with another code than 0, or a signal ended it."""
+
     token: RoundToken
     local_rank: int
     exit_code: Optional[int]  # None if a signal ended it
@@ -221,17 +231,23 @@ class Gone:
 
 @dataclass(frozen=True)
 class Heartbeat:
+    """Regularly (see heartbeat_s of Welcome), and at once to all actives when the training stands still."""
+
     number: int
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class HeartbeatAck:
+    """At once after a Heartbeat: the sidecar lives. Who leaves several unanswered counts as lost."""
+
     number: int
 
 
 @dataclass(frozen=True)
 class Close:
+    """The rendezvous has ended for good: to every member at once, and to who joins later."""
+
     reason: CloseReason
     message: str
 
