@@ -1,133 +1,190 @@
 """The member's connection to the coordinator: dials, proves the key, hands messages to and fro.
 
-Dials until it works: at once, then after 50 ms, doubling to 1 s. A sidecar whose own office coordinates dials itself,
-without the detour over the Service.
+Rules: the addresses are tried in turn, each for at most CONNECT_S (TCP_S to connect: a pulled cable answers nothing,
+and a frozen machine's kernel takes the call that nobody will answer). After the last one it waits, 50 ms doubling to
+1 s, and starts again, until a link is up or another dial() replaces this one. It never dials by itself.
 """
 
 import asyncio
 import contextlib
 import logging
 import secrets
+import socket
 from collections.abc import Callable
-from typing import Any, cast
-
-import aiohttp
-from yarl import URL
 
 from understudy_protocol import handshake, membership, pod, wire
 from understudy_protocol.handshake import Caller, NotProven, Role
+from understudy_sidecar.frames import Broken
 from understudy_sidecar.link import Link
-from understudy_sidecar.server import FRAME_BYTES
-from understudy_sidecar.tcp import watch_peer
+from understudy_sidecar.upgrade import check_answer, request
 
 CONNECT_S = 3.0
-CLOSE_S = 1.0
+TCP_S = 1.0
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
+#: An heir is sent the whole electorate.
+MESSAGE_BYTES = 4 << 20
 
 _MEMBERSHIP = wire.message_types(membership)
 _HANDSHAKE = wire.message_types(handshake)
 log = logging.getLogger(__name__)
 
+Address = tuple[str, int]
+
 
 class CoordinatorClient:
-    """Callbacks: on_up() when linked and authenticated, on_message(message), on_down() when an up link has ended."""
+    """on_up(host): linked, both sides proved the key. on_message(message). on_down(): an up link has ended by itself.
+
+    on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was hung up on.
+    """
 
     def __init__(
         self,
-        address: Callable[[], tuple[str, int]],
         key: bytes,
         job_uid: str,
-        on_up: Callable[[], None],
+        on_up: Callable[[str], None],
         on_message: Callable[[object], None],
         on_down: Callable[[], None],
+        on_socket: Callable[[int | None], None],
     ) -> None:
-        self._address, self._key, self._job_uid = address, key, job_uid
-        self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
-        self._link: Link | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.key, self.job_uid = key, job_uid
+        self.on_message = on_message
+        self._on_up, self._on_down, self._on_socket = on_up, on_down, on_socket
+        self._call: _Call | None = None  # the one that is up
+        self._dialing: asyncio.Task[None] | None = None
 
-    def dial(self) -> None:
-        self._end_task()
-        self._task = asyncio.create_task(self._run(), name="coordinator-client")
+    def dial(self, addresses: tuple[Address, ...]) -> None:
+        """Call until one answers; replaces the call that is under way, or up (no on_down follows)."""
+        self.hangup()
+        self._dialing = asyncio.create_task(self._dial(addresses), name="dial")
 
     def send(self, message: object) -> None:
-        if self._link is not None:
-            self._link.send(message)
+        if self._call is not None:
+            self._call.send(message)
 
     def hangup(self) -> None:
-        """Close after what was sent; no on_down follows."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.hangup()
-        else:
-            self._end_task()
+        """Stop dialing, and end an up link after what was sent; no on_down follows."""
+        if self._dialing is not None:
+            self._dialing.cancel()
+            self._dialing = None
+        call = self._let_go()
+        if call is not None:
+            call.hangup()
 
     async def flushed(self, limit_s: float) -> None:
-        """Wait until all that was sent is written, then close."""
-        if self._link is not None:
-            await self._link.flushed(limit_s)
+        """Hang up, and wait until all that was sent is out, or the limit has passed."""
+        call = self._call
+        self.hangup()
+        if call is not None:
+            await call.flushed(limit_s)
 
-    def _end_task(self) -> None:
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+    def close(self) -> None:
+        """For the end of this client."""
+        self.hangup()
 
-    async def _run(self) -> None:
-        delay = FIRST_RETRY_S
-        said = ""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)) as session:
-            while True:
+    def _let_go(self) -> "_Call | None":
+        call, self._call = self._call, None
+        if call is not None:
+            self._on_socket(None)
+        return call
+
+    # For the call ----------------------------------------------------------------------------------------------------
+
+    def is_up(self, call: "_Call") -> None:
+        self._call, self._dialing = call, None
+        self._on_socket(call.socket.fileno())
+        self._on_up(call.host)
+
+    def is_down(self, call: "_Call") -> None:
+        if self._call is call:
+            self._let_go()
+            self._on_down()
+
+    # Dialing ---------------------------------------------------------------------------------------------------------
+
+    async def _dial(self, addresses: tuple[Address, ...]) -> None:
+        delay, said = FIRST_RETRY_S, ""
+        while True:
+            for host, port in addresses:
                 try:
-                    await self._talk(session)
+                    async with asyncio.timeout(CONNECT_S):
+                        await self._try(host, port)
                     return
-                except (aiohttp.ClientError, OSError, wire.WireError, NotProven, TimeoutError) as error:
-                    if str(error) != said:
-                        said = str(error)
-                        log.info("no coordinator yet: %s", said or type(error).__name__)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, LONGEST_RETRY_S)
+                except (OSError, ValueError, Broken) as error:  # ValueError: an address that is none
+                    why = f"{host}:{port}: {error or type(error).__name__}"
+                    if why != said:
+                        said = why
+                        log.info("no coordinator yet: %s", why)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_RETRY_S)
 
-    async def _talk(self, session: aiohttp.ClientSession) -> None:
-        """One connection, from its start to its end. Raises where it did not come to a link."""
-        host, port = self._address()
-        url = URL.build(scheme="http", host=host, port=port, path=pod.MEMBERSHIP_PATH)
-        async with contextlib.AsyncExitStack() as stack:
-            # The limit is on all of it: a frozen machine's kernel takes the call, and nobody answers.
-            async with asyncio.timeout(CONNECT_S):
-                socket = await stack.enter_async_context(
-                    session.ws_connect(url, max_msg_size=FRAME_BYTES, timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S))
-                )
-                watch_peer(cast(Any, socket.get_extra_info("socket")))
-                await self._authenticate(socket)
-            link = self._link = Link(0, socket, str(url))
-            try:
-                self._on_up()
-                await self._listen(socket)
-            except wire.WireError as error:
-                log.warning("hangs up on the coordinator: %s", error)
-            finally:
-                await link.done()
-                if self._link is link:
-                    self._link = None
-                    self._on_down()
+    async def _try(self, host: str, port: int) -> None:
+        """One call, until it is up. Raises where it does not come to that."""
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as undo:
+            sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+            undo.callback(sock.close)
+            sock.setblocking(False)
+            async with asyncio.timeout(TCP_S):
+                await loop.sock_connect(sock, (host, port))
+            call = _Call(self, sock, host, port)
+            undo.callback(call.result.cancel)
+            undo.callback(call.cut)
+            await loop.create_connection(lambda: call, sock=sock)
+            await call.result
+            undo.pop_all()
 
-    async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        async for frame in socket:
-            if frame.type is not aiohttp.WSMsgType.TEXT:
-                raise wire.WireError(f"expected a text frame, got {frame.type.name}: {frame.data!r:.80}")
-            message = wire.decode(frame.data, _MEMBERSHIP)
-            if isinstance(message, wire.Unknown):
-                log.info("the coordinator sent the unknown type %s: dropped", message.type[:64])
-            else:
-                self._on_message(message)
 
-    async def _authenticate(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        caller = Caller(self._key, Role.MEMBER, self._job_uid, secrets.token_hex(handshake.NONCE_BYTES))
-        await socket.send_str(wire.encode(caller.hello))
-        await socket.send_str(wire.encode(caller.answer(await self._receive(socket))))
+class _Call(Link):
+    """One call: the head of the upgrade, then Hello, Challenge and Prove, then the coordinator's messages."""
 
-    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> object:
-        frame = await socket.receive()
-        if frame.type is not aiohttp.WSMsgType.TEXT:
-            raise NotProven("it hung up")
-        return wire.decode(frame.data, _HANDSHAKE)
+    def __init__(self, client: CoordinatorClient, sock: socket.socket, host: str, port: int) -> None:
+        super().__init__(0, masks=True, limit=MESSAGE_BYTES)
+        self.socket, self.host, self._port = sock, host, port
+        self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of the handshake
+        self._client = client
+        self._caller = Caller(client.key, Role.MEMBER, client.job_uid, secrets.token_hex(handshake.NONCE_BYTES))
+        self._token = b""
+        self._up = False
+
+    def connected(self) -> None:
+        head, self._token = request(self.host, self._port, pod.MEMBERSHIP_PATH)
+        self.write_head(head)
+
+    def head_received(self, head: bytes) -> None:
+        check_answer(head, self._token)
+        self.send(self._caller.hello)
+
+    def text_received(self, text: bytes) -> None:
+        if self._up:
+            self._on_message(wire.decode(text, _MEMBERSHIP))
+            return
+        try:
+            prove = self._caller.answer(wire.decode(text, _HANDSHAKE))
+        except NotProven as error:
+            raise Broken(str(error)) from error
+        self.send(prove)
+        self._up = True
+        self.result.set_result(None)
+        self._client.is_up(self)
+
+    def broke(self, error: Broken | wire.WireError) -> None:
+        if self._up:
+            log.warning("hangs up on the coordinator: %s", error)
+        elif not self.result.done():
+            self.result.set_exception(error)
+
+    def ended(self, silent: bool) -> None:
+        # The launcher may hold a duplicate of the socket: without this the coordinator would not hear of the end.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        if self._up:
+            self._client.is_down(self)
+        elif not self.result.done():
+            self.result.set_exception(ConnectionError("it hung up"))
+
+    def _on_message(self, message: object) -> None:
+        if isinstance(message, wire.Unknown):
+            log.info("the coordinator sent the unknown type %.64r: dropped", message.type)
+        else:
+            self._client.on_message(message)

@@ -1,61 +1,172 @@
-"""One WebSocket with an outbox: state machines send without waiting, a task of the link's own writes.
+"""One WebSocket, of either side: whole messages in and out of a TCP connection, without a task or a queue of its own.
 
-A peer that reads too slowly fills its outbox and is hung up on: it may reconnect, and nobody else is held up.
+Rules: `send` writes at once and never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes
+reads too slowly and is cut off, which is logged once: it may call again, and nobody else is held up. What breaks the
+protocol ends this one connection. Server and client build on `Link`; the office sees its upper half.
 """
 
 import asyncio
 import logging
-from typing import Any
-
-import aiohttp
-from aiohttp import web
+from typing import Any, cast
 
 from understudy_protocol import wire
+from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_sidecar.tcp import was_silent, watch_peer
+from understudy_sidecar.upgrade import NotUpgraded, take_head
 
-OUTBOX = 256
+UNSENT_BYTES = 1 << 20
+#: How long a peer that was hung up on may take to read what was sent, and to end its side.
+HANGUP_S = 3.0
 log = logging.getLogger(__name__)
 
-Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
+class Link(asyncio.Protocol):
+    """number: never used again in this process. peer: its address, for logs. masks: this side is the caller."""
 
-class Link:
-    def __init__(self, number: int, socket: Socket, peer: str) -> None:
+    def __init__(self, number: int, *, masks: bool, limit: int) -> None:
         self.number = number
-        self.peer = peer
-        self._socket = socket
-        self._outbox: asyncio.Queue[str | None] = asyncio.Queue(OUTBOX)
-        self._writer = asyncio.create_task(self._write(), name=f"link-{number}-writer")
+        self.peer = "?"
+        self._masks = masks
+        self._received = bytearray()
+        self._frames = Frames(self._received, masked=not masks, limit=limit)
+        self._head_pending = True
+        self._transport: asyncio.Transport | None = None
+        self._ending = False  # hung up or cut off: nothing more is read or sent
+        self._ended = False
+        self._cut_off: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # For whoever holds the link --------------------------------------------------------------------------------------
 
     def send(self, message: Any) -> None:
-        try:
-            self._outbox.put_nowait(wire.encode(message))
-        except asyncio.QueueFull:
-            log.warning("%s reads too slowly: hung up on", self.peer)
-            self._writer.cancel()
+        self.send_text(wire.encode(message))
 
-    def hangup(self) -> None:
-        """Close after what is already in the outbox."""
-        try:
-            self._outbox.put_nowait(None)
-        except asyncio.QueueFull:
-            self._writer.cancel()
+    def send_text(self, text: str) -> None:
+        """Send an encoded message: who sends the same one to many encodes it once. A no-op after the end."""
+        self._write(Opcode.TEXT, text.encode())
 
-    async def done(self) -> None:
-        """End the writer; call once, when the reader has ended."""
-        self._writer.cancel()
-        await asyncio.gather(self._writer, return_exceptions=True)
+    def unsent(self) -> int:
+        """How many bytes wait for the peer to read: who sends much and often looks here first."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def hangup(self, code: CloseCode = CloseCode.NORMAL, reason: str = "") -> None:
+        """What was sent goes out, then a close frame, then the end; nothing more is read or sent."""
+        self._last_words(close_frame(code, reason, masked=self._masks))
+
+    def cut(self) -> None:
+        """The end at once: what still waits is dropped."""
+        self._ending = True
+        if self._transport is not None:
+            self._transport.abort()
 
     async def flushed(self, limit_s: float) -> None:
-        """Wait until the outbox is written, or the limit has passed."""
+        """Hang up, and wait until all is sent and the connection has ended, or the limit has passed."""
         self.hangup()
-        await asyncio.wait({self._writer}, timeout=limit_s)
+        if not self._ended:
+            self._waiter = self._waiter or asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._waiter}, timeout=limit_s)
 
-    async def _write(self) -> None:
+    def done(self) -> bool:
+        """Whether the connection has ended."""
+        return self._ended
+
+    # For the server and the client -----------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """The TCP connection is there."""
+
+    def head_received(self, head: bytes) -> None:
+        """The peer's HTTP head is there; frames follow. Raises Broken."""
+        raise NotImplementedError
+
+    def text_received(self, text: bytes) -> None:
+        """A message is there. Raises Broken or WireError."""
+        raise NotImplementedError
+
+    def broke(self, error: Broken | wire.WireError) -> None:
+        """The peer broke the protocol; it is hung up on next."""
+        raise NotImplementedError
+
+    def ended(self, silent: bool) -> None:
+        """The connection has ended. silent: nobody said so, the peer's machine just stopped answering."""
+        raise NotImplementedError
+
+    def write_head(self, head: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(head)
+
+    def limit(self, message_bytes: int) -> None:
+        """From now on a message of the peer's may have so many bytes."""
+        self._frames.limit = message_bytes
+
+    # asyncio.Protocol ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        watch_peer(transport.get_extra_info("socket"))
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else "?"
+        self.connected()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ending:
+            return
+        self._received += data
         try:
-            while (text := await self._outbox.get()) is not None:
-                await self._socket.send_str(text)
-        except (ConnectionError, RuntimeError, aiohttp.ClientError) as error:
-            log.debug("%s: %s", self.peer, error)
-        finally:
-            # Not awaited to the peer's answer: a silent one would hold us up.
-            await asyncio.shield(asyncio.wait_for(self._socket.close(), 1.0))
+            if self._head_pending:
+                head = take_head(self._received)
+                if head is None:
+                    return
+                self._head_pending = False
+                self.head_received(head)
+            while not self._ending and (message := self._frames.take()) is not None:
+                self._take(*message)
+        except (Broken, wire.WireError) as error:
+            self._received.clear()
+            self.broke(error)
+            self._refuse(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ending = self._ended = True
+        self._transport = None
+        if self._cut_off is not None:
+            self._cut_off.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self.ended(was_silent(exc))
+
+    def _take(self, opcode: int, payload: bytes) -> None:
+        if opcode == Opcode.TEXT:
+            self.text_received(payload)
+        elif opcode == Opcode.PING:
+            self._write(Opcode.PONG, payload)
+        elif opcode == Opcode.CLOSE:
+            self.hangup()
+
+    def _write(self, opcode: Opcode, payload: bytes) -> None:
+        if self._ending or self._transport is None:
+            return
+        waiting = self._transport.get_write_buffer_size()
+        if waiting > UNSENT_BYTES:
+            log.warning("%s reads too slowly: %d bytes wait, at most %d may; cut off", self.peer, waiting, UNSENT_BYTES)
+            self.cut()
+        else:
+            self._transport.write(frame(opcode, payload, masked=self._masks))
+
+    def _refuse(self, error: Broken | wire.WireError) -> None:
+        match error:
+            case NotUpgraded():
+                self._last_words(error.answer)
+            case Broken():
+                self.hangup(error.code, str(error))
+            case wire.WireError():
+                self.hangup(CloseCode.POLICY, str(error))
+
+    def _last_words(self, words: bytes) -> None:
+        """FIN after the last byte. Not by closing: a launcher may hold the same socket, and keep it open (app.py)."""
+        if self._ending or self._transport is None:
+            return
+        self._ending = True
+        self._transport.write(words)
+        self._transport.write_eof()
+        self._cut_off = asyncio.get_running_loop().call_later(HANGUP_S, self.cut)

@@ -1,138 +1,165 @@
 """The sidecar's WebSocket server: members and the operator call here.
 
-Rules: nothing is believed before both sides proved the job's key; a caller has HANDSHAKE_S for it. A frame is at most
-FRAME_BYTES. What fails here ends one connection, and is logged once.
+Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key. A caller has HANDSHAKE_S
+for that from its first packet on, and UNPROVEN callers may be under way at once: the one that has taken the longest
+goes when more come. What fails here ends one connection, and is logged once a kind and address (complaints.py).
+Who is in office is not asked here: every caller that knows the key is handed to the hall.
 """
 
 import asyncio
 import itertools
 import logging
 import secrets
-
-from aiohttp import WSMsgType, web
+from collections.abc import Callable
+from typing import Protocol
 
 from understudy_protocol import handshake, membership, observer, pod, wire
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role
-from understudy_protocol.observer import Appoint, Refused
+from understudy_sidecar.complaints import Complaints
+from understudy_sidecar.frames import Broken, CloseCode
 from understudy_sidecar.link import Link
-from understudy_sidecar.office import Office
-from understudy_sidecar.tcp import Ending, was_silent, watch_peer
+from understudy_sidecar.lobby import Lobby
+from understudy_sidecar.upgrade import accept
 
-FRAME_BYTES = 64 * 1024
+#: Of a caller that has proved nothing, a member and the operator: the most bytes that a message may have.
+UNPROVEN_BYTES = 1024
+MEMBER_BYTES = 64 * 1024
+OBSERVER_BYTES = 4 << 20
 HANDSHAKE_S = 5.0
+UNPROVEN = 16_384
+LISTEN_BACKLOG = 4096
 
+_HANDSHAKE = wire.message_types(handshake)
 _MEMBERSHIP = wire.message_types(membership)
 _OBSERVER = wire.message_types(observer)
-_HANDSHAKE = wire.message_types(handshake)
 log = logging.getLogger(__name__)
 
 
-class Rejected(Exception):
-    """A caller that is turned away: the reason."""
+class Hall(Protocol):
+    """Who receives the callers that proved the key. After `dropped` and `observer_gone` a link is not used again."""
+
+    def add(self, link: Link) -> None: ...
+    def received(self, link: Link, message: object) -> None: ...
+    def dropped(self, link: Link, silent: bool) -> None: ...
+    def observer(self, link: Link) -> None: ...
+    def asked(self, link: Link, message: object) -> None: ...
+    def observer_gone(self, link: Link) -> None: ...
 
 
-class NotInOffice(Exception):
-    """A member called a sidecar that does not coordinate: usual while an office is being taken; it calls again."""
+class NotProven(Broken):
+    """A caller that cannot show that it belongs to this job."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, CloseCode.POLICY)
 
 
 class Server:
-    def __init__(self, office: Office, key: bytes, job_uid: str) -> None:
-        self._office, self._key, self._job_uid = office, key, job_uid
+    def __init__(self, office: Hall, key: bytes, job_uid: str) -> None:
+        self.office, self.key, self.job_uid = office, key, job_uid
+        self.complaints = Complaints(log)
+        self.lobby = Lobby(UNPROVEN, HANDSHAKE_S)
+        self.callers: set[Caller] = set()
         self._numbers = itertools.count(1)
+        self._server: asyncio.Server | None = None
 
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get(pod.MEMBERSHIP_PATH, self._serve)
-        return app
+    async def listen(self, port: int, host: str | None = None) -> int:
+        """Take calls on all addresses, or on one; the port (0 chooses a free one)."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._caller, host, port, backlog=LISTEN_BACKLOG)
+        return int(self._server.sockets[0].getsockname()[1])
 
-    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES, timeout=1.0)
-        await socket.prepare(request)
-        if request.transport is None:
-            return socket  # it has ended already
-        watch_peer(request.transport.get_extra_info("socket"))
-        ending = Ending(request.transport, request.protocol)
-        peer = str(request.remote)
-        try:
-            role = await asyncio.wait_for(self._authenticate(socket), HANDSHAKE_S)
-            if role is Role.MEMBER:
-                await self._member(socket, ending, peer)
-            else:
-                await self._observer(socket, peer)
-        except NotInOffice:
-            await socket.close(message=b"not in office")
-        except (Rejected, wire.WireError, TimeoutError) as error:
-            log.warning("turned away %s: %s", peer, str(error) or f"no handshake within {HANDSHAKE_S:g} s")
-            await socket.close()
-        return socket
+    async def close(self, limit_s: float) -> None:
+        """Take no more calls, and hang up on everybody; at most so long for what was sent to go out."""
+        if self._server is not None:
+            self._server.close()
+        await asyncio.gather(*(caller.flushed(limit_s) for caller in tuple(self.callers)))
+        for caller in tuple(self.callers):
+            caller.cut()
 
-    async def _authenticate(self, socket: web.WebSocketResponse) -> Role:
-        hello = await _receive(socket, _HANDSHAKE)
+    def _caller(self) -> "Caller":
+        return Caller(next(self._numbers), self)
+
+
+class Caller(Link):
+    """One call: the head of the upgrade, then Hello, Challenge and Prove, then the messages of its role."""
+
+    def __init__(self, number: int, server: Server) -> None:
+        super().__init__(number, masks=False, limit=UNPROVEN_BYTES)
+        self._server = server
+        self._hello: Hello | None = None
+        self._nonce = ""
+        self._role: Role | None = None  # once proven
+        self._next: Callable[[bytes], None] = self._on_hello
+
+    def connected(self) -> None:
+        self._server.callers.add(self)
+        self._server.lobby.enter(self, self._too_late)
+
+    def head_received(self, head: bytes) -> None:
+        self.write_head(accept(head, pod.MEMBERSHIP_PATH))
+
+    def text_received(self, text: bytes) -> None:
+        self._next(text)
+
+    def broke(self, error: Broken | wire.WireError) -> None:
+        self._server.complaints.about(self.peer, type(error).__name__, str(error))
+
+    def ended(self, silent: bool) -> None:
+        self._server.callers.discard(self)
+        self._server.lobby.leave(self)
+        if self._role is Role.MEMBER:
+            self._server.office.dropped(self, silent)
+        elif self._role is Role.OBSERVER:
+            self._server.office.observer_gone(self)
+
+    def _too_late(self, reason: str) -> None:
+        self._server.complaints.about(self.peer, "no handshake", reason)
+        self.cut()
+
+    def _on_hello(self, text: bytes) -> None:
+        hello = wire.decode(text, _HANDSHAKE)
         if not isinstance(hello, Hello):
-            raise Rejected("the first message is not a Hello")
-        if hello.job_uid != self._job_uid:
-            raise Rejected(f"it belongs to job {hello.job_uid[:64]!r}, this is {self._job_uid}")
-        if hello.role is Role.MEMBER and self._office.coordinator is None:
-            raise NotInOffice
-        nonce = secrets.token_hex(handshake.NONCE_BYTES)
-        parts = (self._key, hello.role, hello.job_uid, hello.nonce, nonce)
-        await socket.send_str(wire.encode(Challenge(nonce, handshake.server_proof(*parts))))
-        prove = await _receive(socket, _HANDSHAKE)
-        if not isinstance(prove, Prove) or not handshake.same(handshake.caller_proof(*parts), prove.proof):
-            raise Rejected("it does not know the job's key")
-        return hello.role
+            raise NotProven("the first message is not a Hello")
+        if hello.job_uid != self._server.job_uid:
+            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, this is {self._server.job_uid}")
+        self._hello, self._nonce = hello, secrets.token_hex(handshake.NONCE_BYTES)
+        self.send(Challenge(self._nonce, handshake.server_proof(*self._parts(hello))))
+        self._next = self._on_prove
 
-    async def _member(self, socket: web.WebSocketResponse, ending: Ending, peer: str) -> None:
-        link = Link(next(self._numbers), socket, peer)
-        self._office.add(link)
-        try:
-            async for frame in socket:
-                if ending.error is not None:
-                    break  # the connection broke: aiohttp tells it as a frame
-                message = _decode(frame.data, _MEMBERSHIP)
-                if isinstance(message, wire.Unknown):
-                    log.info("%s sent a message of the unknown type %s: dropped", peer, message.type[:64])
-                else:
-                    self._office.received(link, message)
-        finally:
-            self._office.dropped(link, was_silent(ending.error))
-            await link.done()
+    def _on_prove(self, text: bytes) -> None:
+        assert self._hello is not None
+        prove = wire.decode(text, _HANDSHAKE)
+        proof = handshake.caller_proof(*self._parts(self._hello))
+        if not isinstance(prove, Prove) or not handshake.same(proof, prove.proof):
+            raise NotProven("it does not know the job's key")
+        self._server.lobby.leave(self)
+        self._role, self._hello = self._hello.role, None
+        if self._role is Role.MEMBER:
+            self.limit(MEMBER_BYTES)
+            self._next = self._on_member
+            self._server.office.add(self)
+        else:
+            self.limit(OBSERVER_BYTES)
+            self._next = self._on_observer
+            self._server.office.observer(self)
 
-    async def _observer(self, socket: web.WebSocketResponse, peer: str) -> None:
-        teller: asyncio.Task[None] | None = None
-        self._office.observed(1)
-        try:
-            async for frame in socket:
-                message = _decode(frame.data, _OBSERVER)
-                if isinstance(message, Appoint):
-                    self._office.appoint(message)
-                if self._office.coordinator is None:
-                    await socket.send_str(wire.encode(Refused("this sidecar is not in office")))
-                elif teller is None:
-                    teller = asyncio.create_task(self._tell(socket), name=f"observer {peer}")
-        finally:
-            self._office.observed(-1)
-            if teller is not None:
-                teller.cancel()
-                await asyncio.gather(teller, return_exceptions=True)
+    def _parts(self, hello: Hello) -> tuple[bytes, Role, str, str, str]:
+        return self._server.key, hello.role, hello.job_uid, hello.nonce, self._nonce
 
-    async def _tell(self, socket: web.WebSocketResponse) -> None:
-        seen = -1
-        while not socket.closed:
-            seen = await self._office.changes(seen)
-            snapshot = self._office.snapshot()
-            if snapshot is not None:
-                await socket.send_str(wire.encode(snapshot))
+    def _on_member(self, text: bytes) -> None:
+        message = wire.decode(text, _MEMBERSHIP)
+        if not self._unknown(message):
+            self._server.office.received(self, message)
 
+    def _on_observer(self, text: bytes) -> None:
+        message = wire.decode(text, _OBSERVER)
+        if not self._unknown(message):
+            self._server.office.asked(self, message)
 
-def _decode(data: object, known: "dict[str, type]") -> object:
-    if not isinstance(data, str):
-        raise wire.WireError("expected a text frame")
-    return wire.decode(data, known)
-
-
-async def _receive(socket: web.WebSocketResponse, known: "dict[str, type]") -> object:
-    frame = await socket.receive()
-    if frame.type is not WSMsgType.TEXT:
-        raise Rejected("it ended the handshake")
-    return _decode(frame.data, known)
+    def _unknown(self, message: object) -> bool:
+        if not isinstance(message, wire.Unknown):
+            return False
+        self._server.complaints.about(
+            self.peer, f"type {message.type[:64]!r}", f"a message of the unknown type {message.type[:64]!r}: dropped"
+        )
+        return True

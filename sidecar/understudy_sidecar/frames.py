@@ -1,0 +1,135 @@
+"""WebSocket frames (RFC 6455) from bytes and to bytes, without I/O. The heads before them: upgrade.py.
+
+Own code, because a coordinator must bound what an unproven caller makes it keep, and because ten thousand members
+leave a tenth of a millisecond for each: no task, no queue, no message kept beyond its limit.
+
+Rules: text messages only, whole or in fragments; no extension. A frame is refused by the length in its header, before
+its body is kept. What breaks a rule is `Broken`, with the code of the close frame that answers it.
+"""
+
+import os
+from enum import IntEnum
+
+CONTROL_BYTES = 125
+_FIN, _RESERVED, _OPCODE = 0x80, 0x70, 0x0F
+_MASKED, _LENGTH = 0x80, 0x7F
+_TWO_BYTES, _EIGHT_BYTES = 126, 127
+
+
+class Opcode(IntEnum):
+    CONTINUATION = 0
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+class CloseCode(IntEnum):
+    NORMAL = 1000
+    PROTOCOL_ERROR = 1002
+    UNSUPPORTED = 1003
+    POLICY = 1008
+    TOO_BIG = 1009
+
+
+class Broken(Exception):
+    """The peer broke the protocol: what was seen and what was expected."""
+
+    def __init__(self, reason: str, code: CloseCode = CloseCode.PROTOCOL_ERROR) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Frames:
+    """Messages out of `received`, which grows as bytes come and shrinks as messages are taken.
+
+    masked: whether the peer has to mask. limit: the most bytes that a message may have; it may change on the way.
+    """
+
+    def __init__(self, received: bytearray, *, masked: bool, limit: int) -> None:
+        self.limit = limit
+        self._received = received
+        self._mask_flag, self._mask_bytes = (_MASKED, 4) if masked else (0, 0)
+        self._parts: bytearray | None = None  # of a message in fragments
+
+    def take(self) -> tuple[int, bytes] | None:
+        """The next TEXT, PING, PONG or CLOSE with its payload; None until more is received. Raises Broken."""
+        while (frame := self._frame()) is not None:
+            first, payload = frame
+            opcode = first & _OPCODE
+            if opcode >= Opcode.CLOSE or (opcode == Opcode.TEXT and first & _FIN):
+                return opcode, payload
+            if self._parts is None:
+                self._parts = bytearray()
+            self._parts += payload
+            if first & _FIN:
+                whole, self._parts = bytes(self._parts), None
+                return Opcode.TEXT, whole
+        return None
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        """The first byte and the payload of the next frame, once all of it is received."""
+        received = self._received
+        if len(received) < 2:
+            return None
+        first, second = received[0], received[1]
+        start, length = 2, second & _LENGTH
+        if length >= _TWO_BYTES:
+            start = 4 if length == _TWO_BYTES else 10
+            if len(received) < start:
+                return None
+            length = int.from_bytes(received[2:start], "big")
+        self._check(first, second, length)
+        start += self._mask_bytes
+        end = start + length
+        if len(received) < end:
+            return None
+        payload = bytes(received[start:end])
+        if self._mask_bytes and payload:
+            payload = _xor(payload, bytes(received[start - 4 : start]))
+        del received[:end]
+        return first, payload
+
+    def _check(self, first: int, second: int, length: int) -> None:
+        """Everything that a header alone can break."""
+        opcode = first & _OPCODE
+        if second & _MASKED != self._mask_flag:
+            raise Broken("expected a masked frame" if self._mask_flag else "expected a frame that is not masked")
+        if first & _RESERVED:
+            raise Broken(f"expected no extension's bits, got a frame that begins with {first:#04x}")
+        if opcode >= Opcode.CLOSE:
+            if opcode > Opcode.PONG or length > CONTROL_BYTES or not first & _FIN:
+                raise Broken(f"expected a control frame, got opcode {opcode} with {length} bytes")
+        elif opcode == Opcode.BINARY:
+            raise Broken("expected a text frame, got a binary one", CloseCode.UNSUPPORTED)
+        elif opcode != (Opcode.TEXT if self._parts is None else Opcode.CONTINUATION):
+            raise Broken(f"expected {'the start' if self._parts is None else 'more'} of a message, got opcode {opcode}")
+        elif length + len(self._parts or b"") > self.limit:
+            raise Broken(f"expected at most {self.limit} bytes, got a message of {length} or more", CloseCode.TOO_BIG)
+
+
+def frame(opcode: int, payload: bytes, *, masked: bool) -> bytes:
+    """One whole frame; a caller's is masked, a server's is not."""
+    length, flag = len(payload), _MASKED if masked else 0
+    if length < _TWO_BYTES:
+        header = bytes((_FIN | opcode, flag | length))
+    elif length < 1 << 16:
+        header = bytes((_FIN | opcode, flag | _TWO_BYTES)) + length.to_bytes(2, "big")
+    else:
+        header = bytes((_FIN | opcode, flag | _EIGHT_BYTES)) + length.to_bytes(8, "big")
+    if not masked:
+        return header + payload
+    mask = os.urandom(4)
+    return header + mask + _xor(payload, mask)
+
+
+def close_frame(code: CloseCode, reason: str, *, masked: bool) -> bytes:
+    text = reason.encode(errors="replace")[: CONTROL_BYTES - 2].decode(errors="ignore")  # not cut within a character
+    return frame(Opcode.CLOSE, code.to_bytes(2, "big") + text.encode(), masked=masked)
+
+
+def _xor(data: bytes, mask: bytes) -> bytes:
+    length = len(data)
+    key = (mask * (length // 4 + 1))[:length]
+    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(length, "little")

@@ -1,0 +1,98 @@
+"""The two heads by which HTTP becomes a WebSocket (RFC 6455), without I/O; the frames after them: frames.py.
+
+Rules: a head has at most HEAD_BYTES, and nothing more is kept of a longer one. No extension and no subprotocol.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+
+from understudy_sidecar.frames import Broken
+
+HEAD_BYTES = 4096
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class NotUpgraded(Broken):
+    """A head that asks for no WebSocket here; `answer` is what HTTP says to that."""
+
+    def __init__(self, reason: str, status: str = "400 Bad Request") -> None:
+        super().__init__(reason)
+        self.answer = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def take_head(received: bytearray) -> bytes | None:
+    """Take a whole head off what was received; None while it is not whole. Raises Broken where it is too long."""
+    end = received.find(b"\r\n\r\n", 0, HEAD_BYTES)
+    if end < 0:
+        if len(received) >= HEAD_BYTES:
+            raise Broken(f"expected a head of at most {HEAD_BYTES} bytes")
+        return None
+    head = bytes(received[:end])
+    del received[: end + 4]
+    return head
+
+
+def request(host: str, port: int, path: str) -> tuple[bytes, bytes]:
+    """The head that asks for a WebSocket, and the token that the answer's head must have."""
+    key = base64.b64encode(os.urandom(16))
+    name = f"[{host}]" if ":" in host else host
+    head = (
+        f"GET {path} HTTP/1.1\r\nHost: {name}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key.decode()}\r\n\r\n"
+    )
+    return head.encode(), _token(key)
+
+
+def accept(head: bytes, path: str) -> bytes:
+    """The head that answers a request for a WebSocket on `path`. Raises NotUpgraded where it is none."""
+    line, headers = _parse(head)
+    method, _, rest = line.partition(b" ")
+    target = rest.partition(b" ")[0].partition(b"?")[0]
+    if not rest.endswith(b" HTTP/1.1"):
+        raise NotUpgraded(f"expected an HTTP/1.1 request, got {line[:80]!r}")
+    if target != path.encode():
+        raise NotUpgraded(f"it asked for {target[:80]!r}, here is only {path}", "404 Not Found")
+    if method != b"GET":
+        raise NotUpgraded(f"expected a GET, got {method[:80]!r}", "405 Method Not Allowed\r\nAllow: GET")
+    asks = headers.get(b"upgrade", b"").lower() == b"websocket"
+    if not asks or b"upgrade" not in headers.get(b"connection", b"").lower():
+        raise NotUpgraded("it asked for no WebSocket", "426 Upgrade Required\r\nUpgrade: websocket")
+    if headers.get(b"sec-websocket-version") != b"13":
+        raise NotUpgraded("expected version 13 of WebSocket", "426 Upgrade Required\r\nSec-WebSocket-Version: 13")
+    key = headers.get(b"sec-websocket-key", b"")
+    if not _is_key(key):
+        raise NotUpgraded(f"expected a Sec-WebSocket-Key of 16 bytes in base64, got {key[:80]!r}")
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: " + _token(key) + b"\r\n\r\n"
+    )
+
+
+def check_answer(head: bytes, token: bytes) -> None:
+    """Raises Broken where the head is not the one that accepts our request."""
+    line, headers = _parse(head)
+    if line.split(b" ")[1:2] != [b"101"]:
+        raise Broken(f"expected status 101, got {line[:80]!r}")
+    if headers.get(b"sec-websocket-accept") != token:
+        raise Broken("expected the Sec-WebSocket-Accept for our key, got another")
+    if b"sec-websocket-extensions" in headers:
+        raise Broken("expected no extension, got one that was not asked for")
+
+
+def _parse(head: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    line, *fields = head.split(b"\r\n")
+    pairs = (field.partition(b":") for field in fields)
+    return line, {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _token(key: bytes) -> bytes:
+    return base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
+
+
+def _is_key(key: bytes) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except binascii.Error:
+        return False
