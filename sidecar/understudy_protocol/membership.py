@@ -254,7 +254,7 @@ class Close:
 
 @dataclass(frozen=True)
 class CloseAck:
-    pass
+    """The close has arrived, and is recorded."""
 
 
 TO_COORDINATOR = (
