@@ -1,6 +1,6 @@
 """What the supervisor hears (events) and asks for (effects). Facts only: nothing here decides or acts.
 
-The messages StartWorkers, StopWorkers and ExitLauncher of `understudy_protocol.launcher` are events as they are.
+The orders StartWorkers, DrainWorkers, StopWorkers and ExitLauncher of `understudy_protocol.launcher` are events too.
 Times named `at` are wall-clock times for the messages; the supervisor's own timers run on the `now` of `handle`.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional, Union
 
-from understudy_protocol.launcher import ExitLauncher, StartWorkers, StopWorkers
+from understudy_protocol.launcher import DrainWorkers, ExitLauncher, StartWorkers, StopWorkers
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ Event = Union[
     AskedToEnd,
     Tick,
     StartWorkers,
+    DrainWorkers,
     StopWorkers,
     ExitLauncher,
 ]

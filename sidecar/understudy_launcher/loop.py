@@ -25,6 +25,7 @@ from understudy_launcher.sidecar_link import SidecarLink
 from understudy_launcher.supervise import Supervisor
 
 GROUP_POLL_S = 0.1
+LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
@@ -125,7 +126,7 @@ class Loop:
         if self._workers.lingering():
             deadlines.append(now + GROUP_POLL_S)
         nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        return None if nearest is None else max(0.0, nearest - now)
+        return None if nearest is None else min(max(0.0, nearest - now), LONGEST_WAIT_S)
 
     def _on_signals(self) -> None:
         numbers = set(os.read(self._wakeup, 4096))

@@ -13,8 +13,10 @@ class Phase(Enum):
     RUNNING = "running"
     FAILED = "failed"  # a worker failed; its neighbours may still run
     FINISHED = "finished"  # all workers exited 0
+    DRAINING = "draining"  # the workers got SIGTERM, and the launcher stays
     STOPPING = "stopping"  # the workers are killed, and nothing follows
-    SAVING = "saving"  # the workers got SIGTERM
+    SAVING = "saving"  # the pod ends, and the workers got SIGTERM
+    CLOSING = "closing"  # the job is closed, and the workers got SIGTERM
     LEAVING = "leaving"  # the launcher exits when nothing is left
 
 
@@ -25,3 +27,8 @@ TOLD = {
     Phase.FAILED: WorkersState.FAILED,
     Phase.FINISHED: WorkersState.FINISHED,
 }
+
+ENDING = (Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
+#: Workers that have got SIGTERM: how they end is a consequence.
+AFTER_SIGTERM = (Phase.DRAINING, Phase.SAVING, Phase.CLOSING)
+REPORTING = (Phase.RUNNING, Phase.FAILED)

@@ -3,7 +3,8 @@
 Rules: connection attempts start RETRY_FROM_S apart and grow to RETRY_TO_S apart; one log line tells that the sidecar
 has not been there for COMPLAIN_AFTER_S. What is sent while there is no connection is dropped: on each connect the
 supervisor states everything again. A line that is no message is logged and dropped. A sidecar that does not read, or
-sends a line without end, is hung up on: nothing here may grow without bound.
+sends a line without end, is hung up on: nothing here may grow without bound. The socket that the sidecar has us hold
+stays held when this connection ends.
 """
 
 import os
@@ -11,15 +12,16 @@ import socket
 from typing import Any, Callable, Optional
 
 from understudy_launcher.events import Connected
+from understudy_launcher.held_socket import HeldSocket
 from understudy_protocol import wire
-from understudy_protocol.launcher import ExitLauncher, StartWorkers, StopWorkers
+from understudy_protocol.launcher import TO_LAUNCHER, DropSocket, HoldSocket
 
 RETRY_FROM_S = 0.05
 RETRY_TO_S = 1.0
 COMPLAIN_AFTER_S = 10.0
 BUFFER_LIMIT = 1 << 20
 _CHUNK = 1 << 16
-_KNOWN: dict[str, type[Any]] = {cls.__name__: cls for cls in (StartWorkers, StopWorkers, ExitLauncher)}
+_KNOWN: dict[str, type[Any]] = {cls.__name__: cls for cls in TO_LAUNCHER}
 
 
 class SidecarLink:
@@ -31,6 +33,7 @@ class SidecarLink:
         self.socket: Optional[socket.socket] = None
         self._path, self._log, self._closing = path, log, closing
         self._unsent, self._unread = b"", b""
+        self._held = HeldSocket(log)
         self._lost_at, self._complained = now, False
         self._retry_s, self._retry_at = RETRY_FROM_S, now
 
@@ -78,11 +81,11 @@ class SidecarLink:
             self._hang_up("it does not read", now)
 
     def receive(self, now: float) -> list[Any]:
-        """The messages that have come in."""
+        """The orders for the supervisor that have come in."""
         if self.socket is None:
             return []
         try:
-            chunk = self.socket.recv(_CHUNK)
+            chunk = self._held.recv(self.socket, _CHUNK)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -92,11 +95,14 @@ class SidecarLink:
             self._hang_up("it closed the connection", now)
             return []
         *lines, self._unread = (self._unread + chunk).split(b"\n")
+        orders = [message for message in map(self._order, lines) if message is not None]
+        if not self._unread:
+            self._held.no_line_to_come()
         if len(self._unread) > BUFFER_LIMIT:
             self._hang_up("it sent a line without end", now)
-        return [message for message in map(self._message, lines) if message is not None]
+        return orders
 
-    def _message(self, line: bytes) -> Any:
+    def _order(self, line: bytes) -> Any:
         try:
             message = wire.decode(line, _KNOWN)
         except wire.WireError as error:
@@ -105,7 +111,13 @@ class SidecarLink:
         if isinstance(message, wire.Unknown):
             self._log(f"dropped a message of the sidecar of the unknown type {message.type}")
             return None
-        return message
+        if isinstance(message, HoldSocket):
+            self._held.hold()
+        elif isinstance(message, DropSocket):
+            self._held.drop()
+        else:
+            return message
+        return None
 
     def _not_connected(self, error: OSError, now: float) -> None:
         self._retry_at = now + self._retry_s
@@ -121,6 +133,7 @@ class SidecarLink:
             self.socket.close()
         self.socket = None
         self._unsent, self._unread = b"", b""
+        self._held.no_line_to_come()
         self._lost_at, self._complained = now, False
         self._retry_s, self._retry_at = RETRY_FROM_S, now + RETRY_FROM_S
         self._log(f"lost the sidecar: {why}; what runs keeps running")

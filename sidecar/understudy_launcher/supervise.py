@@ -1,51 +1,63 @@
 """What the launcher does about its workers: a sans-IO state machine. `handle(event, now)` returns the effects.
 
-    phase              event                        next      effects
-    -----------------  ---------------------------  --------  --------------------------------------------------------
-    IDLE               StartWorkers                 RUNNING   Spawn, WorkersStarted (by way of STARTING)
-    RUNNING … STOPPING StartWorkers                 STARTING  SIGKILL to every group: the round is dead
-    STARTING           StartWorkers                 STARTING  the newer one takes the older one's place
-    STARTING           the last group is empty      RUNNING   Spawn, WorkersStarted
-    RUNNING, FAILED    a worker fails               FAILED    WorkerExited; SIGKILL to its group, its neighbours run on
-    RUNNING            the last worker exits 0      FINISHED  WorkersFinished
-    IDLE … STOPPING    StopWorkers                  STOPPING  SIGKILL to every group
-    STOPPING           the last group is empty      IDLE      LauncherHello: nothing runs any more
-    IDLE … STOPPING    AskedToEnd, workers alive    SAVING    Terminating; SIGTERM to every worker
-    IDLE … STOPPING    AskedToEnd, no worker alive  LEAVING   Terminating
-    SAVING             the last group is empty      LEAVING
-    SAVING             the grace is nearly over     LEAVING   SIGKILL to every group
-    IDLE … SAVING      ExitLauncher                 LEAVING   SIGKILL to every group
-    LEAVING            the last group is empty      -         Exit; also when LEAVE_WITHIN_S is over
+    phase              event                          next      effects
+    -----------------  -----------------------------  --------  ------------------------------------------------------
+    IDLE               StartWorkers                   RUNNING   Spawn, WorkersStarted (by way of STARTING)
+    RUNNING … STOPPING StartWorkers                   STARTING  SIGKILL to every group: the round is dead
+    STARTING           StartWorkers                   STARTING  the newer one takes the older one's place
+    STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted
+    RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
+    RUNNING            the last worker exits 0        FINISHED  WorkersFinished
+    IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
+    STOPPING           the last group is empty        IDLE      LauncherHello: nothing runs any more
+    STARTING … FAILED  DrainWorkers                   DRAINING  SIGTERM to every worker that can save
+    DRAINING           DrainWorkers                   DRAINING  the grace may become shorter
+    DRAINING           the grace is over              DRAINING  SIGKILL to every group
+    DRAINING           the last group is empty        IDLE      WorkersDrained
+    other phases       DrainWorkers                   as it is  WorkersDrained, as soon as nothing is left
+    IDLE … STOPPING    AskedToEnd, workers can save   SAVING    Terminating; SIGTERM to every worker
+    IDLE … STOPPING    AskedToEnd, none can save      LEAVING   Terminating
+    SAVING             DrainWorkers                   SAVING    the grace may become shorter
+    IDLE … SAVING      ExitLauncher                   LEAVING   SIGKILL to every group
+    IDLE … SAVING      … with a grace, they can save  CLOSING   SIGTERM to every worker
+    IDLE … SAVING      … with a grace, none can       LEAVING
+    CLOSING            AskedToEnd                     CLOSING   Terminating; the grace may become shorter
+    CLOSING            ExitLauncher with a grace      CLOSING   the grace may become shorter
+    SAVING, CLOSING    the last group is empty        LEAVING
+    SAVING, CLOSING    the grace is over              LEAVING   SIGKILL to every group
+    SAVING, CLOSING    StopWorkers, ExitLauncher      LEAVING   SIGKILL to every group
+    LEAVING            the last group is empty        -         Exit; also when LEAVE_WITHIN_S is over
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is done already), and so is one
-in SAVING and LEAVING. A new round's workers start only when nothing is left of the old ones. What ends because of our
-own SIGKILL is no failure. After SIGTERM no worker's end is reported: it is a consequence, and exit 0 then may mean
-"saved", not "finished". The launcher exits 0 only when the sidecar says so; otherwise its code is that of the round's
-first failed worker, so that the pod shows the truth.
+in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones. What ends because
+of our own SIGKILL is no failure. A worker can save while it lives and has not got that; SIGTERM it gets once, whoever
+asks, and after it no worker's end is reported: it is a consequence, and exit 0 then may mean "saved", not "finished".
+So a training that ends just as it is drained has drained, unless WorkersFinished was told before. A DrainWorkers of
+another round than the newest is answered at once, for nothing of it runs; a newer round leaves one unanswered. How
+graces add up is in `graces`.
+
+The launcher exits 0 only when the sidecar says so; otherwise its code is that of the round's first failed worker, so
+that the pod shows the truth. A close with a grace has the last word: who dies of our SIGTERM has not failed. The first
+close's code stays.
 """
 
 from collections.abc import Iterable
 from typing import Any, Callable, Optional
 
 from understudy_launcher import events as e
-from understudy_launcher.phases import TOLD, Phase
+from understudy_launcher.graces import Graces
+from understudy_launcher.groups import Groups
+from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, Phase
+from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import StepPace
 from understudy_protocol import launcher as m
-from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
+from understudy_protocol.words import WorkersState
 
-#: A process that outlives SIGKILL (it sleeps uninterruptibly in the kernel) is named in the log so often.
-COMPLAIN_EVERY_S = 5.0
 #: So long the launcher waits for its killed workers before it exits all the same: as pid 1 it takes them along.
 LEAVE_WITHIN_S = 1.0
-#: SIGKILL comes so long before the pod's grace period ends, so that the exit code is ours and not the kubelet's 137.
-GRACE_MARGIN_S = 2.0
-GRACE_MARGIN_SHARE = 0.1
 #: Exit codes of a launcher that was asked to end: its workers ended by themselves, and did not.
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
-
-_ENDING = (Phase.SAVING, Phase.LEAVING)
-_REPORTING = (Phase.RUNNING, Phase.FAILED)
 
 
 class Supervisor:
@@ -53,17 +65,12 @@ class Supervisor:
 
     def __init__(self, pid: int, nproc: int, grace_s: float) -> None:
         self.phase = Phase.IDLE
-        self._pid, self._nproc, self._grace_s = pid, nproc, grace_s
-        self._round: Optional[m.StartWorkers] = None  # the newest that was accepted
-        self._alive: set[int] = set()  # local ranks whose worker runs
-        self._groups: set[int] = set()  # local ranks of which any process is left
-        self._failures: list[m.WorkerExited] = []  # of the newest round
-        self._first_code: Optional[int] = None  # of its first failed worker
-        self._pace: Optional[StepPace] = None
+        self._pid, self._nproc = pid, nproc
+        self._round = Round()  # the newest that was accepted
+        self._groups = Groups()
         self._master_port = 0
-        self._killed_at: Optional[float] = None
-        self._complain_at: Optional[float] = None
-        self._terminate_by: Optional[float] = None  # after SIGTERM: the end of the grace, less the margin
+        self._graces = Graces(grace_s)
+        self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
         self._out: list[e.Effect] = []
@@ -73,6 +80,7 @@ class Supervisor:
             e.PortReserved: self._on_port,
             m.StartWorkers: self._on_start_workers,
             m.StopWorkers: self._on_stop_workers,
+            m.DrainWorkers: self._on_drain_workers,
             m.ExitLauncher: self._on_exit_launcher,
             e.AskedToEnd: self._on_asked_to_end,
             e.WorkerEnded: self._on_worker_ended,
@@ -89,9 +97,9 @@ class Supervisor:
 
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
-        paces = self._pace.deadline() if self._pace and self.phase in _REPORTING else None
-        grace = self._terminate_by if self.phase is Phase.SAVING else None
-        return min(_present([paces, grace, self._complain_at, self._leave_by]), default=None)
+        pace = self._round.pace
+        paces = pace.deadline() if pace and self.phase in REPORTING else None
+        return min(_present([paces, self._kill_at(), self._groups.complain_at, self._leave_by]), default=None)
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
@@ -99,57 +107,89 @@ class Supervisor:
         self._out.append(e.ReservePort())
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
-        """The hello states everything; failures and the leave follow, for the sidecar may not have heard of them."""
+        """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
         self._hello()
-        self._out.extend(e.Report(failure) for failure in self._failures)
-        if self._terminate_by is not None:
-            self._report(m.Terminating(max(0.0, self._terminate_by - now)))
+        self._out.extend(e.Report(message) for message in self._round.history())
+        if self._graces.pod_by is not None:
+            self._report(m.Terminating(max(0.0, self._graces.pod_by - now)))
 
     def _on_port(self, event: e.PortReserved, now: float) -> None:
         self._master_port = event.port
         self._report(m.NextPort(event.port))
 
     def _on_start_workers(self, start: m.StartWorkers, now: float) -> None:
-        newest = self._round.token if self._round else NO_ROUND
-        if self.phase in _ENDING:
+        newest = self._round.token
+        if self.phase in ENDING:
             self._log(f"refused round={start.token}: the launcher is ending")
         elif start.token <= newest:
             self._log(f"dropped StartWorkers of round={start.token}: not newer than round={newest}")
         else:
-            self._round, self._failures, self._first_code, self._pace = start, [], None, None
+            self._round = Round(start)
+            self._graces.forget_order()
             self.phase = Phase.STARTING
             self._kill_all(f"replaces round={newest}", now)
             self._advance(now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
-        self._pace = None
-        if self.phase in _ENDING:
+        self._round.pace = None
+        if self.phase in ENDING:
             self._leave(self._own_code(), stop.reason, now)
             return
         self.phase = Phase.STOPPING
         self._kill_all(f"the sidecar stops the workers ({stop.reason})", now)
         self._advance(now)
 
+    def _on_drain_workers(self, order: m.DrainWorkers, now: float) -> None:
+        if order.token != self._round.token:
+            self._log(f"nothing of round={order.token} runs: it has drained")
+            self._report(m.WorkersDrained(order.token))
+            return
+        self._round.drain = Drain.ASKED
+        if self.phase in (Phase.STARTING, Phase.RUNNING, Phase.FAILED):
+            self._ask_to_save(Phase.DRAINING, f"drained, for at most {order.grace_s:g} s")
+        if self.phase in (Phase.DRAINING, Phase.SAVING):
+            self._graces.shorten(now + order.grace_s)
+        self._advance(now)
+
     def _on_exit_launcher(self, order: m.ExitLauncher, now: float) -> None:
-        code = order.code if order.code == 0 or self._first_code is None else self._first_code
-        self._leave(code, order.reason, now)
+        if order.grace_s > 0 and self._close is not None:
+            self._graces.shorten(now + order.grace_s)
+        elif order.grace_s > 0 and self._can_save():
+            self._close = order
+            self._graces.replace(now + order.grace_s)
+            self._ask_to_save(Phase.CLOSING, f"{order.reason}; {order.grace_s:g} s to save")
+        else:
+            self._leave(self._closing_code(order), order.reason, now)
+
+    def _closing_code(self, order: m.ExitLauncher) -> int:
+        if self._close is not None:
+            return self._close.code
+        overruled = order.code != 0 and order.grace_s <= 0 and self._round.first_code is not None
+        return self._own_code() if overruled else order.code
 
     # The pod's end --------------------------------------------------------------------------------------------------
 
     def _on_asked_to_end(self, event: e.AskedToEnd, now: float) -> None:
-        if self._terminate_by is not None or self.phase is Phase.LEAVING:
+        if self._graces.pod_by is not None or self.phase is Phase.LEAVING:
             self._log(f"{event.signal} again: the launcher is ending already")
             return
-        margin_s = min(GRACE_MARGIN_S, GRACE_MARGIN_SHARE * self._grace_s)
-        self._terminate_by = now + self._grace_s - margin_s
-        self._report(m.Terminating(self._grace_s))
-        if not self._alive or self.phase in (Phase.STARTING, Phase.STOPPING):
+        self._graces.pod_ends(now)
+        self._report(m.Terminating(self._graces.pod_s))
+        if not self._can_save():
             self._leave(self._own_code(), f"{event.signal}, and no workers ran", now)
-            return
-        self.phase = Phase.SAVING
-        self._log(f"{event.signal}: passed on to {len(self._alive)} workers, for {self._grace_s - margin_s:g} s")
-        # To the worker alone, as torchrun does: it may need its DataLoader children for the save.
-        self._out.extend(e.Signal(rank, e.Aim.TERM_WORKER) for rank in sorted(self._alive))
+        elif self.phase is not Phase.CLOSING:
+            self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace of {self._graces.pod_s:g} s")
+
+    def _can_save(self) -> bool:
+        """After SIGTERM a worker that was a shell may be dead, and the training behind it save."""
+        savers = self._groups.left if self.phase in AFTER_SIGTERM else self._groups.alive
+        return bool(savers) and not self._groups.killed
+
+    def _ask_to_save(self, phase: Phase, why: str) -> None:
+        signals = self._groups.term() if self._can_save() and self.phase not in AFTER_SIGTERM else []
+        self.phase = phase
+        self._log(f"{why}: SIGTERM to {len(signals)} workers")
+        self._out.extend(signals)
 
     def _leave(self, code: int, reason: str, now: float) -> None:
         """Kill what is left, and exit when it is gone."""
@@ -165,79 +205,72 @@ class Supervisor:
         self._out.extend(_present([self._exit]))
         self._exit = self._leave_by = None
 
-    def _own_code(self) -> int:
-        return ENDED_BY_SIGTERM if self._first_code is None else self._first_code
+    def _own_code(self, otherwise: int = ENDED_BY_SIGTERM) -> int:
+        if self._close is not None:
+            return self._close.code
+        return otherwise if self._round.first_code is None else self._round.first_code
 
     # The workers ----------------------------------------------------------------------------------------------------
 
     def _on_worker_ended(self, event: e.WorkerEnded, now: float) -> None:
-        self._alive.discard(event.local_rank)
-        if self.phase is Phase.SAVING:
+        self._groups.alive.discard(event.local_rank)
+        if self.phase in AFTER_SIGTERM:
             self._worker_ended_after_sigterm(event)
             return
         self._out.append(e.Signal(event.local_rank, e.Aim.KILL_GROUP))  # its DataLoader children
-        if self.phase in _REPORTING and event.shell_code != 0:
-            self._worker_failed(event)
-        elif self.phase is Phase.RUNNING and not self._alive:
+        if self.phase in REPORTING and event.shell_code != 0:
+            self.phase = Phase.FAILED
+            self._log(f"worker local_rank={event.local_rank} failed: {event.message}")
+            self._report(self._round.failed(event))
+        elif self.phase is Phase.RUNNING and not self._groups.alive:
             self.phase = Phase.FINISHED
             self._log("all workers exited 0")
-            self._report(m.WorkersFinished(self._token()))
-
-    def _worker_failed(self, event: e.WorkerEnded) -> None:
-        self.phase = Phase.FAILED
-        self._note_code(event)
-        failure = m.WorkerExited(
-            self._token(), event.local_rank, event.exit_code, event.signal, event.message, event.at
-        )
-        self._failures.append(failure)
-        self._log(f"worker local_rank={event.local_rank} failed: {event.message}")
-        self._report(failure)
+            self._report(m.WorkersFinished(self._round.token))
 
     def _worker_ended_after_sigterm(self, event: e.WorkerEnded) -> None:
         """A shell that died of our SIGTERM leaves the training behind, unasked: pass the signal on to the rest."""
         aim = e.Aim.TERM_GROUP if event.signal == "SIGTERM" else e.Aim.KILL_GROUP
         self._out.append(e.Signal(event.local_rank, aim))
-        self._note_code(event)
+        if self.phase is Phase.SAVING:
+            self._round.note_code(event)
         self._log(f"worker local_rank={event.local_rank} ended after SIGTERM: {event.message}")
 
-    def _note_code(self, event: e.WorkerEnded) -> None:
-        if self._first_code is None and event.shell_code != 0:
-            self._first_code = event.shell_code
-
     def _on_group_emptied(self, event: e.GroupEmptied, now: float) -> None:
-        self._groups.discard(event.local_rank)
+        self._groups.emptied(event.local_rank)
         self._advance(now)
 
     def _kill_all(self, why: str, now: float) -> None:
-        if not self._groups:
-            return
-        self._log(f"{why}: SIGKILL to the groups of {len(self._groups)} workers")
-        if self._killed_at is None:
-            self._killed_at, self._complain_at = now, now + COMPLAIN_EVERY_S
-        self._out.extend(e.Signal(rank, e.Aim.KILL_GROUP) for rank in sorted(self._groups))
+        if self._groups.left:
+            self._log(f"{why}: SIGKILL to the groups of {len(self._groups.left)} workers")
+            self._out.extend(self._groups.kill(now))
 
     def _advance(self, now: float) -> None:
         """What waits for the old workers' end goes on once nothing is left of them."""
-        if self._groups:
+        if self._groups.left:
             return
-        self._killed_at = self._complain_at = None
+        if self._round.drain is Drain.ASKED:
+            self._report(self._round.drained())
         if self.phase is Phase.STARTING:
             self._spawn()
         elif self.phase is Phase.STOPPING:
             self.phase = Phase.IDLE
             self._hello()
-        elif self.phase is Phase.SAVING:
-            self._leave(self._own_code(), "SIGTERM, and all workers have ended", now)
+        elif self.phase is Phase.DRAINING:
+            self.phase = Phase.IDLE
+            self._log("all workers have ended: drained")
+        elif self.phase in (Phase.SAVING, Phase.CLOSING):
+            why = self._close.reason if self._close else "SIGTERM"
+            self._leave(self._own_code(), f"{why}, and all workers have ended", now)
         elif self.phase is Phase.LEAVING:
             self._exit_now()
 
     def _spawn(self) -> None:
-        assert self._round is not None
-        start = self._round
+        start = self._round.start
+        assert start is not None
         hosts_store = start.rank_offset == 0
         self.phase = Phase.RUNNING
-        self._alive, self._groups = set(range(self._nproc)), set(range(self._nproc))
-        self._pace = StepPace(start.token)
+        self._groups.spawned(self._nproc)
+        self._round.pace = StepPace(start.token)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         self._out.append(e.Spawn(start))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
@@ -245,45 +278,49 @@ class Supervisor:
         self._out.extend([e.ReservePort()] if hosts_store else [])
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        if read.local_rank == 0 and self._pace and self.phase in _REPORTING:
-            self._out.extend(e.Report(stepped) for stepped in _present([self._pace.saw(read, now)]))
+        if read.local_rank == 0 and self._round.pace and self.phase in REPORTING:
+            self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.saw(read, now)]))
 
     # Time -------------------------------------------------------------------------------------------------------------
 
+    def _kill_at(self) -> Optional[float]:
+        """When the workers have had time enough to save."""
+        return self._graces.over_at() if self.phase in AFTER_SIGTERM and not self._groups.killed else None
+
     def _on_tick(self, _: e.Tick, now: float) -> None:
-        if self._pace and self.phase in _REPORTING:
-            self._out.extend(e.Report(stepped) for stepped in _present([self._pace.due(now)]))
-        if self._complain_at is not None and now >= self._complain_at:
-            self._complain(now)
-        if self.phase is Phase.SAVING and self._terminate_by is not None and now >= self._terminate_by:
-            code = KILLED_AT_GRACE_END if self._first_code is None else self._first_code
-            self._leave(code, "the workers did not end within the grace period", now)
+        if self._round.pace and self.phase in REPORTING:
+            self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.due(now)]))
+        complaint = self._groups.complaint(now)
+        if complaint is not None:
+            self._log(complaint)
+            self._out.extend(self._groups.kill(now))
+        kill_at = self._kill_at()
+        if kill_at is not None and now >= kill_at:
+            self._grace_is_over(now)
         if self._leave_by is not None and now >= self._leave_by:
             self._exit_now()
 
-    def _complain(self, now: float) -> None:
-        assert self._killed_at is not None
-        left = ",".join(str(rank) for rank in sorted(self._groups))
-        self._log(f"not gone {now - self._killed_at:.0f} s after SIGKILL (stuck in the kernel?): local_ranks={left}")
-        self._complain_at = now + COMPLAIN_EVERY_S
-        self._out.extend(e.Signal(rank, e.Aim.KILL_GROUP) for rank in sorted(self._groups))
+    def _grace_is_over(self, now: float) -> None:
+        too_long = "the workers did not end within the grace period"
+        if self.phase is Phase.DRAINING:
+            self._kill_all(too_long, now)
+        else:
+            why = f"{self._close.reason}; {too_long}" if self._close else too_long
+            self._leave(self._own_code(KILLED_AT_GRACE_END), why, now)
 
     # Words ------------------------------------------------------------------------------------------------------------
 
-    def _token(self) -> RoundToken:
-        return self._round.token if self._round else NO_ROUND
-
     def _hello(self) -> None:
-        group_rank = self._round.group_rank if self._round else None
-        ran = WorkersState.FAILED if self._failures else WorkersState.RUNNING
-        told = TOLD.get(self.phase, ran)
-        self._report(m.LauncherHello(self._pid, self._token(), group_rank, told, self._master_port))
+        known = self._round
+        ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
+        told, draining = TOLD.get(self.phase, ran), known.drain is Drain.ASKED
+        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, told, self._master_port, draining))
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))
 
     def _log(self, text: str) -> None:
-        self._out.append(e.Log(f"round={self._token() if self._round else None} {text}"))
+        self._out.append(e.Log(f"round={self._round.token if self._round.start else None} {text}"))
 
 
 def _present(values: Iterable[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launcher.fake_sidecar import LIMIT_S, Launched, alive, children, round_, wait_for, zombies
-from understudy_launcher.supervise import COMPLAIN_EVERY_S
+from understudy_launcher.groups import COMPLAIN_EVERY_S
 from understudy_protocol import pod
 from understudy_protocol.launcher import (
     ExitLauncher,

@@ -1,4 +1,7 @@
-"""The supervisor's rules, one by one, without a process: events in, effects out."""
+"""The supervisor's rules, one by one, without a process: events in, effects out.
+
+Drains and the closes with a grace are in test_supervise_graces.
+"""
 
 from __future__ import annotations
 
@@ -6,103 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.unit.launcher.driven import PORT, Driven, ended, failed, finished, kills, running, start, steps, terms, token
 from understudy_launcher import events as e
+from understudy_launcher.groups import COMPLAIN_EVERY_S
 from understudy_launcher.phases import Phase
-from understudy_launcher.supervise import (
-    COMPLAIN_EVERY_S,
-    ENDED_BY_SIGTERM,
-    KILLED_AT_GRACE_END,
-    LEAVE_WITHIN_S,
-    Supervisor,
-)
+from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END, LEAVE_WITHIN_S
 from understudy_protocol import launcher as m
-from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
-
-PORT = 29400
-
-
-def token(number: int, term: int = 1) -> RoundToken:
-    return RoundToken(0, term, number)
-
-
-def start(number: int = 0, rank_offset: int = 2, term: int = 1) -> m.StartWorkers:
-    return m.StartWorkers(token(number, term), rank_offset // 2, 2, rank_offset, 4, "10.0.0.1", 4711)
-
-
-def ended(rank: int, code: int = 0, signal: str | None = None) -> e.WorkerEnded:
-    said = f"killed by {signal}" if signal else f"exit code {code}"
-    return e.WorkerEnded(rank, None if signal else code, signal, code, said, 1000.0)
-
-
-def steps(step: int, reports: int = 1, rank: int = 0) -> e.StepsRead:
-    return e.StepsRead(rank, step, 100, reports, 1000.0 + step)
-
-
-def kills(*ranks: int) -> list[e.Effect]:
-    return [e.Signal(rank, e.Aim.KILL_GROUP) for rank in ranks]
-
-
-class Driven:
-    """A supervisor of two workers, the time, and every effect but the log lines."""
-
-    def __init__(self, nproc: int = 2, grace_s: float = 30.0) -> None:
-        self.now = 100.0
-        self.supervisor = Supervisor(1, nproc, grace_s)
-        self.log: list[str] = []
-        assert self.do(e.Started()) == [e.ReservePort()]
-        assert self.do(e.PortReserved(PORT)) == [e.Report(m.NextPort(PORT))]
-
-    def do(self, *events: e.Event) -> list[e.Effect]:
-        effects = [effect for event in events for effect in self.supervisor.handle(event, self.now)]
-        self.log += [effect.text for effect in effects if isinstance(effect, e.Log)]
-        return [effect for effect in effects if not isinstance(effect, e.Log)]
-
-    def later(self, seconds: float) -> list[e.Effect]:
-        """Let time pass, with a Tick at each deadline on the way."""
-        until, effects = self.now + seconds, []
-        while (due := self.supervisor.deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            effects += self.do(e.Tick())
-            assert self.supervisor.deadline() != due or self.exited(effects), "a Tick must move its deadline"
-            if self.exited(effects):
-                break
-        self.now = until
-        return effects
-
-    @staticmethod
-    def exited(effects: list[e.Effect]) -> bool:
-        return any(isinstance(effect, e.Exit) for effect in effects)
-
-    def hello(self) -> m.LauncherHello:
-        first = self.do(e.Connected())[0]
-        assert isinstance(first, e.Report)
-        assert isinstance(first.message, m.LauncherHello)
-        return first.message
-
-    @property
-    def phase(self) -> Phase:
-        return self.supervisor.phase
-
-
-def running(number: int = 0, **options: Any) -> Driven:
-    driven = Driven(**options)
-    driven.do(start(number))
-    assert driven.phase is Phase.RUNNING
-    return driven
-
-
-def failed() -> Driven:
-    """Local rank 1 failed with code 3; its group is gone and local rank 0 runs on."""
-    driven = running()
-    driven.do(ended(1, 3), e.GroupEmptied(1))
-    return driven
-
-
-def finished() -> Driven:
-    driven = running()
-    driven.do(ended(0), e.GroupEmptied(0), ended(1), e.GroupEmptied(1))
-    return driven
-
+from understudy_protocol.words import NO_ROUND, WorkersState
 
 # Starting and replacing -----------------------------------------------------------------------------------------------
 
@@ -377,10 +290,6 @@ def test_what_does_not_die_holds_up_the_exit_for_a_bounded_time() -> None:
 
 
 # SIGTERM --------------------------------------------------------------------------------------------------------------
-
-
-def terms(*ranks: int) -> list[e.Effect]:
-    return [e.Signal(rank, e.Aim.TERM_WORKER) for rank in ranks]
 
 
 @pytest.mark.parametrize(("before", "code"), [(Driven, ENDED_BY_SIGTERM), (finished, ENDED_BY_SIGTERM)])
