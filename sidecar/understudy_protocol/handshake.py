@@ -5,7 +5,6 @@ messages. Each proof is an HMAC-SHA256 over who proves, the caller's role, the j
 crosses the wire, nothing can be replayed (fresh nonces) nor reflected (the side is part of what is proven).
 """
 
-import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import Enum
@@ -81,4 +80,4 @@ def same(expected: str, given: str) -> bool:
 def _proof(key: bytes, *parts: str) -> str:
     # Length-prefixed, so that no two different lists of parts give the same bytes.
     text = "".join(f"{len(part)}:{part}" for part in parts)
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, text.encode(), "sha256").hex()

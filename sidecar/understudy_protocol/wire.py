@@ -2,15 +2,21 @@
 
 Rules: every message carries `v` (the protocol's version) and `type` (the class's name). An unknown field is ignored
 and an unknown type decodes to `Unknown`, which the receiver logs and drops, so that old and new sidecars mix during a
-rolling upgrade. A known field of a wrong type is an error that names it: nothing is guessed.
+rolling upgrade. A known field of a wrong type is an error that names it: nothing is guessed. What comes out of
+`decode` is safe to work with: no number that is not finite or needs more than 64 bits, no text that cannot be written.
+
+A coordinator of ten thousand members spends much of its time here, so each class's fields are looked up once: its
+writer and its reader are made on first use, and kept.
 """
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Union
+from json.encoder import encode_basestring_ascii
+from typing import Any, Callable, Union
 
 VERSION = 2
 
@@ -28,8 +34,9 @@ class Unknown:
 
 def encode(message: Any) -> str:
     """One message as a line of JSON (no newline inside)."""
-    body = _plain(message)
-    return json.dumps({"v": VERSION, "type": type(message).__name__, **body}, separators=(",", ":"))
+    cls = type(message)
+    fields = _WRITERS[cls](message)[1:-1]
+    return f'{{"v":{VERSION},"type":"{cls.__name__}"{"," if fields else ""}{fields}}}'
 
 
 def decode(text: Union[str, bytes], known: Mapping[str, type[Any]]) -> Any:
@@ -37,10 +44,7 @@ def decode(text: Union[str, bytes], known: Mapping[str, type[Any]]) -> Any:
 
     Raises WireError where the text is no JSON object, has no type, or a field is missing or of a wrong type.
     """
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"not JSON ({error}): {text[:80]!r}") from error
+    body = _parse(text)
     if not isinstance(body, dict) or not isinstance(body.get("type"), str):
         raise WireError(f"expected a JSON object with a `type`, got {text[:80]!r}")
     cls = known.get(body["type"])
@@ -51,14 +55,11 @@ def decode(text: Union[str, bytes], known: Mapping[str, type[Any]]) -> Any:
 
 def from_plain(cls: type[Any], body: Mapping[str, Any], where: str = "") -> Any:
     """A `cls` out of a JSON object; fields that it does not have are ignored. Raises WireError."""
-    where = where or cls.__name__
-    values: dict[str, Any] = {}
-    for field, hint in _fields(cls):
-        if field.name in body:
-            values[field.name] = _value(hint, body[field.name], f"{where}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise WireError(f"{where}.{field.name} is missing")
-    return cls(**values)
+    try:
+        return _READERS[cls](body)
+    except _Mismatch as wrong:
+        path = "".join(reversed(wrong.path))
+        raise WireError(f"{where or cls.__name__}{path}{wrong}") from None
 
 
 def message_types(module: Any) -> dict[str, type[Any]]:
@@ -70,55 +71,229 @@ def message_types(module: Any) -> dict[str, type[Any]]:
     }
 
 
-_FIELDS: dict[type[Any], list[tuple[Any, Any]]] = {}
+# Text to JSON -----------------------------------------------------------------------------------------------------
 
 
-def _fields(cls: type[Any]) -> list[tuple[Any, Any]]:
-    if cls not in _FIELDS:
-        hints = typing.get_type_hints(cls)
-        _FIELDS[cls] = [(field, hints[field.name]) for field in dataclasses.fields(cls)]
-    return _FIELDS[cls]
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON's")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+_JSON = json.JSONDecoder(parse_constant=_no_number)
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Union:  # Optional[T]
-        return None if value is None else _value(arguments[0], value, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise WireError(f"{where}: expected a list, got {value!r}")
-        return tuple(_value(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise WireError(f"{where}: expected an object, got {value!r}")
-        return {str(key): _value(arguments[1], item, f"{where}[{key}]") for key, item in value.items()}
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise WireError(f"{where}: expected an object, got {value!r}")
-        return from_plain(typing.cast(type[Any], hint), value, where)
-    return _scalar(hint, value, where)
+def _parse(text: Union[str, bytes]) -> Any:
+    try:
+        body = _JSON.decode(text if isinstance(text, str) else text.decode())
+        if "\\u" in text if isinstance(text, str) else b"\\u" in text:
+            json.dumps(body, ensure_ascii=False).encode()  # half a character can be written in JSON, and nowhere else
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON ({error}): {text[:80]!r}") from error
+    return body
 
 
-def _scalar(hint: Any, value: Any, where: str) -> Any:
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        try:
-            return hint(value)
-        except ValueError:
-            raise WireError(f"{where}: expected one of {[item.value for item in hint]}, got {value!r}") from None
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+# Values to text ---------------------------------------------------------------------------------------------------
+
+_Writer = Callable[[Any], str]
+
+
+def _write_float(value: float) -> str:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} cannot be sent: JSON has only finite numbers")
+    return repr(value)
+
+
+def _write_list(values: Any) -> str:
+    return f"[{','.join([_WRITERS[type(value)](value) for value in values])}]"
+
+
+def _write_dict(values: Mapping[str, Any]) -> str:
+    pairs = [f"{encode_basestring_ascii(key)}:{_WRITERS[type(value)](value)}" for key, value in values.items()]
+    return f"{{{','.join(pairs)}}}"
+
+
+def _enum_writer(cls: type[Enum]) -> _Writer:
+    texts = {item: json.dumps(item.value) for item in cls}
+    return texts.__getitem__
+
+
+def _object_writer(cls: type[Any]) -> _Writer:
+    names = [(field.name, f'"{field.name}":') for field in dataclasses.fields(cls)]
+
+    def write(value: Any) -> str:
+        parts = []
+        for name, key in names:
+            item = getattr(value, name)
+            parts.append(key + _WRITERS[type(item)](item))
+        return f"{{{','.join(parts)}}}"
+
+    return write
+
+
+class _Writers(dict[type[Any], _Writer]):
+    """By the class of a value; those of messages and enums are made when they are first asked for."""
+
+    def __missing__(self, cls: type[Any]) -> _Writer:
+        if issubclass(cls, Enum):
+            self[cls] = _enum_writer(cls)
+        elif dataclasses.is_dataclass(cls):
+            self[cls] = _object_writer(cls)
+        else:
+            raise TypeError(f"{cls.__name__} is no type of a message's field")
+        return self[cls]
+
+
+_WRITERS = _Writers(
+    {
+        int: int.__repr__,
+        str: encode_basestring_ascii,
+        float: _write_float,
+        bool: lambda value: "true" if value else "false",
+        type(None): lambda _: "null",
+        tuple: _write_list,
+        list: _write_list,
+        dict: _write_dict,
+    }
+)
+
+
+# JSON to values ---------------------------------------------------------------------------------------------------
+
+_Reader = Callable[[Any], Any]
+_INT_LIMIT = 1 << 63
+
+
+class _Mismatch(Exception):
+    """Text: what was expected, and what was seen. path: where, the innermost part first."""
+
+    def __init__(self, text: str, *path: str) -> None:
+        super().__init__(text)
+        self.path = list(path)
+
+
+def _expected(what: str, value: Any) -> _Mismatch:
+    seen = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)[:80]
+    return _Mismatch(f": expected {what}, got {seen}")
+
+
+def _read_str(value: Any) -> str:
+    if isinstance(value, str):
         return value
-    raise WireError(f"{where}: expected {hint.__name__}, got {value!r}")
+    raise _expected("str", value)
+
+
+def _read_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _expected("bool", value)
+
+
+def _read_int(value: Any) -> int:
+    if type(value) is int and -_INT_LIMIT <= value < _INT_LIMIT:
+        return value
+    raise _expected("int of at most 64 bits", value)
+
+
+def _read_float(value: Any) -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) is int and -_INT_LIMIT <= value < _INT_LIMIT:
+        return float(value)
+    raise _expected("float, a finite one", value)
+
+
+def _enum_reader(cls: type[Enum]) -> _Reader:
+    items = {item.value: item for item in cls}
+
+    def read(value: Any) -> Enum:
+        if isinstance(value, str) and value in items:
+            return items[value]
+        raise _expected(f"one of {list(items)}", value)
+
+    return read
+
+
+def _optional_reader(read_one: _Reader) -> _Reader:
+    return lambda value: None if value is None else read_one(value)
+
+
+def _tuple_reader(read_one: _Reader) -> _Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _expected("a list", value)
+        made: list[Any] = []
+        try:
+            for item in value:
+                made.append(read_one(item))
+        except _Mismatch as wrong:
+            wrong.path.append(f"[{len(made)}]")
+            raise
+        return tuple(made)
+
+    return read
+
+
+def _dict_reader(read_one: _Reader) -> _Reader:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _expected("an object", value)
+        made = {}
+        for key, item in value.items():
+            try:
+                made[key] = read_one(item)
+            except _Mismatch as wrong:
+                wrong.path.append(f"[{key[:80]}]")
+                raise
+        return made
+
+    return read
+
+
+def _object_reader(cls: type[Any]) -> _Reader:
+    hints = typing.get_type_hints(cls)
+    fields = [
+        (
+            field.name,
+            _READERS[hints[field.name]],
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(cls)
+    ]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _expected("an object", value)
+        made = {}
+        for name, read_one, needed in fields:
+            if name in value:
+                try:
+                    made[name] = read_one(value[name])
+                except _Mismatch as wrong:
+                    wrong.path.append(f".{name}")
+                    raise
+            elif needed:
+                raise _Mismatch(" is missing", f".{name}")
+        return cls(**made)
+
+    return read
+
+
+class _Readers(dict[Any, _Reader]):
+    """By the type that a field is declared with."""
+
+    def __missing__(self, hint: Any) -> _Reader:
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if origin is Union:  # Optional[T]
+            made = _optional_reader(self[arguments[0]])
+        elif origin is tuple:
+            made = _tuple_reader(self[arguments[0]])
+        elif origin is dict:
+            made = _dict_reader(self[arguments[1]])
+        elif dataclasses.is_dataclass(hint):
+            made = _object_reader(typing.cast("type[Any]", hint))
+        else:
+            made = _enum_reader(hint)
+        self[hint] = made
+        return made
+
+
+_READERS = _Readers({str: _read_str, bool: _read_bool, int: _read_int, float: _read_float})

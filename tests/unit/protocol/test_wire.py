@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
+import re
 import typing
 from enum import Enum
 from typing import Any
@@ -38,7 +40,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(list(hint))
     plain: dict[type, st.SearchStrategy[Any]] = {
         bool: st.booleans(),
-        int: st.integers(),
+        int: st.integers(-(2**63), 2**63 - 1),
         str: st.text(max_size=20),
         float: st.floats(allow_nan=False, allow_infinity=False),
     }
@@ -95,11 +97,45 @@ def test_an_unknown_type_is_no_error() -> None:
         ('{"type":"Appoint","epoch":1,"at_least_round":0,"recoveries_by_strategy":[]}', "expected an object"),
         ('{"type":"Leaving","reason":"","grace_s":"soon"}', "Leaving.grace_s: expected float"),
         ('{"type":"Leaving","reason":"","grace_s":true}', "Leaving.grace_s: expected float"),
+        ('{"type":"Leaving","reason":"","grace_s":NaN}', "NaN is no number of JSON's"),
+        ('{"type":"Leaving","reason":"","grace_s":-Infinity}', "-Infinity is no number of JSON's"),
+        ('{"type":"Leaving","reason":"","grace_s":1e999}', "Leaving.grace_s: expected float, a finite one"),
+        ('{"type":"Leaving","reason":"","grace_s":1%s}' % ("0" * 400), "Leaving.grace_s: expected float, a finite one"),
+        ('{"type":"Port","master_port":9223372036854775808}', "Port.master_port: expected int of at most 64 bits"),
+        ('{"type":"Close","reason":["Failed"],"message":""}', "Close.reason: expected one of"),
+        ('{"type":"Prove","proof":"\\ud800"}', "surrogates not allowed"),
+        ('{"type":"Prove","proof":' + "[" * 900 + "]" * 900 + "}", "Prove.proof: expected str, got a list"),
+        ('{"type":"Hello","role":"king","job_uid":"","nonce":""}', "Hello.role: expected one of"),
+        ('{"type":"Nodes","facts":[{"node":"a"},{"node":1}]}', "Nodes.facts[1].node: expected str, got 1"),
+        (
+            '{"type":"Appoint","epoch":1,"at_least_round":0,"recoveries_by_strategy":{"x":"y"}}',
+            "_strategy[x]: expected int",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(text: str, names: str) -> None:
-    with pytest.raises(wire.WireError, match=names.replace(".", r"\.").replace("[", r"\[")):
+    with pytest.raises(wire.WireError, match=re.escape(names)):
         wire.decode(text, KNOWN)
+
+
+def test_an_error_stays_short_whatever_the_peer_sent() -> None:
+    """Errors are logged: a peer must not fill a log with one message."""
+    with pytest.raises(wire.WireError) as wrong:
+        wire.decode('{"type":"Port","master_port":"%s"}' % ("x" * 60_000), KNOWN)
+    assert len(str(wrong.value)) < 200
+
+
+def test_half_a_character_is_refused_and_a_whole_one_is_not() -> None:
+    """Half of a surrogate pair can be written in JSON, and then neither logged, hashed nor written to a file."""
+    assert wire.decode('{"type":"Gone","reason":"\\ud83d\\ude00"}', KNOWN).reason == "\U0001f600"
+    with pytest.raises(wire.WireError):
+        wire.decode('{"type":"Gone","reason":"\\ud83d"}', KNOWN)
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_a_number_that_json_lacks_is_not_sent(number: float) -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        wire.encode(membership.Leaving("", number))
 
 
 @pytest.mark.parametrize("text", [b'{"type":"Port","master_port":1}', '{"type":"Port","master_port":1}'])
