@@ -1,0 +1,282 @@
+"""The sidecar's end of the unix socket: who is the launcher, and a socket that goes exactly with its line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy_protocol import launcher as messages
+from understudy_protocol import wire
+from understudy_protocol.launcher import (
+    DropSocket,
+    HoldSocket,
+    LauncherHello,
+    NextPort,
+    StopWorkers,
+    Terminating,
+)
+from understudy_protocol.words import NO_ROUND, WorkersState
+from understudy_sidecar.launcher_link import UNSENT_BYTES, LauncherLink
+
+KNOWN = wire.message_types(messages)
+LIMIT_S = 10.0
+LONG = StopWorkers("x" * 10_000)
+
+
+def hello(pid: int = 1) -> LauncherHello:
+    return LauncherHello(pid, NO_ROUND, None, WorkersState.IDLE, 4000)
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"not within {LIMIT_S:g} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+class Heard:
+    """The sidecar behind the link."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.link = LauncherLink(
+            lambda hello: self.events.append(("up", hello.pid)),
+            self.events.append,
+            lambda: self.events.append("down"),
+        )
+
+
+class Launcher:
+    """A launcher that a test plays; what it has read is in `taken`."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.setblocking(False)
+        self.socket.connect(str(path))
+        self._unread = b""
+        self.taken: list[object] = []
+
+    def send(self, *sent: object) -> None:
+        self.socket.send("".join(wire.encode(message) + "\n" for message in sent).encode())
+
+    def read(self) -> tuple[list[object], list[int]] | None:
+        """What one read brings: the lines that are complete now, and the file descriptors; None at the end."""
+        try:
+            chunk, fds, _, _ = socket.recv_fds(self.socket, 1 << 20, 8)
+        except BlockingIOError:
+            return [], []
+        if not chunk:
+            return None
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        whole = [wire.decode(line, KNOWN) for line in lines]
+        self.taken += whole
+        return whole, fds
+
+    async def expect(self, kind: type[object]) -> list[tuple[object, list[int]]]:
+        """All reads up to the one whose last line is of this kind: (last line, descriptors) of each."""
+        reads: list[tuple[object, list[int]]] = []
+
+        def come() -> bool:
+            read = self.read()
+            assert read is not None, "the sidecar hung up"
+            if read[0]:
+                reads.append((read[0][-1], read[1]))
+            return bool(reads) and isinstance(reads[-1][0], kind)
+
+        await until(come, f"a {kind.__name__}")
+        return reads
+
+    def at_its_end(self) -> bool:
+        with contextlib.suppress(ConnectionResetError):
+            return self.read() is None
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        yield Path(folder) / "sidecar.sock"
+
+
+@pytest.fixture
+async def launcher(heard: Heard, path: Path) -> AsyncIterator[Launcher]:
+    """One that is connected, and has said hello."""
+    server = await heard.link.listen(path)
+    connected = Launcher(path)
+    connected.send(hello())
+    await until(lambda: heard.events, "the hello")
+    assert heard.events.pop() == ("up", 1)
+    yield connected
+    connected.close()
+    server.close()
+    await until(lambda: "down" in heard.events, "the end of the connection")
+
+
+@pytest.fixture
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The sidecar's connection to its coordinator, and the coordinator's end of it."""
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        theirs.setblocking(False)
+        yield mine, theirs
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def leave_stale_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as former:
+        former.bind(str(path))
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def same(fd: int, other: socket.socket) -> bool:
+    return os.fstat(fd).st_ino == os.fstat(other.fileno()).st_ino
+
+
+# Who is the launcher --------------------------------------------------------------------------------------------------
+
+
+async def test_messages_go_both_ways_in_their_order(heard: Heard, launcher: Launcher) -> None:
+    launcher.send(NextPort(1), NextPort(2), Terminating(3.0))
+    await until(lambda: len(heard.events) == 3, "three messages")
+    assert heard.events == [NextPort(1), NextPort(2), Terminating(3.0)]
+    heard.link.send(StopWorkers("a"))
+    heard.link.send(StopWorkers("b"))
+    heard.link.drop()
+    await launcher.expect(DropSocket)
+    assert launcher.taken == [StopWorkers("a"), StopWorkers("b"), DropSocket()]
+
+
+async def test_who_does_not_say_hello_first_is_no_launcher(heard: Heard, launcher: Launcher, path: Path) -> None:
+    stranger = Launcher(path)
+    stranger.send(NextPort(666))
+    await until(stranger.at_its_end, "the end of the stranger's connection")
+    stranger.close()
+    assert heard.events == []
+
+
+async def test_a_newer_launcher_takes_over_without_a_gap(heard: Heard, launcher: Launcher, path: Path) -> None:
+    newer = Launcher(path)
+    newer.send(hello(2))
+    await until(launcher.at_its_end, "the end of the older connection")
+    newer.send(NextPort(5))
+    await until(lambda: len(heard.events) == 2, "the newer one's messages")
+    assert heard.events == [("up", 2), NextPort(5)], "no down: there was always one"
+    newer.close()
+    await until(lambda: heard.events[-1] == "down", "its end")
+
+
+async def test_a_stale_socket_makes_way_and_any_user_may_connect(heard: Heard, path: Path) -> None:
+    leave_stale_socket(path)
+    server = await heard.link.listen(path)
+    assert mode(path) == 0o666
+    Launcher(path).close()
+    server.close()
+
+
+async def test_a_launchers_last_words_are_heard_although_it_takes_no_more(heard: Heard, launcher: Launcher) -> None:
+    launcher.send(Terminating(3.0))
+    launcher.close()
+    heard.link.send(StopWorkers("too late"))
+    await until(lambda: "down" in heard.events, "its end")
+    assert heard.events == [Terminating(3.0), "down"]
+
+
+async def test_nothing_is_sent_while_there_is_no_launcher(heard: Heard, connection: tuple[socket.socket, ...]) -> None:
+    before = open_fds()
+    heard.link.send(StopWorkers("nobody hears it"))
+    heard.link.hold(connection[0].fileno())
+    heard.link.drop()
+    assert open_fds() == before
+
+
+# A socket with its line -----------------------------------------------------------------------------------------------
+
+
+async def test_a_socket_comes_with_its_line(
+    heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
+) -> None:
+    mine, _ = connection
+    before = open_fds()
+    heard.link.hold(mine.fileno())
+    ((_, (fd,)),) = await launcher.expect(HoldSocket)
+    assert same(fd, mine)
+    os.close(fd)
+    assert open_fds() == before
+    assert mine.fileno() >= 0, "the caller's is the caller's"
+
+
+async def test_a_socket_keeps_to_its_line_when_the_launcher_reads_late(
+    heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
+) -> None:
+    """Given lines that wait before it and after it, and a caller that has closed its own by then."""
+    before = open_fds()
+    for _ in range(50):
+        heard.link.send(LONG)
+    mine = connection[0].dup()
+    heard.link.hold(mine.fileno())
+    mine.close()
+    heard.link.send(LONG)
+    heard.link.drop()
+    assert open_fds() > before, "some wait: else this tests nothing"
+    reads = await launcher.expect(DropSocket)
+    with_socket = [(line, fds) for line, fds in reads if fds]
+    ((line, (fd,)),) = with_socket
+    assert line == HoldSocket(), "the last line of the read that brought it"
+    assert same(fd, connection[0])
+    os.close(fd)
+    await until(lambda: open_fds() == before, "the close of the outbox's copy")
+
+
+async def test_a_held_connection_ends_when_the_last_copy_is_closed(
+    heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
+) -> None:
+    mine, theirs = connection
+    heard.link.hold(mine.fileno())
+    mine.close()
+    ((_, (fd,)),) = await launcher.expect(HoldSocket)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
+    os.close(fd)
+    assert theirs.recv(1) == b""
+
+
+async def test_what_a_launcher_never_took_is_closed_with_its_connection(
+    heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
+) -> None:
+    before = open_fds()
+    for _ in range(50):
+        heard.link.send(LONG)
+    heard.link.hold(connection[0].fileno())
+    assert open_fds() == before + 1
+    launcher.close()
+    await until(lambda: "down" in heard.events, "its end")
+    await until(lambda: open_fds() == before - 3, "the close of the copy, of both ends and of the outbox's")
+
+
+async def test_a_launcher_that_does_not_read_is_hung_up_on(heard: Heard, launcher: Launcher) -> None:
+    for _ in range(2 * UNSENT_BYTES // 10_000):
+        heard.link.send(LONG)
+    await until(lambda: "down" in heard.events, "its end")
+    await until(launcher.at_its_end, "the end of its connection")
