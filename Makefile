@@ -2,7 +2,7 @@
 PY := scripts/py
 E2E_LOGS := build/e2e-logs
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit simulation integration e2e cluster-up cluster-down cluster-status logs images crds lock format clean
+.PHONY: help demo test check unit simulation integration e2e cluster-up cluster-down cluster-status logs images crds docs lock format clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,12 +12,13 @@ demo:  ## a training job survives its faults on a real local Kubernetes; a table
 
 test: check simulation integration e2e  ## all tests, the e2e ones on the real local cluster included
 
-check:  ## ruff, types, import layers, unit tests, CRD and chart drift: under a minute
+check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: under a minute
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -c "from importlinter.cli import lint_imports_command as main; main()"
 	$(PY) crds/generator/generate.py --check
+	$(PY) scripts/protocol_docs.py --check
 	$(PY) -m pytest -q tests/unit
 
 unit:  ## unit tests: pure, seconds
@@ -51,6 +52,9 @@ images:  ## build the operator's and the sidecar's image, and load them into the
 
 crds:  ## generate crds/ from crds/generator/v1alpha1/types.go
 	$(PY) crds/generator/generate.py
+
+docs:  ## generate the tables and diagrams of docs/protocol.md from the code
+	$(PY) scripts/protocol_docs.py
 
 lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	for name in operator sidecar dev; do \

@@ -1,0 +1,112 @@
+"""docs/protocol.md is what the code says; a part that is not is named, with the command that mends it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from scripts import protocol_docs
+from scripts.protocol_docs import COMMAND, PAGE, PageError, fill, find_machines, generated, main
+from scripts.transition_tables import Table, wrong_states
+
+PAGE_OF_TWO = """# A page
+
+<!-- generated: words -->
+
+old words
+
+<!-- end -->
+prose
+<!-- generated: numbers -->
+
+1
+
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A copy of the page, as the code has it now."""
+    copy = tmp_path / "protocol.md"
+    copy.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    assert main([], copy) == 0
+    return copy
+
+
+@pytest.mark.parametrize(("table", "states"), [pytest.param(*found, id=found[0].file) for found in find_machines()])
+def test_a_machines_table_names_its_states_and_no_others(table: Table, states: type[Enum]) -> None:
+    assert wrong_states(table, states) == [], "the table at the top of the file must name each state of its enum"
+
+
+def test_every_machine_is_found() -> None:
+    found = {Path(table.file).name for table, _ in find_machines()}
+    assert found >= {"coordinator.py", "member.py", "supervise.py"}
+
+
+def test_a_page_that_is_what_the_code_says_passes(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"], page) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_stale_part_is_named_with_what_mends_it(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a page in which somebody has written into one generated part, and into the prose
+    text = page.read_text(encoding="utf-8")
+    stale = text.replace("| `Join` | to the coordinator |", "| `Join` | to whom it may concern |") + "A last word.\n"
+    page.write_text(stale, encoding="utf-8")
+    # when it is checked
+    code = main(["--check"], page)
+    # then the part alone is named, and nothing is written
+    assert code == 1
+    assert capsys.readouterr().err == (
+        f"protocol.md: the part 'membership' is not what the code says: run `{COMMAND}` and commit it\n"
+    )
+    assert page.read_text(encoding="utf-8") == stale
+    # and the command mends the part, and keeps the prose
+    assert main([], page) == 0
+    assert page.read_text(encoding="utf-8") == text + "A last word.\n"
+
+
+def test_code_that_contradicts_itself_fails_the_check(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a machine whose enum has a state more than its table
+    (table, states), *_ = find_machines()
+    more = Enum("State", [*states.__members__, "ASLEEP"])  # type: ignore[misc]
+    monkeypatch.setattr(protocol_docs, "find_machines", lambda: iter([(table, more)]))
+    # then neither the check nor the generator takes it
+    for arguments in ([], ["--check"]):
+        assert main(arguments, page) == 1
+        assert "never names ASLEEP" in capsys.readouterr().err
+
+
+def test_every_part_of_the_page_is_made_from_something() -> None:
+    assert all(text.strip() for text in generated().values())
+
+
+def test_a_part_is_replaced_and_the_rest_stays() -> None:
+    filled, stale = fill(PAGE_OF_TWO, {"words": "new\nwords", "numbers": "1"})
+    assert stale == ["words"]
+    assert filled == PAGE_OF_TWO.replace("old words", "new\nwords")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            PAGE_OF_TWO.replace(": words", ": wrods"),
+            "line 3: expected one of words, numbers; got <!--",
+        ),
+        (PAGE_OF_TWO.replace(": numbers", ": words"), "line 9: expected one of numbers; got <!--"),
+        (PAGE_OF_TWO.split("prose")[0], "expected the lines `<!-- generated: NAME -->` and `<!-- end -->` for numbers"),
+        (PAGE_OF_TWO.replace("<!-- end -->\nprose", ""), "line 8: expected `<!-- end -->` of line 3"),
+        (PAGE_OF_TWO.removesuffix("<!-- end -->\n"), "line 9: expected `<!-- end -->` somewhere below"),
+    ],
+    ids=["a part that there is not", "a part twice", "no place for a part", "a part within a part", "no end"],
+)
+def test_a_page_that_does_not_fit_is_refused_with_its_line(text: str, expected: str) -> None:
+    with pytest.raises(PageError) as error:
+        fill(text, {"words": "w", "numbers": "1"})
+    assert str(error.value).startswith(expected)
