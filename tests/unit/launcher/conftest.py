@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.launcher.fake_sidecar import Launched, plain_environment
+from tests.unit.launcher.linked import Linked
 from understudy_launcher.package import write_package
 from understudy_protocol import pod
 
@@ -61,3 +63,25 @@ def launch(folder: Path, default_signals: None) -> Iterator[Launch]:
     yield start
     for launcher in launched:
         launcher.end()
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        yield str(Path(folder) / "sidecar.sock")
+
+
+@pytest.fixture
+def server(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.settimeout(10)
+        listening.bind(path)
+        listening.listen()
+        yield listening
+
+
+@pytest.fixture
+def linked(path: str, server: socket.socket) -> Iterator[Linked]:
+    both = Linked(path, server)
+    yield both
+    both.close()

@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
+from tests.unit.launcher.linked import Linked
 from understudy_launcher.events import Connected
 from understudy_launcher.sidecar_link import BUFFER_LIMIT, COMPLAIN_AFTER_S, RETRY_FROM_S, RETRY_TO_S, SidecarLink
 from understudy_protocol import wire
 from understudy_protocol.launcher import NextPort, StopWorkers
 
 
-@pytest.fixture
-def path() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
-        yield str(Path(folder) / "sidecar.sock")
-
-
-@pytest.fixture
-def server(path: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.settimeout(10)
-        listening.bind(path)
-        listening.listen()
-        yield listening
-
-
 def _unheard(_: object) -> None:
     pass
-
-
-class Linked:
-    """A connected link, the other end, and the log."""
-
-    def __init__(self, path: str, server: socket.socket) -> None:
-        self.log: list[str] = []
-        self.closing: list[int] = []  # the socket's number, while it is still its own
-        self.link = SidecarLink(path, self.log.append, lambda socket: self.closing.append(socket.fileno()), 0.0)
-        assert self.link.connect(0.0) == [Connected()]
-        self.other = server.accept()[0]
-        self.other.settimeout(10)
-
-    def close(self) -> None:
-        self.other.close()
-        if self.link.socket is not None:
-            self.link.socket.close()
-
-
-@pytest.fixture
-def linked(path: str, server: socket.socket) -> Iterator[Linked]:
-    both = Linked(path, server)
-    yield both
-    both.close()
 
 
 def test_attempts_become_rarer_up_to_a_second_and_one_line_is_logged_after_ten(path: str) -> None:

@@ -451,6 +451,6 @@ def test_a_close_while_the_pod_ends_signals_nobody_again_and_has_the_last_word()
     assert exits(driven.do(*gone(1, code=143, signal="SIGTERM"))) == [CLOSED]
 
 
-def test_before_any_round_there_is_nothing_to_drain_or_to_tell() -> None:
+def test_before_any_round_there_is_nothing_to_drain() -> None:
     driven = Driven()
     assert driven.do(m.DrainWorkers(NO_ROUND, 1.0)) == [e.Report(m.WorkersDrained(NO_ROUND))]
