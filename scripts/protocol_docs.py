@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -81,10 +82,15 @@ def find_machines() -> Iterator[tuple[Table, type[Enum]]]:
         if table is None:
             continue
         module = importlib.import_module(".".join(path.relative_to(SOURCES).with_suffix("").parts))
-        states = getattr(module, table.enum_name, None)
-        if not (isinstance(states, type) and issubclass(states, Enum)):
-            raise PageError(f"{table.file}: expected an enum {table.enum_name} with the table's states; got {states}")
-        yield table, states
+        yield table, states_of(table, module)
+
+
+def states_of(table: Table, module: ModuleType) -> type[Enum]:
+    """The enum that the table's first heading names, defined or imported where the table is."""
+    states = getattr(module, table.enum_name, None)
+    if not (isinstance(states, type) and issubclass(states, Enum)):
+        raise PageError(f"{table.file}: expected an enum {table.enum_name} with the table's states; got {states}")
+    return states
 
 
 def machine_section(table: Table) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from scripts import protocol_docs
-from scripts.protocol_docs import COMMAND, PAGE, PageError, fill, find_machines, generated, main
+from scripts.message_tables import all_directions
+from scripts.protocol_docs import COMMAND, MACHINES, PAGE, SOURCES, PageError, fill, find_machines, generated, main
 from scripts.transition_tables import Table, wrong_states
+from understudy_protocol.membership import Join
 
 PAGE_OF_TWO = """# A page
 
@@ -41,9 +45,17 @@ def test_a_machines_table_names_its_states_and_no_others(table: Table, states: t
     assert wrong_states(table, states) == [], "the table at the top of the file must name each state of its enum"
 
 
-def test_every_machine_is_found() -> None:
-    found = {Path(table.file).name for table, _ in find_machines()}
-    assert found >= {"coordinator.py", "member.py", "supervise.py"}
+def test_every_enum_of_states_has_a_table() -> None:
+    # given the enums of states in the folders of the machines, wherever they are defined
+    defined = {
+        ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+        for folder in MACHINES
+        for path in folder.glob("*.py")
+        if re.search(r"^class (State|Phase)\(Enum\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    # then each of them belongs to a machine whose table was found
+    assert {states.__module__ for _, states in find_machines()} == defined
+    assert len(defined) >= 3
 
 
 def test_a_page_that_is_what_the_code_says_passes(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +81,7 @@ def test_a_stale_part_is_named_with_what_mends_it(page: Path, capsys: pytest.Cap
     assert page.read_text(encoding="utf-8") == text + "A last word.\n"
 
 
-def test_code_that_contradicts_itself_fails_the_check(
+def test_a_machine_that_contradicts_its_enum_fails_the_check(
     page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a machine whose enum has a state more than its table
@@ -80,6 +92,27 @@ def test_code_that_contradicts_itself_fails_the_check(
     for arguments in ([], ["--check"]):
         assert main(arguments, page) == 1
         assert "never names ASLEEP" in capsys.readouterr().err
+
+
+def test_a_message_without_a_direction_fails_the_check(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a protocol in which nobody gets a Join
+    directed = {module: [to for to in pairs if to[1] is not Join] for module, pairs in all_directions().items()}
+    monkeypatch.setattr(protocol_docs, "all_directions", lambda: directed)
+    # then neither the check nor the generator takes it
+    for arguments in ([], ["--check"]):
+        assert main(arguments, page) == 1
+        assert "expected Join in one tuple of who gets it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("states", [None, "OPEN"], ids=["none", "no enum"])
+def test_a_table_without_an_enum_is_refused(states: object) -> None:
+    (table, _), *_ = find_machines()
+    module = ModuleType("door")
+    vars(module)[table.enum_name] = states
+    with pytest.raises(PageError, match=f"{table.file}: expected an enum {table.enum_name}"):
+        protocol_docs.states_of(table, module)
 
 
 def test_every_part_of_the_page_is_made_from_something() -> None:

@@ -121,9 +121,9 @@ def test_a_module_without_a_table_has_none(source: str) -> None:
             id="a cell is too long",
         ),
         pytest.param(
-            module("OPEN    pushed  SHUT    falls").replace("    OPEN", "OPEN"),
+            module("OPEN    pushed  SHUT    falls").replace("    OPEN", "so  OPEN"),
             "door.py:5: expected a column to begin at character 5",
-            id="a row is indented less",
+            id="something before the first column",
         ),
         pytest.param(
             module("OPEN    pushed"),
