@@ -40,6 +40,9 @@ class Join:
     electorate: ElectorateVersion = NO_ELECTORATE  # the newest that it has acknowledged
     votes: bool = False  # it keeps what it grants: version 1 could not
     domain: str = ""  # topology domain of its node, as a coordinator has told it; "" while unknown
+    group_world_size: int = 0  # members of that round; 0 while unknown
+    failure: Optional["WorkerFailed"] = None  # of that round
+    leaving: Optional["Leaving"] = None  # its pod was asked to end
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Welcome:
     office: Office = NO_OFFICE
     heartbeat_s: float = 5.0  # how often the coordinator will be heard
     domain: str = ""  # topology domain of the member's node
+    pod_uid: str = ""  # the coordinator's own
+    ip: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Candidacy:
 
     office: Office
     electorate: ElectorateVersion
+    pod_uid: str  # the heir's own
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class Estate:
     electorate: ElectorateVersion
     voters: tuple[str, ...]  # pod uids
     former_voters: tuple[str, ...]  # of the electorate before; empty once a majority of them has acknowledged
+    holder: str  # pod uid of the coordinator
     charges: tuple[float, ...]  # when in-place restarts were charged to the budget
     recoveries_by_strategy: dict[str, int]
 
@@ -257,6 +264,11 @@ class CloseAck:
     """The close has arrived, and is recorded."""
 
 
+@dataclass(frozen=True)
+class Adjourned:
+    """Every member has acknowledged the close: nobody will ask for it any more."""
+
+
 TO_COORDINATOR = (
     Join,
     Grant,
@@ -275,4 +287,4 @@ TO_COORDINATOR = (
     HeartbeatAck,
     CloseAck,
 )
-TO_MEMBER = (Welcome, Elsewhere, Candidacy, Succession, Estate, Assign, Standby, Drain, Heartbeat, Close)
+TO_MEMBER = (Welcome, Elsewhere, Candidacy, Succession, Estate, Assign, Standby, Drain, Heartbeat, Close, Adjourned)

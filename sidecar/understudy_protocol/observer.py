@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
+from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,15 @@ class End:
 
     reason: CloseReason
     message: str
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """To who believes to be in office, and was replaced by the operator's appointment: all are to call that pod."""
+
+    office: Office
+    pod_uid: str
+    ip: str
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,8 @@ class Refused:
     reason: str
     pod_uid: str = ""
     ip: str = ""
+    electorate_epoch: int = 0  # the newest of which it has acknowledged an electorate: within it members may elect
 
 
-TO_SIDECAR = (Observe, Appoint, End, Nodes)
+TO_SIDECAR = (Observe, Appoint, Superseded, End, Nodes)
 TO_OPERATOR = (Snapshot, Stepping, Refused)

@@ -13,17 +13,21 @@ from typing import Any
 from aiohttp import web
 
 from understudy_protocol import pod
+from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import records
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.client import CoordinatorClient
 from understudy_sidecar.clock import now
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.events import (
+    SERVICE,
     Dial,
+    Ended,
     Finish,
     FromCoordinator,
     FromLauncher,
     HangupCoordinator,
+    InOffice,
     LauncherDown,
     LauncherUp,
     LeaveAsked,
@@ -32,17 +36,20 @@ from understudy_sidecar.membership.events import (
     MemberEffect,
     MemberEvent,
     RecordClose,
+    RecordVow,
     Say,
     Tick,
     ToCoordinator,
     ToLauncher,
 )
-from understudy_sidecar.membership.member import Member, State
+from understudy_sidecar.membership.heir import Known
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.office import Office
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings
 
-LISTEN_BACKLOG = 4096
 LAST_WORDS_S = 1.0
 #: The adjourning coordinator's own limit is 3 s; this one only guards against a bug in it.
 ADJOURN_LIMIT_S = 5.0
@@ -54,19 +61,40 @@ class Sidecar:
         self._settings = settings
         self._finished = asyncio.Event()
         self._terminated = asyncio.Event()
-        self._member = Member(settings.pod_uid, settings.pod_name, settings.node, settings.ip, settings.index, now())
+        me = Identity(
+            settings.pod_uid,
+            settings.pod_name,
+            settings.node,
+            settings.ip,
+            settings.index,
+            settings.grace_s,
+            settings.shape.fence_s,
+        )
+        self._voter = Voter(records.recorded_vow(settings.folder))
+        self._member = Member(me, self._voter, now())
         self._alarm = Alarm(lambda: self._handle(Tick()))
-        self._office = Office(settings.shape, settings.pod_uid, settings.folder, self._redial)
+        self._known = self._look()
+        self._dial_later: asyncio.TimerHandle | None = None
+        self._socket: int | None = None  # of the link to who was called
+        self._office = Office(
+            settings.shape,
+            me,
+            self._voter,
+            settings.folder,
+            self._look,
+            lambda: self._handle(InOffice()),
+            lambda close: self._handle(Ended(close)),
+        )
         self._client = CoordinatorClient(
-            self._coordinator_address,
             settings.key,
             settings.shape.uid,
-            lambda: self._handle(LinkUp()),
+            lambda host: self._handle(LinkUp(self._name(host))),
             lambda message: self._handle(FromCoordinator(message)),
             lambda: self._handle(LinkDown()),
+            self._on_socket,
         )
         self._launcher = LauncherLink(
-            lambda hello: self._handle(LauncherUp(hello)),
+            self._on_launcher_up,
             lambda message: self._handle(FromLauncher(message)),
             lambda: self._handle(LauncherDown()),
         )
@@ -80,25 +108,15 @@ class Sidecar:
             return
         records.install_launcher(folder)
         unix_server = await self._launcher.listen(folder / pod.LAUNCHER_SOCKET)
-        runners = [await self._listen(*server) for server in self._servers()]
+        server = Server(self._office, self._settings.key, self._settings.shape.uid)
+        await server.listen(pod.COORDINATOR_PORT)
+        health = await _serve_health()
         log.info("listens as %s on %s", self._settings.pod_name, self._settings.node)
         await self._until_over()
         await self._client.flushed(LAST_WORDS_S)
         unix_server.close()
-        for runner in runners:
-            await runner.cleanup()
-
-    def _servers(self) -> list[tuple[web.Application, int]]:
-        server = Server(self._office, self._settings.key, self._settings.shape.uid)
-        health = web.Application()
-        health.router.add_get("/started", _ok)
-        return [(server.app(), pod.COORDINATOR_PORT), (health, pod.HEALTH_PORT)]
-
-    async def _listen(self, app: web.Application, port: int) -> web.AppRunner:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_WORDS_S)
-        await runner.setup()
-        await web.TCPSite(runner, port=port, backlog=LISTEN_BACKLOG).start()
-        return runner
+        await server.close(LAST_WORDS_S)
+        await health.cleanup()
 
     async def _until_over(self) -> None:
         ends = [asyncio.create_task(self._finished.wait()), asyncio.create_task(self._terminated.wait())]
@@ -116,21 +134,29 @@ class Sidecar:
         self._handle(LeaveAsked("the sidecar got SIGTERM", self._settings.grace_s))
         self._terminated.set()
 
-    def _coordinator_address(self) -> tuple[str, int]:
-        if self._office.coordinator is not None:
-            return "127.0.0.1", pod.COORDINATOR_PORT
-        return self._settings.coordinator_host, self._settings.coordinator_port
+    def _on_launcher_up(self, hello: LauncherHello) -> None:
+        self._on_socket(self._socket)
+        self._handle(LauncherUp(hello))
 
-    def _redial(self) -> None:
-        """This sidecar has taken office: its own member belongs to it now."""
-        if self._member.state is State.JOINED:
-            self._client.hangup()
-            self._handle(LinkDown())
+    def _on_socket(self, fd: int | None) -> None:
+        """The launcher keeps a duplicate: the end of this process alone then ends no membership."""
+        self._socket = fd
+        if fd is None:
+            self._launcher.drop()
+        else:
+            self._launcher.hold(fd)
+
+    def _look(self) -> Known:
+        return Known(self._voter.vow, self._member.coordinator, self._member.closed)
 
     def _handle(self, event: MemberEvent) -> None:
         for effect in self._member.handle(event, now()):
             self._do(effect)
         self._alarm.set(self._member.deadline())
+        known = self._look()
+        if known != self._known:
+            self._known = known
+            self._office.member_changed()
 
     def _do(self, effect: MemberEffect) -> None:
         match effect:
@@ -138,17 +164,46 @@ class Sidecar:
                 self._client.send(message)
             case ToLauncher(message):
                 self._launcher.send(message)
-            case Dial():
-                self._client.dial()
+            case Dial(hosts, delay_s):
+                self._dial(hosts, delay_s)
             case HangupCoordinator(reason):
                 log.info("hangs up: %s", reason)
+                self._dial(())
                 self._client.hangup()
             case RecordClose(close):
                 records.record_close(self._settings.folder, close)
+            case RecordVow(vow):
+                records.record_vow(self._settings.folder, vow)
             case Finish():
                 self._finished.set()
             case Say(text):
                 log.info("member: %s", text)
+
+    def _dial(self, hosts: tuple[str, ...], delay_s: float = 0.0) -> None:
+        """In place of what was to be dialed before; nobody: not at all."""
+        if self._dial_later is not None:
+            self._dial_later.cancel()
+            self._dial_later = None
+        if hosts:
+            addresses = tuple(self._address(host) for host in hosts)
+            self._dial_later = asyncio.get_running_loop().call_later(delay_s, self._client.dial, addresses)
+
+    def _address(self, host: str) -> tuple[str, int]:
+        if host == SERVICE:
+            return self._settings.coordinator_host, self._settings.coordinator_port
+        return host, pod.COORDINATOR_PORT
+
+    def _name(self, host: str) -> str:
+        return SERVICE if host == self._settings.coordinator_host else host
+
+
+async def _serve_health() -> web.AppRunner:
+    app = web.Application()
+    app.router.add_get("/started", _ok)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_WORDS_S)
+    await runner.setup()
+    await web.TCPSite(runner, port=pod.HEALTH_PORT).start()
+    return runner
 
 
 async def _ok(_request: Any) -> web.Response:

@@ -1,8 +1,8 @@
-"""The coordinator's office: runs the coordinator's machine over links, and tells observers.
+"""The office of a sidecar: runs the coordinator's machine while it is held, the heir's while it is not.
 
-Holds no decision: an event goes in, effects come out and are done. Without an appointment there is no office, and
-members that call are turned away (they ask again soon). One epoch has one coordinator: a sidecar that was restarted
-refuses the epoch that its former life held, and the operator appoints anew.
+Holds no decision: an event goes in, effects come out and are done. Callers that proved the key come from the server;
+whether they find a coordinator here or are told where to go is the machines' to say. One epoch and term has one
+coordinator: what this sidecar has granted, followed or held is in its vow, which is stored before it is relied on.
 """
 
 import asyncio
@@ -10,8 +10,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_protocol.observer import Appoint, Snapshot
+from understudy_protocol import membership as m
+from understudy_protocol import wire
+from understudy_protocol.observer import Appoint, End, Nodes, Observe, Superseded
 from understudy_protocol.pod import JobShape
+from understudy_protocol.words import Office as OfficeToken
 from understudy_sidecar import records
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.clock import now
@@ -19,110 +22,187 @@ from understudy_sidecar.link import Link
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import (
     Adjourn,
+    Broadcast,
+    Called,
     CoordinatorEffect,
     CoordinatorEvent,
     Dropped,
     Hangup,
+    HeirEffect,
+    HeirEvent,
     Received,
     Resign,
     Say,
     Send,
+    TakeOffice,
     Tick,
+    Told,
     Watched,
 )
+from understudy_sidecar.membership.heir import HeirMachine, Known
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.voter import Voter
+from understudy_sidecar.observers import Observers
 
-SNAPSHOT_EVERY_S = 0.2
 log = logging.getLogger(__name__)
 
 
 class Office:
-    def __init__(self, shape: JobShape, pod_uid: str, folder: Path, on_taken: Callable[[], None]) -> None:
+    """known: what the pod's member knows now. on_appointed, on_ended: what the operator has told that concerns it."""
+
+    def __init__(
+        self,
+        shape: JobShape,
+        identity: Identity,
+        voter: Voter,
+        folder: Path,
+        known: Callable[[], Known],
+        on_appointed: Callable[[], None],
+        on_ended: Callable[[m.Close], None],
+    ) -> None:
         self.adjourned = asyncio.Event()
         self.coordinator: Coordinator | None = None
-        self._shape, self._pod_uid, self._folder, self._on_taken = shape, pod_uid, folder, on_taken
+        self._shape, self._identity, self._voter, self._folder = shape, identity, voter, folder
+        self._known, self._on_appointed, self._on_ended = known, on_appointed, on_ended
+        self._heir = HeirMachine(identity.pod_uid, known())
         self._links: dict[int, Link] = {}
-        self._observers = 0
-        self._alarm = Alarm(lambda: self.handle(Tick()))
-        self._changed = asyncio.Event()
+        self._alarm = Alarm(self._tick)
+        self.observers = Observers(lambda: self.coordinator, known)
 
-    def appoint(self, appoint: Appoint) -> None:
-        """Take office in a new epoch; one that is not newer than any that this pod has held changes nothing."""
-        if appoint.epoch <= records.recorded_epoch(self._folder):
+    # From the server ------------------------------------------------------------------------------------------------
+
+    def add(self, link: Link) -> None:
+        self._links[link.number] = link
+
+    def received(self, link: Link, message: object) -> None:
+        if self.coordinator is None and isinstance(message, m.Join):
+            self._ask_heir(Called(link.number, message))
+        else:
+            self._handle(Received(link.number, message))
+
+    def dropped(self, link: Link, silent: bool) -> None:
+        self._links.pop(link.number, None)
+        self._handle(Dropped(link.number, silent))
+
+    def observer(self, link: Link) -> None:
+        self.observers.add(link)
+        self._tell(Watched(len(self.observers)))
+
+    def asked(self, link: Link, message: object) -> None:
+        match message:
+            case Appoint():
+                self._appoint(message)
+            case Nodes() | Superseded():
+                self._tell(Told(message))
+            case End(reason, text) if self.coordinator is None:
+                self._on_ended(m.Close(reason, text))
+            case End():
+                self._tell(Told(message))
+            case Observe() | _:
+                pass
+        self.observers.answer(link)
+
+    def observer_gone(self, link: Link) -> None:
+        self.observers.remove(link)
+        self._tell(Watched(len(self.observers)))
+
+    # From the pod's member ------------------------------------------------------------------------------------------
+
+    def member_changed(self) -> None:
+        """What its member knows may be news for those who wait here."""
+        if self.coordinator is None:
+            self._ask_heir(Tick())
+            self.observers.changed()
+
+    # Taking and leaving ---------------------------------------------------------------------------------------------
+
+    def _appoint(self, appoint: Appoint) -> None:
+        """By the operator; an epoch that this sidecar has heard of before changes nothing."""
+        office = OfficeToken(appoint.epoch, 1)
+        if not self._voter.hold(office):
             return
-        records.record_epoch(self._folder, appoint.epoch)
-        log.info("takes office in epoch %d, rounds above %d", appoint.epoch, appoint.at_least_round)
-        for link in self._links.values():
-            link.hangup()
-        self.coordinator = Coordinator(
-            self._shape,
-            self._pod_uid,
-            appoint.epoch,
-            appoint.at_least_round,
-            now(),
-            counts=appoint.recoveries_by_strategy,
+        records.record_vow(self._folder, self._voter.vow)
+        log.info("appointed to office %s, rounds above %d", office, appoint.at_least_round)
+        self._hang_up_all()
+        me, counts = self._identity, dict(appoint.recoveries_by_strategy)
+        self.coordinator = Coordinator.appointed(
+            self._shape, me.pod_uid, me.ip, appoint.epoch, appoint.at_least_round, counts, now()
         )
-        self.handle(Watched(self._observers))
-        self._changed.set()
-        self._on_taken()
+        self._tell(Watched(len(self.observers)))
+        self._on_appointed()
+
+    def _take(self, effect: TakeOffice) -> None:
+        """By election: who waits in the hall is welcomed."""
+        assert effect.estate is not None, "an heir stands with an electorate"
+        callers = self._heir.callers
+        if self._voter.follow(effect.office):
+            records.record_vow(self._folder, self._voter.vow)
+        me = self._identity
+        self.coordinator = Coordinator.elected(self._shape, me.pod_uid, me.ip, effect.office, effect.estate, now())
+        self._tell(Watched(len(self.observers)))
+        for number, join in callers.items():
+            self._tell(Received(number, join))
 
     def _resign(self, reason: str) -> None:
         """Nobody coordinates here any more; members, ours too, look for who does."""
         log.warning("leaves office: %s", reason)
         self.coordinator = None
+        self._heir = HeirMachine(self._identity.pod_uid, self._known())
         self._alarm.set(None)
+        self._hang_up_all()
+        self.observers.changed()
+
+    def _hang_up_all(self) -> None:
         for link in self._links.values():
             link.hangup()
 
-    def add(self, link: Link) -> None:
-        self._links[link.number] = link
+    # The machines ---------------------------------------------------------------------------------------------------
 
-    def observed(self, change: int) -> None:
-        """An observer came (1) or went (-1)."""
-        self._observers += change
-        self.handle(Watched(self._observers))
+    def _tick(self) -> None:
+        self._handle(Tick())
 
-    def received(self, link: Link, message: object) -> None:
-        self.handle(Received(link.number, message))
+    def _handle(self, event: Received | Dropped | Tick) -> None:
+        if self.coordinator is None:
+            self._ask_heir(event)
+        else:
+            self._tell(event)
 
-    def dropped(self, link: Link, silent: bool) -> None:
-        self._links.pop(link.number, None)
-        self.handle(Dropped(link.number, silent))
+    def _ask_heir(self, event: HeirEvent) -> None:
+        heir = self._heir
+        for effect in heir.handle(event, self._known(), now()):
+            self._do(effect)
+        if self.coordinator is None:
+            self._alarm.set(heir.deadline())
 
-    def handle(self, event: CoordinatorEvent) -> None:
+    def _tell(self, event: CoordinatorEvent) -> None:
         coordinator = self.coordinator
         if coordinator is None:
             return
-        version = coordinator.version
         for effect in coordinator.handle(event, now()):
             self._do(effect)
         if self.coordinator is coordinator:
             self._alarm.set(coordinator.deadline())
-        if coordinator.version != version:
-            self._changed.set()
+            self.observers.changed()
 
-    def _do(self, effect: CoordinatorEffect) -> None:
+    def _do(self, effect: CoordinatorEffect | HeirEffect) -> None:
         match effect:
             case Send(number, message):
                 if number in self._links:
                     self._links[number].send(message)
+            case Broadcast(numbers, message):
+                text = wire.encode(message)
+                for number in numbers:
+                    if number in self._links:
+                        self._links[number].send_text(text)
             case Hangup(number, reason):
-                log.info("hangs up link %d: %s", number, reason)
+                log.debug("hangs up link %d: %s", number, reason)
                 if number in self._links:
                     self._links[number].hangup()
             case Say(text):
-                log.info("coordinator: %s", text)
+                log.info("%s: %s", "heir" if self.coordinator is None else "coordinator", text)
+            case TakeOffice():
+                self._take(effect)
             case Adjourn():
                 self.adjourned.set()
             case Resign(reason):
                 self._resign(reason)
-
-    def snapshot(self) -> Snapshot | None:
-        return None if self.coordinator is None else self.coordinator.snapshot()
-
-    async def changes(self, seen: int) -> int:
-        """Wait until the coordinator's version differs from `seen`, but at most five times a second; the new one."""
-        await asyncio.sleep(SNAPSHOT_EVERY_S if seen >= 0 else 0)
-        while self.coordinator is None or self.coordinator.version == seen:
-            self._changed.clear()
-            await self._changed.wait()
-        return self.coordinator.version

@@ -1,8 +1,8 @@
-"""What a sidecar leaves in files: the launcher for the trainer container, the proof of a close, and its newest office.
+"""What a sidecar leaves in files: the launcher for the trainer container, the proof of a close, and its vow.
 
 The close is kept in the shared emptyDir, where a restarted sidecar finds it, and in the termination message, so that
-one finished pod is proof enough for an operator that was away. The epoch is kept so that no later life of this sidecar
-takes office in it again: one epoch, one coordinator.
+one finished pod is proof enough for an operator that was away. The vow is kept so that no later life of this sidecar
+gives an office away twice, or takes it again: one epoch and term, one coordinator.
 """
 
 import os
@@ -11,11 +11,12 @@ from pathlib import Path
 
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
+from understudy_protocol.vow import Vow
 
 #: Where the image holds what the trainer container needs (see the Dockerfile).
 SHIPPED = Path("/opt/understudy/share")
 CLOSE_FILE = "closed.json"
-EPOCH_FILE = "epoch"
+VOW_FILE = "vow.json"
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -45,16 +46,19 @@ def recorded_close(folder: Path) -> Close | None:
     return close if isinstance(close, Close) else None
 
 
-def record_epoch(folder: Path, epoch: int) -> None:
-    """Before the office is taken. Written aside and moved: a kill in between leaves the former one."""
-    aside = folder / f"{EPOCH_FILE}.new"
-    aside.write_text(str(epoch))
-    os.replace(aside, folder / EPOCH_FILE)
+def record_vow(folder: Path, vow: Vow) -> None:
+    """Before anything is done that relies on it. Written aside and moved: a kill in between leaves the former one."""
+    aside = folder / f"{VOW_FILE}.new"
+    aside.write_text(wire.encode(vow))
+    os.replace(aside, folder / VOW_FILE)
 
 
-def recorded_epoch(folder: Path) -> int:
-    """The newest epoch in which this pod's sidecar has taken office; 0 if in none."""
+def recorded_vow(folder: Path) -> Vow:
+    """What a former life of this sidecar has promised."""
     try:
-        return int((folder / EPOCH_FILE).read_text())
+        text = (folder / VOW_FILE).read_text()
     except FileNotFoundError:
-        return 0
+        return Vow()
+    vow = wire.decode(text, {"Vow": Vow})
+    assert isinstance(vow, Vow), "the file is this module's own"
+    return vow

@@ -1,4 +1,4 @@
-"""client.py of the sidecar in simulated time: dials the coordinator until it answers, then carries messages."""
+"""client.py of the sidecar in simulated time: calls its hosts in turn until one answers, then carries messages."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import LATENCY_S, End, reachable
+from understudy_sidecar.membership.events import SERVICE
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
     from tests.simulation.sidecars import Sidecar
 
 CONNECT_S = 3.0
+TCP_S = 1.0
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
 
 
 class CoordinatorClient:
-    """Callbacks: on_up() when linked, on_message(message), on_down() when an up link has ended."""
+    """Callbacks: on_up(host) when linked, on_message(message), on_down() when an up link has ended."""
 
     def __init__(
         self,
         sidecar: Sidecar,
-        on_up: Callable[[], None],
+        on_up: Callable[[str], None],
         on_message: Callable[[object], None],
         on_down: Callable[[], None],
     ) -> None:
@@ -31,26 +33,26 @@ class CoordinatorClient:
         self._link: End | None = None
         self._dialing = 0  # number of the newest dialing; an older one has been cancelled
 
-    def dial(self) -> None:
-        self._dialing += 1
-        self._attempt(self._dialing, FIRST_RETRY_S)
+    def dial(self, hosts: tuple[str, ...]) -> None:
+        self.hangup()
+        self._attempt(self._dialing, hosts, 0, FIRST_RETRY_S)
 
     def send(self, message: Any) -> None:
         if self._link is not None:
             self._link.send(message)
 
     def hangup(self) -> None:
+        self._dialing += 1
         if self._link is not None:
             self._link.close()
             self._link = None
-        else:
-            self._dialing += 1
 
-    def close(self) -> None:
+    def crashed(self) -> None:
+        """The launcher holds a duplicate of the socket: the link ends when that has ended too."""
         if self._link is not None:
-            self._link.close()
+            self._sidecar.pod.hold_socket(self._link)
 
-    def _attempt(self, dialing: int, retry_s: float) -> None:
+    def _attempt(self, dialing: int, hosts: tuple[str, ...], at: int, retry_s: float) -> None:
         """One attempt, with its time limit; the first of its outcomes counts."""
         if dialing != self._dialing:
             return
@@ -58,9 +60,14 @@ class CoordinatorClient:
 
         def failed() -> None:
             nonlocal settled
-            if not settled:
-                settled = True
-                self._sidecar.later(retry_s, lambda: self._attempt(dialing, min(2 * retry_s, LONGEST_RETRY_S)))
+            if settled:
+                return
+            settled = True
+            if at + 1 < len(hosts):
+                self._attempt(dialing, hosts, at + 1, retry_s)
+            else:
+                again = min(2 * retry_s, LONGEST_RETRY_S)
+                self._sidecar.later(retry_s, lambda: self._attempt(dialing, hosts, 0, again))
 
         def linked(link: End) -> None:
             nonlocal settled
@@ -68,15 +75,18 @@ class CoordinatorClient:
                 link.close()
                 return
             settled = True
-            self._up(link)
+            self._up(link, hosts[at])
 
-        pod = self._sidecar.coordinator_pod()
+        cluster = self._sidecar.pod.cluster
+        pod = cluster.coordinator_pod() if hosts[at] == SERVICE else cluster.pod_at(hosts[at])
         if pod is None:
             self._sidecar.later(0.001, failed)
             return
+        if not reachable(self._sidecar.machine, pod.machine):
+            self._sidecar.later(TCP_S, failed)
+            return
         self._sidecar.later(CONNECT_S, failed)
-        if reachable(self._sidecar.machine, pod.machine):
-            self._world.after(self._latency_s(), lambda: pod.machine.post(lambda: self._called(pod, linked, failed)))
+        self._world.after(self._latency_s(), lambda: pod.machine.post(lambda: self._called(pod, linked, failed)))
 
     def _called(self, pod: Pod, linked: Callable[[End], None], failed: Callable[[], None]) -> None:
         """At the machine that is called. Without a process that listens its kernel answers with a RST."""
@@ -89,25 +99,28 @@ class CoordinatorClient:
             return
 
         def answer() -> None:
-            if server.office.coordinator is None:
-                self._sidecar.later(back_s, failed)
-            elif reachable(ours, pod.machine):
+            if reachable(ours, pod.machine):
                 mine, theirs = pod.network.connect(ours, pod.machine)
                 server.office.serve(theirs)
                 self._sidecar.later(back_s, lambda: linked(mine))
 
         server.post(answer)
 
-    def _up(self, link: End) -> None:
+    def _up(self, link: End, host: str) -> None:
         self._link = link
+        self._sidecar.pod.release_socket()  # the launcher gets a duplicate of this one
 
         def ended(silent: bool) -> None:
             if self._link is link:
                 self._link = None
                 self._on_down()
 
-        self._sidecar.listen(link, self._on_message, ended)
-        self._on_up()
+        self._sidecar.listen(link, lambda message: self._heard(link, message), ended)
+        self._on_up(host)
+
+    def _heard(self, link: End, message: object) -> None:
+        if self._link is link:
+            self._on_message(message)
 
     def _latency_s(self) -> float:
         return self._world.between(*LATENCY_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.api_server import ApiServer, PodObject
@@ -15,6 +16,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.membership import Assign
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
+from understudy_protocol.words import NO_OFFICE
 from understudy_sidecar.membership.coordinator import Coordinator
 
 
@@ -39,8 +41,10 @@ class SimulatedCluster:
     offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
     assignments: list[tuple[Coordinator, Assign]] = field(default_factory=list)  # not yet looked at by the invariants
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
+    appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when a worker failed of its own, or was killed alone
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
+    on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
 
     def __post_init__(self) -> None:
@@ -61,12 +65,18 @@ class SimulatedCluster:
         labelled = (x for x in self.api.objects.values() if names.LABEL_COORDINATOR in x.labels)
         return next((x.pod for x in labelled if x.phase not in ("Succeeded", "Failed")), None)
 
+    def pod_at(self, ip: str) -> Pod | None:
+        return next((pod for pod in reversed(self.pods) if pod.ip == ip), None)
+
     def link_number(self) -> int:
         self._links += 1
         return self._links
 
     def took_office(self, sidecar: Sidecar) -> None:
         self.offices.append(sidecar)
+
+    def coordinator_sent(self, sidecar: Sidecar, message: object) -> None:
+        self.on_coordinator_sent(sidecar, message)
 
     def assigned(self, coordinator: Coordinator, assign: Assign) -> None:
         self.assignments.append((coordinator, assign))
@@ -82,6 +92,9 @@ class SimulatedCluster:
 
     def snapshot_seen(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot)
+
+    def appointed(self, epoch: int) -> None:
+        self.appointments.append(epoch)
 
     # For faults and scenarios ---------------------------------------------------------------------------------------
 
@@ -106,7 +119,9 @@ class SimulatedCluster:
     def office(self) -> Sidecar | None:
         """The newest coordinator that lives."""
         living = [x for x in self.offices if x.alive and x.office.coordinator is not None and x.pod.machine.on]
-        return max(living, key=lambda x: x.office.coordinator.office if x.office.coordinator else (0, 0), default=None)
+        return max(
+            living, key=lambda x: x.office.coordinator.office if x.office.coordinator else NO_OFFICE, default=None
+        )
 
     def closed(self) -> bool:
         return any(pod.recorded_close is not None for pod in self.pods)

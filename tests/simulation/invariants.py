@@ -15,13 +15,12 @@ from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
-from understudy_protocol.words import NO_ROUND, CloseReason, RoundToken
-from understudy_sidecar.membership.member import FENCE_S
+from understudy_protocol.words import NO_ROUND, CloseReason, Office, RoundToken
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0
 #: A member that hears no coordinator in office has stopped its workers after so many seconds.
-FENCED_S = FENCE_S + 3.0
+FENCED_S = 30.0 + 3.0
 #: After the close every launcher that can be told has exited in so many seconds.
 EXIT_S = 60.0
 
@@ -31,7 +30,7 @@ class Invariants:
     cluster: SimulatedCluster
     _member_tokens: dict[Sidecar, RoundToken] = field(default_factory=dict)
     _launcher_tokens: dict[str, RoundToken] = field(default_factory=dict)
-    _office_tokens: dict[Sidecar, tuple[tuple[int, int], RoundToken]] = field(default_factory=dict)
+    _office_tokens: dict[Sidecar, tuple[Office, RoundToken]] = field(default_factory=dict)
     _snapshot: RoundToken = NO_ROUND
     _offices: dict[tuple[int, int], object] = field(default_factory=dict)
     _rounds: dict[RoundToken, tuple[object, int, str, int]] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Invariants:
                 raise Violation(
                     f"round {assign.token} is assigned with two worlds: {self._rounds[assign.token]}, {world}"
                 )
-            member = coordinator.roster.holders[assign.group_rank] or ""
+            member = coordinator.desk.roster.holders[assign.group_rank] or ""
             if self._places.setdefault((assign.token, assign.group_rank), member) != member:
                 raise Violation(f"group rank {assign.group_rank} of round {assign.token} is given to two members")
         self.cluster.assignments.clear()

@@ -30,6 +30,7 @@ class Machine:
     on: bool = True
     frozen: bool = False
     cut: bool = False
+    clock_ahead_s: float = 0.0  # of its wall clock
     not_ready_since: float | None = None  # when it stopped answering the API server
     _backlog: list[Callable[[], None]] = field(default_factory=list)
 

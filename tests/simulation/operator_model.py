@@ -1,38 +1,26 @@
-"""The operator in simulated time: its real plan (who coordinates, which pods there should be), simulated edges.
+"""The operator in simulated time: its real plan (who coordinates, whom to call, which pods there should be).
 
-Simulated are only what the plan observes and what it asks for: the API server (api_server.py), and the link to the
-coordinator (here). It may be down: nothing is planned then, and its link is gone; status stays.
+Simulated are only what the plan observes and what it asks for: the API server (api_server.py), and the lines to pods
+(operator_lines.py). It may be down: nothing is planned then, and its lines are gone; status stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
-from tests.simulation.network import End, Machine, reachable
-from tests.simulation.sidecars import Sidecar
+from tests.simulation.network import Machine
+from tests.simulation.operator_lines import CoordinatorLink
 from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import plan_members, silent_nodes
 from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed
-from understudy_protocol.observer import Appoint, Refused, Snapshot
 
 PASS_DELAY_S = (0.02, 0.2)
 LOOK_AGAIN_S = 2.0
-RETRY_S = 0.5
-PING_S = 4.5  # the WebSocket's heartbeat finds a peer that is silent or frozen
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["train"]}]}}
-
-
-@dataclass
-class CoordinatorLink:
-    """observe/coordinator_link.py."""
-
-    follow: Follow
-    end: End | None = None
-    heard_at: float = 0.0
 
 
 @dataclass
@@ -42,9 +30,9 @@ class Operator:
     spares: int
     up: bool = True
     status: dict[str, Any] = field(default_factory=dict)
-    coordination: Coordination = field(default_factory=Coordination)
     machine: Machine = field(default_factory=lambda: Machine("control-plane"))
     _link: CoordinatorLink | None = None
+    _coordination: Coordination = field(default_factory=Coordination)
     _due: bool = False
     _passes: int = 0
 
@@ -56,7 +44,7 @@ class Operator:
         self.site.training.world.say("operator", "FAULT: it goes down")
         self.up = False
         self._unfollow()
-        self.coordination = Coordination()
+        self._coordination = Coordination()
 
     def come_up(self) -> None:
         self.site.training.world.say("operator", "it is up again")
@@ -83,10 +71,12 @@ class Operator:
         now = self.site.training.world.now
         observed = self._observe(now)
         office = plan_office(observed, now)
-        if office.epoch != self.status.get("coordinator", {}).get("epoch", 0) and office.pod is not None:
+        if office.reason and office.pod is not None:
             text = f"appoints {office.pod.name} in epoch {office.epoch}: {office.reason}"
             self.site.training.world.say("operator", text)
-            self.status["coordinator"] = {"epoch": office.epoch, "podUID": office.pod.uid}
+            self.site.appointed(office.epoch)
+        if office.epoch and office.pod is not None:
+            self.status["coordinator"] = {"epoch": office.epoch, "term": office.term, "podUID": office.pod.uid}
         if observed.snapshot is not None:
             self.status["round"] = max(self.status.get("round", -1), observed.snapshot.token.round)
             counts = observed.snapshot.recoveries_by_strategy
@@ -97,7 +87,10 @@ class Operator:
         for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, office)):
             self._do(intent, observed, now)
         if isinstance(link, Follow):
-            self._follow(link)
+            self._link = self._link or CoordinatorLink(
+                self.site, self.api, self.machine, self._coordination, self.dirty
+            )
+            self._link.follow(link)
         elif link is not None:
             self._unfollow()
 
@@ -122,7 +115,7 @@ class Operator:
             ),
             pods=tuple(entry.observed() for entry in self.api.objects.values()),
             nodes={machine.name: Node(machine.name, is_ready(machine, now)) for machine in self.site.machines},
-            coordination=self.coordination,
+            coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=True,
             has_hostnames_service=True,
             coordinator_address="10.0.0.1:8478",
@@ -142,73 +135,8 @@ class Operator:
                 patch(entry.labels, labels)
                 patch(entry.annotations, annotations)
 
-    # The link to the coordinator ------------------------------------------------------------------------------------
-
-    def _follow(self, follow: Follow) -> None:
-        now = self._link.follow if self._link is not None else None
-        if now is not None and (now.pod_uid, now.epoch) == (follow.pod_uid, follow.epoch):
-            return
-        self._unfollow()
-        self._link = CoordinatorLink(follow)
-        self.coordination = Coordination(snapshot=self.coordination.snapshot, followed_uid=follow.pod_uid)
-        self._dial(self._link)
-
     def _unfollow(self) -> None:
-        if self._link is not None and self._link.end is not None:
-            self._link.end.close()
+        if self._link is not None:
+            self._coordination = self._link.coordination
+            self._link.close()
         self._link = None
-
-    def _learn(self, link: CoordinatorLink, **changes: Any) -> None:
-        if self._link is link:
-            self.coordination = replace(self.coordination, **changes)
-            self.dirty()
-
-    def _dial(self, link: CoordinatorLink) -> None:
-        if self._link is not link:
-            return
-        world = self.site.training.world
-        entry = next((x for x in self.api.objects.values() if x.pod.uid == link.follow.pod_uid), None)
-        sidecar = None if entry is None else entry.pod.sidecar
-        if entry is None or sidecar is None or not sidecar.alive or not reachable(self.machine, entry.pod.machine):
-            self._lost(link)
-            return
-        ours, theirs = self.site.network.connect(self.machine, entry.pod.machine)
-        link.end, link.heard_at = ours, world.now
-        sidecar.office.observe(theirs)
-        ours.on_message = lambda message: self._heard(link, message)
-        ours.on_end = lambda silent: self._lost(link) if link.end is ours else None
-        follow = link.follow
-        ours.send(Appoint(follow.epoch, follow.at_least_round, dict(follow.recoveries_by_strategy)))
-        self._ping(link, ours, sidecar)
-
-    def _ping(self, link: CoordinatorLink, end: End, sidecar: Sidecar) -> None:
-        """aiohttp's heartbeat: a kernel that acknowledges is not enough for it."""
-
-        def ponged() -> None:
-            if link.end is not end:
-                return
-            if sidecar.machine.answers and sidecar.alive and not sidecar.stopped:
-                link.heard_at = world.now
-            elif world.now - link.heard_at >= PING_S:
-                end.close()
-                self._lost(link)
-                return
-            world.after(1.0, ponged)
-
-        world = self.site.training.world
-        world.after(1.0, ponged)
-
-    def _heard(self, link: CoordinatorLink, message: object) -> None:
-        match message:
-            case Snapshot() as snapshot:
-                self.site.snapshot_seen(snapshot)
-                self._learn(link, snapshot=snapshot, unreachable_since=None, refused="")
-            case Refused(reason):
-                self._learn(link, refused=reason, unreachable_since=None)
-
-    def _lost(self, link: CoordinatorLink) -> None:
-        world = self.site.training.world
-        link.end = None
-        if self._link is link and self.coordination.unreachable_since is None:
-            self._learn(link, unreachable_since=world.now)
-        world.after(RETRY_S, lambda: self._dial(link))

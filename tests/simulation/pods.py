@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tests.simulation.launchers import Launcher
-from tests.simulation.network import Machine, Network
+from tests.simulation.network import End, Machine, Network
 from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import Training, Worker
 from understudy_launcher import events as e
 from understudy_protocol.membership import Assign, Close
 from understudy_protocol.pod import JobShape
+from understudy_protocol.vow import Vow
 from understudy_sidecar.membership.coordinator import Coordinator
 
 GRACE_S = 30.0
@@ -26,8 +27,10 @@ class Cluster(Protocol):
     reports_steps: bool  # whether the training script calls step()
 
     def coordinator_pod(self) -> Pod | None: ...
+    def pod_at(self, ip: str) -> Pod | None: ...
     def link_number(self) -> int: ...
     def took_office(self, sidecar: Sidecar) -> None: ...
+    def coordinator_sent(self, sidecar: Sidecar, message: object) -> None: ...
     def assigned(self, coordinator: Coordinator, assign: Assign) -> None: ...
 
 
@@ -41,12 +44,13 @@ class Pod:
         self.sidecar: Sidecar | None = None
         self.launcher: Launcher | None = None
         self.recorded_close: Close | None = None  # this and the next in the emptyDir
-        self.held_epoch = 0
+        self.vow = Vow()
         self.exit_code: int | None = None  # of the trainer container
         self.asked_to_end = self.was_killed = False
         self.sidecar_ran = False
         self.changed: Callable[[], None] = lambda: None
         self.spawned: Callable[[Worker], None] = lambda worker: None
+        self._held: End | None = None  # the dead sidecar's connection, of which the launcher has a duplicate
 
     @property
     def ended(self) -> bool:
@@ -55,6 +59,20 @@ class Pod:
 
     def workers(self) -> list[Worker]:
         return [] if self.launcher is None else [w for w in self.launcher.workers.values() if w.alive]
+
+    def hold_socket(self, end: End) -> None:
+        """Its sidecar has ended: nobody reads from the connection, and no FIN is sent before the launcher ends too."""
+        self.release_socket()
+        if self.launcher is None or not self.launcher.alive:
+            end.close()
+            return
+        end.on_message, end.on_end = lambda message: None, lambda silent: None
+        self._held = end
+
+    def release_socket(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     # The kubelet ----------------------------------------------------------------------------------------------------
 
@@ -85,6 +103,7 @@ class Pod:
         self.exit_code = code
         if self.launcher is not None:
             self.launcher.die()
+        self.release_socket()
         self.changed()
         self.world.after(self.world.between(0.05, 1.0), lambda: self._post(self._end_sidecar))
 

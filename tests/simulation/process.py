@@ -19,7 +19,12 @@ class Process:
         self.world, self.machine = world, machine
         self.alive = True
         self.stopped = False
+        self.ahead_s = machine.clock_ahead_s  # of its clock, which it reads once; a machine's may be set later
         self._backlog: list[Callable[[], None]] = []
+
+    def now(self) -> float:
+        """Unix seconds by this process's clock."""
+        return self.world.now + self.ahead_s
 
     def post(self, work: Callable[[], None]) -> None:
         self.machine.post(lambda: self._run(work))
@@ -61,21 +66,26 @@ class Alarm:
         self._in_a_row = 0
 
     def set(self) -> None:
-        at = self._deadline()
+        at = self._due()
         if at is None or (self._set_for is not None and self._set_for <= at + ALARM_LATE_S):
             return  # one that rings earlier looks again
         world = self._process.world
         at = self._set_for = max(at, world.now) + ALARM_LATE_S
         world.at(at, lambda: self._process.post(lambda: self._rings(at)))
 
+    def _due(self) -> float | None:
+        """In simulated time."""
+        deadline = self._deadline()
+        return None if deadline is None else deadline - self._process.ahead_s
+
     def _rings(self, at: float) -> None:
         if self._set_for != at:
             return
         self._set_for = None
-        now, deadline = self._process.world.now, self._deadline()
-        if deadline is not None and deadline <= now:
+        now, due = self._process.world.now, self._due()
+        if due is not None and due <= now:
             self._ring()
-            after = self._deadline()
+            after = self._due()
             self._in_a_row = self._in_a_row + 1 if after is not None and after <= now else 0
             if self._in_a_row > TICKS_IN_A_ROW:
                 raise Violation(f"busy loop: a Tick at {now} leaves the deadline at {after}")

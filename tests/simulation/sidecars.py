@@ -10,7 +10,10 @@ from tests.simulation.offices import Office
 from tests.simulation.process import Alarm, Process
 from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.member import Member, State
+from understudy_sidecar.membership.heir import Known
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.voter import Voter
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
@@ -20,13 +23,18 @@ class Sidecar(Process):
     def __init__(self, pod: Pod) -> None:
         super().__init__(pod.world, pod.machine)
         self.pod = pod
-        self.member = Member(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, self.world.now)
+        fence_s = pod.cluster.shape.fence_s
+        me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, fence_s)
+        self.voter = Voter(pod.vow)
+        self.member = Member(me, self.voter, self.now())
         self.office = Office(self)
+        self._known = self.look()
         self._finished = self._terminated = False
         self._launcher: End | None = None
+        self._dialed = 0
         self._client = CoordinatorClient(
             self,
-            lambda: self.handle(e.LinkUp()),
+            lambda host: self.handle(e.LinkUp(host)),
             lambda message: self.handle(e.FromCoordinator(message)),
             lambda: self.handle(e.LinkDown()),
         )
@@ -35,15 +43,22 @@ class Sidecar(Process):
     def die(self) -> None:
         """The kernel closes what the process had open (unless the machine is off)."""
         self.alive = False
+        self._client.crashed()
         if self._launcher is not None:
             self._launcher.close()
-        self._client.close()
         self.office.close()
 
+    def look(self) -> Known:
+        return Known(self.voter.vow, self.member.coordinator, self.member.closed)
+
     def handle(self, event: e.MemberEvent) -> None:
-        for effect in self.member.handle(event, self.world.now):
+        for effect in self.member.handle(event, self.now()):
             self._do(effect)
         self._alarm.set()
+        known = self.look()
+        if known != self._known:
+            self._known = known
+            self.office.member_changed()
 
     def _do(self, effect: e.MemberEffect) -> None:
         match effect:
@@ -52,28 +67,29 @@ class Sidecar(Process):
             case e.ToLauncher(message):
                 if self._launcher is not None:
                     self._launcher.send(message)
-            case e.Dial():
-                self._client.dial()
+            case e.Dial(hosts, delay_s):
+                self._dial(hosts, delay_s)
             case e.HangupCoordinator(reason):
                 self.world.say(self.pod.name, f"hangs up: {reason}")
+                self._dialed += 1
                 self._client.hangup()
             case e.RecordClose(close):
                 self.pod.recorded_close = close
+            case e.RecordVow(vow):
+                self.pod.vow = vow
             case e.Finish():
                 self._finished = True
                 self.end_if_over()
             case e.Say(text):
                 self.world.say(self.pod.name, text)
 
-    def coordinator_pod(self) -> Pod | None:
-        """Whom to dial: itself while it is in office, else whom the Service selects."""
-        return self.pod if self.office.coordinator is not None else self.pod.cluster.coordinator_pod()
-
-    def taken_office(self) -> None:
-        """Its own member belongs to it now."""
-        if self.member.state is State.JOINED:
-            self._client.hangup()
-            self.handle(e.LinkDown())
+    def _dial(self, hosts: tuple[str, ...], delay_s: float) -> None:
+        self._dialed += 1
+        number = self._dialed
+        if delay_s:
+            self.later(delay_s, lambda: self._client.dial(hosts) if self._dialed == number else None)
+        else:
+            self._client.dial(hosts)
 
     def terminate(self) -> None:
         """SIGTERM: it announces the leave, and ends (a coordinator of a closed job when it has adjourned)."""
@@ -83,7 +99,8 @@ class Sidecar(Process):
 
     def end_if_over(self) -> None:
         busy = self.member.closed is not None and self.office.coordinator is not None and not self.office.adjourned
-        if (self._finished or self._terminated) and not busy:
+        if (self._finished or self._terminated) and not busy and self.alive:
+            self._client.hangup()
             self.die()
 
     def launcher_connected(self, end: End) -> None:

@@ -1,11 +1,13 @@
-"""What goes into the two state machines, and what comes out.
+"""What goes into the state machines (coordinator, heir, member), and what comes out.
 
 A link is one authenticated connection; its number is the shell's, and is never used again.
 """
 
 from dataclasses import dataclass
 
-from understudy_protocol import launcher, membership
+from understudy_protocol import launcher, membership, observer
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import Office, Verdict
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,14 @@ class Watched:
     observers: int
 
 
-CoordinatorEvent = Received | Dropped | Watched | Tick
+@dataclass(frozen=True)
+class Told:
+    """The operator tells something."""
+
+    message: observer.Nodes | observer.End | observer.Superseded
+
+
+CoordinatorEvent = Received | Dropped | Watched | Told | Tick
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,17 @@ class Send:
 
 
 @dataclass(frozen=True)
+class Broadcast:
+    """One message to many links: encoded once."""
+
+    links: tuple[int, ...]
+    message: object
+
+
+@dataclass(frozen=True)
 class Hangup:
+    """Close after what was sent."""
+
     link: int
     reason: str
 
@@ -68,12 +87,39 @@ class Adjourn:
 
 @dataclass(frozen=True)
 class Resign:
-    """Leave office: another has probably been appointed. Links are hung up, so that their members look for it."""
+    """Leave office. Links are hung up, so that their members look for who comes after."""
 
     reason: str
 
 
-CoordinatorEffect = Send | Hangup | Say | Adjourn | Resign
+CoordinatorEffect = Send | Broadcast | Hangup | Say | Adjourn | Resign
+
+
+# Heir -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Called:
+    """A member's Join at a sidecar that is not in office."""
+
+    link: int
+    join: membership.Join
+
+
+@dataclass(frozen=True)
+class TakeOffice:
+    """A majority has granted it. Who waits in the hall belongs to the new coordinator."""
+
+    office: Office
+    estate: membership.Estate | None
+
+
+HeirEvent = Called | Received | Dropped | Tick
+HeirEffect = Send | Hangup | Say | TakeOffice
+
+
+#: Among the hosts of a Dial: whoever the coordinator's Service leads to.
+SERVICE = ""
 
 
 # Member -----------------------------------------------------------------------------------------------------------
@@ -96,7 +142,9 @@ class LauncherDown:
 
 @dataclass(frozen=True)
 class LinkUp:
-    """A connection to a coordinator in office, both sides authenticated."""
+    """A connection to a sidecar of the job, both sides authenticated. host: the one of Dial's that answered."""
+
+    host: str
 
 
 @dataclass(frozen=True)
@@ -115,9 +163,33 @@ class LeaveAsked:
 
     reason: str
     grace_s: float
+    verdict: Verdict = Verdict.UNKNOWN
 
 
-MemberEvent = LauncherUp | FromLauncher | LauncherDown | LinkUp | FromCoordinator | LinkDown | LeaveAsked | Tick
+@dataclass(frozen=True)
+class InOffice:
+    """The operator has given the office to this very sidecar: its member belongs to it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The operator says that the job is closed, and no coordinator is there to say it."""
+
+    close: membership.Close
+
+
+MemberEvent = (
+    LauncherUp
+    | FromLauncher
+    | LauncherDown
+    | LinkUp
+    | FromCoordinator
+    | LinkDown
+    | LeaveAsked
+    | InOffice
+    | Ended
+    | Tick
+)
 
 
 @dataclass(frozen=True)
@@ -132,7 +204,10 @@ class ToLauncher:
 
 @dataclass(frozen=True)
 class Dial:
-    """Connect to the coordinator; retry until it works or Hangup comes."""
+    """Connect to one of these hosts, in this order; again and again until it works or a Hangup comes."""
+
+    hosts: tuple[str, ...]  # SERVICE stands for the coordinator's Service
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,8 +223,15 @@ class RecordClose:
 
 
 @dataclass(frozen=True)
+class RecordVow:
+    """Store it before the effects that follow: they rely on it."""
+
+    vow: Vow
+
+
+@dataclass(frozen=True)
 class Finish:
     """Nothing is left to do for this pod: the sidecar may end."""
 
 
-MemberEffect = ToCoordinator | ToLauncher | Dial | HangupCoordinator | RecordClose | Finish | Say
+MemberEffect = ToCoordinator | ToLauncher | Dial | HangupCoordinator | RecordClose | RecordVow | Finish | Say

@@ -2,31 +2,45 @@
 
     state        event                               next         what it does
     -----------  ----------------------------------  -----------  ---------------------------------------------------
-    NO_LAUNCHER  the launcher connects               APART        dials the coordinator
-    APART        linked to a coordinator             JOINED       Join: who it is and what it knows
+    NO_LAUNCHER  the launcher connects               APART        calls the coordinator, or its heirs
+    APART        a call is answered                  APART        Join: who it is and what it knows
+    APART        Welcome of the newest office        JOINED       is followed from now on
+    APART        Welcome of an older office          APART        hangs up, and calls on
+    APART        Candidacy                           APART        Grant, stored before; or Refusal
+    APART        Elsewhere, or no answer             APART        hangs up, and calls on
+    APART        no coordinator for the fence time   APART        the launcher stops its workers: they may be replaced
     JOINED       Assign of a newer round             JOINED       Ack; the launcher starts the round's workers
     JOINED       Standby                             JOINED       the launcher stops what still runs
-    JOINED       the link ends                       APART        dials again
-    JOINED       nothing heard for HEARD_S           APART        hangs up, and dials again
-    APART        no coordinator for FENCE_S          APART        the launcher stops its workers: they may be replaced
+    JOINED       Drain                               JOINED       the launcher ends its workers, which may save
+    JOINED       Succession                          JOINED       stores it, and acknowledges
+    JOINED       Elsewhere                           APART        the office is handed over: calls that heir
+    JOINED       the link ends                       APART        calls the heirs
+    JOINED       three heartbeats are missing        APART        Apart, hangs up, and calls the heirs
+    JOINED       its fault has found no answer       APART        Apart, hangs up, and calls the heirs
     any          Close                               CLOSED       CloseAck; the launcher exits with the close's code
-    any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up; after the Close: finishes
+    CLOSED       Adjourned, and the launcher ended   CLOSED       finishes
+    CLOSED       LINGER_S after the launcher ended   CLOSED       finishes: who has not heard of the close may ask here
+    any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
-its launcher is connected.
+its launcher is connected. What it has promised about offices is in voter.py.
 """
 
+from dataclasses import replace
 from enum import Enum
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.words import CLOSE_EXIT_CODES, NO_ROUND, RoundToken, WorkersState
+from understudy_protocol.words import CLOSE_EXIT_CODES, NO_OFFICE, NO_ROUND, CloseReason, RoundToken, WorkersState
+from understudy_sidecar.membership.calling import ANSWER_S, Calls
 from understudy_sidecar.membership.events import (
     Dial,
+    Ended,
     Finish,
     FromCoordinator,
     FromLauncher,
     HangupCoordinator,
+    InOffice,
     LauncherDown,
     LauncherUp,
     LeaveAsked,
@@ -35,16 +49,23 @@ from understudy_sidecar.membership.events import (
     MemberEffect,
     MemberEvent,
     RecordClose,
+    RecordVow,
     Say,
     Tick,
     ToCoordinator,
     ToLauncher,
 )
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.voter import Voter
 
-#: A member that has heard no coordinator in office for so long kills its workers: it may have been replaced.
-FENCE_S = 30.0
-#: Three of the coordinator's heartbeats: who is silent so long hangs (its kernel may acknowledge all the same).
-HEARD_S = 15.0
+#: Who misses so many of the coordinator's heartbeats looks for another: its kernel may acknowledge all the same.
+HEARTBEATS = 3
+#: A fault that was told is answered in a moment; a coordinator that is not heard at all for so long after it hangs.
+FAULT_ANSWER_S = 6.0
+#: How long the sidecar of a closed job stays for those who may ask, where its coordinator could not tell everybody.
+LINGER_S = 3.0
+DEFAULT_HEARTBEAT_S = 5.0
+_SAVES = (CloseReason.SUSPENDED, CloseReason.DELETED)
 
 
 class State(Enum):
@@ -55,20 +76,33 @@ class State(Enum):
 
 
 class Member:
-    """See the module. Identity: pod uid and name, node, ip, and the completion index (None: a spare)."""
+    """See the module."""
 
-    def __init__(self, pod_uid: str, pod_name: str, node: str, ip: str, index: int | None, now: float) -> None:
-        self.identity = (pod_uid, pod_name, node, ip, index)
+    def __init__(self, identity: Identity, voter: Voter, now: float) -> None:
+        self.identity = identity
+        self.voter = voter
         self.state = State.NO_LAUNCHER
         self.token = NO_ROUND
         self.group_rank: int | None = None
         self.workers = WorkersState.IDLE
         self.master_port = 0
         self.closed: m.Close | None = None
-        self._last_heard = now
-        self._dialing = False
+        self.coordinator: m.Heir | None = None  # in office, as far as this member knows
+        self._world = 0  # members of its round
+        self._domain = ""
+        self._heartbeat_s = DEFAULT_HEARTBEAT_S
+        self._last_heard = now  # from a coordinator in office
+        self._calls = Calls()
+        self._linked = self._dialing = False
+        self._answer_until: float | None = None  # of the one that was called
+        self._fault_told_at: float | None = None
+        self._failure: m.WorkerFailed | None = None
         self._leaving: m.Leaving | None = None
+        self._leaving_until = 0.0
+        self._introduced: tuple[object, ...] = ()
         self._first_step_sent = NO_ROUND
+        self._adjourned = False
+        self._finish_at: float | None = None
         self._out: list[MemberEffect] = []
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
@@ -76,30 +110,37 @@ class Member:
             case LauncherUp(hello):
                 self._on_launcher(hello)
             case FromLauncher(message):
-                self._on_launcher_message(message)
+                self._on_launcher_message(message, now)
             case LauncherDown():
-                self._on_launcher_down()
-            case LinkUp():
-                self._on_link(now)
+                self._on_launcher_down(now)
+            case LinkUp(host):
+                self._on_link(host, now)
             case FromCoordinator(message):
-                self._last_heard = now
-                self._on_coordinator_message(message)
+                self._on_message(message, now)
             case LinkDown():
                 self._on_link_down()
-            case LeaveAsked(reason, grace_s):
-                self._leave(reason, grace_s)
+            case LeaveAsked(reason, grace_s, verdict):
+                self._leave(m.Leaving(reason, grace_s, verdict), now)
+            case InOffice():
+                self._look_again("its own sidecar is in office", self.identity.ip)
+            case Ended(close):
+                self._on_close(close)
             case Tick():
                 pass
-        self._redial(now)
-        self._fence(now)
+        self._on_time(now)
         effects, self._out = self._out, []
         return effects
 
     def deadline(self) -> float | None:
-        """When a coordinator that stays silent is given up, or the fence falls; None while neither is to come."""
+        """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
+        times = [self._finish_at, self._answer_until if self._linked else None]
         if self.state is State.JOINED:
-            return self._last_heard + HEARD_S
-        return self._last_heard + FENCE_S if self._fenceable() else None
+            times.append(self._last_heard + HEARTBEATS * self._heartbeat_s)
+            if self._fault_told_at is not None:
+                times.append(self._fault_told_at + FAULT_ANSWER_S)
+        if self._fenceable():
+            times.append(self._last_heard + self.identity.fence_s)
+        return min((at for at in times if at is not None), default=None)
 
     # The launcher's side -------------------------------------------------------------------------------------------
 
@@ -113,9 +154,10 @@ class Member:
             self._exit_launcher()
         elif self.state is State.NO_LAUNCHER:
             self.state = State.APART
+            self._calls.fresh()
             self._dial()
 
-    def _on_launcher_message(self, message: object) -> None:
+    def _on_launcher_message(self, message: object, now: float) -> None:
         match message:
             case l.LauncherHello():
                 self._on_launcher(message)
@@ -128,15 +170,25 @@ class Member:
             case l.WorkersFinished(token) if token == self.token:
                 self.workers = WorkersState.FINISHED
                 self._tell(m.Finished(token))
+            case l.WorkersDrained(token) if token == self.token:
+                if self.workers is not WorkersState.FINISHED:
+                    self.workers = WorkersState.IDLE
+                self._tell(m.Drained(token))
             case l.WorkerExited(token, local_rank, exit_code, signal, text, at) if token == self.token:
-                self.workers = WorkersState.FAILED
-                self._tell(m.WorkerFailed(token, local_rank, exit_code, signal, text, at))
+                self._on_failure(m.WorkerFailed(token, local_rank, exit_code, signal, text, at), now)
             case l.Stepped(token, step, total, median_s, at) if token == self.token:
                 self._on_step(m.Progress(token, step, total, median_s, at))
             case l.Terminating(grace_s):
-                self._leave("the trainer container got SIGTERM", grace_s)
+                self._leave(m.Leaving("the trainer container got SIGTERM", grace_s), now)
             case _:
                 pass  # of a round that is over
+
+    def _on_failure(self, failure: m.WorkerFailed, now: float) -> None:
+        self.workers = WorkersState.FAILED
+        self._failure = self._failure or failure
+        if self.state is State.JOINED and self._fault_told_at is None:
+            self._fault_told_at = now
+        self._tell(failure)
 
     def _on_step(self, progress: m.Progress) -> None:
         """All members tell their first step of a round, only rank 0's tells the others: O(1) for the coordinator."""
@@ -144,36 +196,143 @@ class Member:
             self._first_step_sent = progress.token
             self._tell(progress)
 
-    def _on_launcher_down(self) -> None:
+    def _on_launcher_down(self, now: float) -> None:
         self.workers = WorkersState.IDLE
         if self.closed is not None:
-            self._out.append(Finish())
+            self._finish_at = now if self._adjourned else now + LINGER_S
             return
         self._tell(m.Gone("its launcher has ended"))
-        self._out.append(HangupCoordinator("the launcher has ended"))
-        self.state, self._dialing = State.NO_LAUNCHER, False
+        self._hang_up("the launcher has ended")
+        self.state, self.coordinator = State.NO_LAUNCHER, None
+
+    # The link -------------------------------------------------------------------------------------------------------
+
+    def _on_link(self, host: str, now: float) -> None:
+        self._dialing, self._linked = False, True
+        if self.state is State.NO_LAUNCHER:
+            self._hang_up("no launcher is connected")
+            return
+        self._calls.called(host)
+        self._answer_until = now + ANSWER_S
+        self._introduce(now)
+
+    def _introduce(self, now: float) -> None:
+        """Who it is, and what it knows; again on the same link where that has changed before the Welcome came."""
+        me, vow = self.identity, self.voter.vow
+        leaving = self._leaving and replace(self._leaving, grace_s=max(0.0, self._leaving_until - now))
+        self._introduced = self._situation()
+        self._out.append(
+            ToCoordinator(
+                m.Join(
+                    me.pod_uid,
+                    me.pod_name,
+                    me.node,
+                    me.ip,
+                    me.index,
+                    self.token,
+                    self.group_rank,
+                    self.workers,
+                    self.master_port,
+                    vow.office,
+                    vow.electorate,
+                    True,
+                    self._domain,
+                    self._world,
+                    self._failure,
+                    leaving,
+                )
+            )
+        )
+
+    def _situation(self) -> tuple[object, ...]:
+        return self.token, self.group_rank, self.workers, self.master_port, self._leaving
+
+    def _on_link_down(self) -> None:
+        self._linked, self._answer_until, self._fault_told_at = False, None, None
+        if self.state is State.JOINED:
+            self.state = State.APART
+            self._calls.fresh()
+        if self.state is State.APART:
+            self.coordinator = None
+            self._dial()
+
+    def _look_again(self, reason: str, named: str = "") -> None:
+        """Leave who was called, or is followed, and look for who is in office."""
+        if self.state not in (State.APART, State.JOINED):
+            return
+        if self.state is State.JOINED:
+            self._tell(m.Apart(reason))
+            self._calls.fresh()
+        self.state, self.coordinator = State.APART, None
+        self._hang_up(reason)
+        self._dial(named)
+
+    def _hang_up(self, reason: str) -> None:
+        if self._linked or self._dialing:
+            self._out.append(HangupCoordinator(reason))
+        self._linked = self._dialing = False
+        self._answer_until = self._fault_told_at = None
+
+    def _dial(self, named: str = "") -> None:
+        hosts, delay_s = self._calls.next(self.voter.vow.heirs, named)
+        self._dialing = True
+        self._out.append(Dial(hosts, delay_s))
 
     # The coordinator's side ------------------------------------------------------------------------------------------
 
-    def _on_link(self, now: float) -> None:
-        self._dialing = False
-        self._last_heard = now
-        if self.state is State.NO_LAUNCHER:
-            self._out.append(HangupCoordinator("no launcher is connected"))
-            return
-        if self.state is not State.CLOSED:
-            self.state = State.JOINED
-        uid, name, node, ip, index = self.identity
-        join = m.Join(uid, name, node, ip, index, self.token, self.group_rank, self.workers, self.master_port)
-        self._out.append(ToCoordinator(join))
-        if self._leaving is not None:
-            self._out.append(ToCoordinator(self._leaving))
+    def _on_message(self, message: object, now: float) -> None:
+        if not self._linked:
+            return  # it was hung up on
+        match message:
+            case m.Close():
+                self._on_close(message)
+            case m.Adjourned():
+                self._adjourned = True
+                self._finish_at = None if self._finish_at is None else now
+            case m.Welcome():
+                self._on_welcome(message, now)
+            case m.Candidacy() if self.state is State.APART:
+                self._on_candidacy(message, now)
+            case m.Elsewhere(_, ip) if self.state in (State.APART, State.JOINED):
+                self._look_again(f"sent elsewhere ({ip or 'nobody knows'})", ip)
+            case _ if self.state is State.JOINED:
+                self._last_heard, self._fault_told_at = now, None
+                self._on_coordinator_message(message)
+            case _:
+                pass
 
-    def _on_link_down(self) -> None:
-        if self.state is State.JOINED:
-            self.state = State.APART
-        if self.state is State.APART:
-            self._dial()
+    def _on_welcome(self, welcome: m.Welcome, now: float) -> None:
+        if self.state is State.CLOSED:
+            return
+        known = self.voter.vow.office
+        if welcome.office == NO_OFFICE:  # version 1 told none: the operator alone gave offices then
+            self._tell_version_1()
+        elif not self.voter.follow(welcome.office):
+            self._look_again(f"office {welcome.office} is older than {known}")
+            return
+        if self.voter.vow.office != known:
+            self._out.append(RecordVow(self.voter.vow))
+        self.state, self._last_heard, self._answer_until = State.JOINED, now, None
+        self._heartbeat_s = welcome.heartbeat_s
+        self._domain = welcome.domain or self._domain
+        self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
+        if self._introduced != self._situation():
+            self._introduce(now)
+
+    def _tell_version_1(self) -> None:
+        """What it does not read in a Join."""
+        self._out += [ToCoordinator(told) for told in (self._failure, self._leaving) if told is not None]
+
+    def _on_candidacy(self, candidacy: m.Candidacy, now: float) -> None:
+        before = self.voter.vow
+        if not self.voter.grant(candidacy):
+            self._out.append(ToCoordinator(m.Refusal(before.office, before.electorate)))
+            return
+        self._answer_until = now + ANSWER_S
+        if self.voter.vow != before:
+            self._out.append(RecordVow(self.voter.vow))
+            self._out.append(Say(f"grants office {candidacy.office} to {candidacy.pod_uid}"))
+        self._out.append(ToCoordinator(m.Grant(candidacy.office)))
 
     def _on_coordinator_message(self, message: object) -> None:
         match message:
@@ -183,77 +342,93 @@ class Member:
                 self._on_assign(message)
             case m.Standby(token):
                 self._on_standby(token)
-            case m.Close():
-                self._on_close(message)
+            case m.Drain(token, grace_s) if token == self.token and self.group_rank is not None:
+                self._out.append(ToLauncher(l.DrainWorkers(token, grace_s)))
+            case m.Succession() as succession:
+                if self.voter.acknowledge(succession):
+                    self._out.append(RecordVow(self.voter.vow))
+                    self._out.append(ToCoordinator(m.SuccessionAck(succession.electorate)))
+            case m.Estate() as estate:
+                if self.voter.inherit(estate):
+                    self._out.append(RecordVow(self.voter.vow))
             case _:
-                pass  # Welcome: heard, that is all
+                pass
 
     def _on_assign(self, assign: m.Assign) -> None:
-        if self.state is not State.JOINED:
-            return
         if assign.token < self.token:
             self._out.append(Say(f"dropped an assignment of round {assign.token}: round {self.token} is known"))
             return
         if assign.token > self.token:
             self.token, self.group_rank = assign.token, assign.group_rank
-            self.workers = WorkersState.STARTING
+            self._world, self.workers, self._failure = assign.group_world_size, WorkersState.STARTING, None
             self._out.append(ToLauncher(_start(assign)))
             self._out.append(Say(f"round {assign.token}: group rank {assign.group_rank} ({assign.reason})"))
         self._out.append(ToCoordinator(m.Ack(assign.token)))
 
     def _on_standby(self, token: RoundToken) -> None:
-        self.group_rank = None
+        self.group_rank, self._failure = None, None
         if self.workers is not WorkersState.IDLE:
             self._stop(f"round {token} gave its ranks to another member")
 
+    # The end --------------------------------------------------------------------------------------------------------
+
     def _on_close(self, close: m.Close) -> None:
-        self._out.append(ToCoordinator(m.CloseAck()))
         if self.closed is not None:
+            self._tell(m.CloseAck(), linked=True)
             return
         self.closed = close
-        self.state = State.CLOSED
-        self._out.append(Say(f"closed: {close.reason.value}: {close.message}"))
+        self._answer_until = self._fault_told_at = None
         self._out.append(RecordClose(close))
-        self._exit_launcher()
-
-    # Both -----------------------------------------------------------------------------------------------------------
+        self._tell(m.CloseAck(), linked=True)
+        self._out.append(Say(f"closed: {close.reason.value}: {close.message}"))
+        if self.state is State.NO_LAUNCHER:
+            self._finish_at = 0.0
+        else:
+            self._exit_launcher()
+        self.state = State.CLOSED
 
     def _exit_launcher(self) -> None:
         assert self.closed is not None
-        code = CLOSE_EXIT_CODES[self.closed.reason]
-        self._out.append(ToLauncher(l.ExitLauncher(code, f"{self.closed.reason.value}: {self.closed.message}")))
+        reason = self.closed.reason
+        grace_s = self.identity.grace_s if reason in _SAVES else 0.0
+        order = l.ExitLauncher(CLOSE_EXIT_CODES[reason], f"{reason.value}: {self.closed.message}", grace_s)
+        self._out.append(ToLauncher(order))
 
-    def _leave(self, reason: str, grace_s: float) -> None:
+    def _leave(self, leaving: m.Leaving, now: float) -> None:
         if self._leaving is None and self.closed is None:
-            self._leaving = m.Leaving(reason, grace_s)
-            self._tell(self._leaving)
+            self._leaving, self._leaving_until = leaving, now + leaving.grace_s
+            self._tell(leaving)
+
+    # Both -----------------------------------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
         self.workers = WorkersState.IDLE
         self._out.append(ToLauncher(l.StopWorkers(reason)))
         self._out.append(Say(f"stops its workers: {reason}"))
 
-    def _redial(self, now: float) -> None:
-        if self.state is State.JOINED and now - self._last_heard >= HEARD_S:
-            self._out.append(HangupCoordinator(f"the coordinator was not heard for {now - self._last_heard:.0f} s"))
-            self.state = State.APART
-            self._dial()
+    def _on_time(self, now: float) -> None:
+        if self._finish_at is not None and now >= self._finish_at:
+            self._finish_at = None
+            self._out.append(Finish())
+        if self.state is State.JOINED:
+            silent_s = now - self._last_heard
+            if silent_s >= HEARTBEATS * self._heartbeat_s:
+                self._look_again(f"the coordinator was not heard for {silent_s:.0f} s")
+            elif self._fault_told_at is not None and now >= self._fault_told_at + FAULT_ANSWER_S:
+                self._look_again(f"the coordinator has not answered a fault for {FAULT_ANSWER_S:g} s")
+        elif self.state is State.APART and self._answer_until is not None and now >= self._answer_until:
+            self._look_again(f"who was called has said nothing for {ANSWER_S:g} s")
+        if self._fenceable() and now - self._last_heard >= self.identity.fence_s:
+            self._stop(f"no coordinator in office was heard for {now - self._last_heard:.0f} s")
 
     def _fenceable(self) -> bool:
         alive = (WorkersState.STARTING, WorkersState.RUNNING)
-        return self.closed is None and self.workers in alive and self.state is not State.NO_LAUNCHER
+        trains = self.closed is None and self.workers in alive and self.state is not State.NO_LAUNCHER
+        return trains and self.identity.fence_s > 0
 
-    def _fence(self, now: float) -> None:
-        if self._fenceable() and now - self._last_heard >= FENCE_S:
-            self._stop(f"no coordinator in office was heard for {now - self._last_heard:.0f} s")
-
-    def _dial(self) -> None:
-        if not self._dialing:
-            self._dialing = True
-            self._out.append(Dial())
-
-    def _tell(self, message: object) -> None:
-        if self.state in (State.JOINED, State.CLOSED):
+    def _tell(self, message: object, *, linked: bool = False) -> None:
+        """To the coordinator that is followed; a new one learns it all from the Join. linked: to whoever was called."""
+        if self._linked and (linked or self.state in (State.JOINED, State.CLOSED)):
             self._out.append(ToCoordinator(message))
 
 

@@ -1,11 +1,12 @@
-"""Which waiting member takes which vacant group rank.
+"""Who takes the vacant ranks. Pure: the same facts give the same placement.
 
-Rules: a survivor keeps its rank (it is not asked here). A pod that was made for a rank (its completion index) comes
-before any other. Others, spares first, in the order in which they joined, take what is left; in the first round only
-when the pods that were made for these ranks had their time to come, so that a fast spare never takes a slow pod's rank.
+Rules: each completion index has a pod that was made for it, which comes first; a spare may stand in only once
+`spares_allowed` (in the first round that is when patience has run out; later, at once). A spare of the topology domain
+that the rank was in comes first, then who waited longest. Nobody on a node with a Faulty verdict gets a rank. Whoever
+is seated keeps the seat: only vacant ranks are given, so a fast spare never takes a slow survivor's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 class Candidate:
     uid: str
     index: int | None  # None: a spare
+    domain: str = ""
+    fit: bool = True  # not on a node with a Faulty verdict
 
 
 @dataclass(frozen=True)
@@ -21,21 +24,44 @@ class Placement:
     missing: tuple[int, ...]  # group ranks that nobody can take yet
 
 
-def place(vacant: Iterable[int], waiting: Sequence[Candidate], *, spares_allowed: bool) -> Placement:
+def place(
+    vacant: Sequence[int],
+    waiting: Sequence[Candidate],
+    *,
+    spares_allowed: bool,
+    domains: Mapping[int, str] | None = None,
+) -> Placement:
     """Fill the vacant ranks from the waiting members, who are given in the order in which they joined."""
-    left = list(waiting)
-    taken: dict[int, str] = {}
-    unfilled = []
-    for rank in vacant:
-        own = next((c for c in left if c.index == rank), None)
-        if own is None:
-            unfilled.append(rank)
-        else:
-            taken[rank] = own.uid
-            left.remove(own)
-    if spares_allowed:
-        left.sort(key=lambda c: c.index is not None)  # stable: spares first, each by its arrival
-        for rank, candidate in zip(tuple(unfilled), left, strict=False):
-            taken[rank] = candidate.uid
-            unfilled.remove(rank)
+    fit = [candidate for candidate in waiting if candidate.fit]
+    own = {candidate.index: candidate.uid for candidate in reversed(fit) if candidate.index is not None}
+    taken = {rank: own[rank] for rank in vacant if rank in own}
+    unfilled = [rank for rank in vacant if rank not in taken]
+    if spares_allowed and unfilled:
+        seated = set(taken.values())
+        left = [candidate for candidate in fit if candidate.uid not in seated]
+        left.sort(key=lambda candidate: candidate.index is not None)  # stable: spares first, each by its arrival
+        _stand_in(unfilled, left, domains or {}, taken)
+        unfilled = [rank for rank in unfilled if rank not in taken]
     return Placement(taken, tuple(unfilled))
+
+
+def _stand_in(
+    unfilled: Sequence[int], left: list[Candidate], domains: Mapping[int, str], taken: dict[int, str]
+) -> None:
+    """Those of the rank's own domain first, then anybody."""
+    free = {candidate.uid: candidate for candidate in left}
+    for rank in unfilled:
+        domain = domains.get(rank, "")
+        if not domain:
+            continue
+        near = next((uid for uid, candidate in free.items() if candidate.domain == domain), None)
+        if near is not None:
+            taken[rank] = near
+            del free[near]
+    rest = iter(free)
+    for rank in unfilled:
+        if rank not in taken:
+            uid = next(rest, None)
+            if uid is None:
+                return
+            taken[rank] = uid

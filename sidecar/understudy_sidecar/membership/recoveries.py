@@ -24,7 +24,7 @@ class RecoveryBook:
     counts: Counter[str] = field(default_factory=Counter)
     open: list[Recovery] = field(default_factory=list)
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _charges: list[float] = field(default_factory=list)
+    charges: list[float] = field(default_factory=list)  # when in-place restarts were charged, within the window
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float) -> None:
         self.open.append(Recovery(next_round, fault, None, cause, now, None))
@@ -32,8 +32,8 @@ class RecoveryBook:
     def revise(self, fault: Fault, cause: Cause) -> None:
         """The newest open entry blames a worker, and the true cause was a lost member."""
         self.open[-1] = replace(self.open[-1], fault=fault, cause=cause, strategy=None)
-        if self._charges:
-            self._charges.pop()
+        if self.charges:
+            self.charges.pop()
 
     def blames_worker(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
@@ -41,10 +41,10 @@ class RecoveryBook:
 
     def charge(self, now: float) -> bool:
         """Take one in-place restart off the budget; False when there was none left."""
-        self._charges = [at for at in self._charges if now - at < self.window_s]
-        if len(self._charges) >= self.max_in_place:
+        self.charges = [at for at in self.charges if now - at < self.window_s]
+        if len(self.charges) >= self.max_in_place:
             return False
-        self._charges.append(now)
+        self.charges.append(now)
         return True
 
     def formed(self, round_number: int, strategy: Strategy) -> None:

@@ -1,11 +1,11 @@
 """Who is there: one record a member, and which member holds which group rank.
 
-Facts only; what follows from them is decided in coordinator.py and placement.py.
+Facts only; what follows from them is decided elsewhere. Everything that is asked for at each message is O(1).
 """
 
 from dataclasses import dataclass, field
 
-from understudy_protocol.membership import Assign, Join
+from understudy_protocol.membership import Assign, Join, WorkerFailed
 from understudy_protocol.words import WorkersState
 
 
@@ -20,10 +20,10 @@ class Member:
     workers: WorkersState
     master_port: int
     group_rank: int | None = None
+    failure: WorkerFailed | None = None  # of a claimed round, told before it was adopted
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     acked: bool = True
     close_acked: bool = False
-    suspect_since: float | None = None
     leaving_until: float | None = None
     unanswered: int = 0
 
@@ -35,45 +35,112 @@ class Member:
     def name(self) -> str:
         return self.join.pod_name
 
+    @property
+    def node(self) -> str:
+        return self.join.node
+
 
 @dataclass
 class Roster:
-    """The members by pod uid, and the holders of the group ranks 0 … actives-1 (None: vacant)."""
+    """The members by pod uid, and the holders of the group ranks 0, 1, … (None: vacant)."""
 
-    actives: int
+    declared: int  # ranks of the whole job; a round of an elastic one may have fewer
     members: dict[str, Member] = field(default_factory=dict)
-    holders: dict[int, str | None] = field(default_factory=dict)
+    holders: list[str | None] = field(default_factory=list)
     finished: set[int] = field(default_factory=set)  # group ranks whose workers all exited 0 in the running round
+    suspects: dict[str, float] = field(default_factory=dict)  # uid -> since when its connection is silent
+    leaving: dict[str, float] = field(default_factory=dict)  # uid -> the end of its grace period
+    unacked: set[str] = field(default_factory=set)  # actives that have not acknowledged the running round
+    starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
+    domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of who held it last
+    linked: set[str] = field(default_factory=set)
+    voters: frozenset[str] = frozenset()  # of the electorate that counts
+    voters_linked: int = 0
+    _links: dict[int, Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.holders = dict.fromkeys(range(self.actives), None)
+        self.holders = [None] * self.declared
 
     def by_link(self, link: int) -> Member | None:
-        return next((member for member in self.members.values() if member.link == link), None)
+        return self._links.get(link)
+
+    def add(self, member: Member) -> None:
+        self.members[member.uid] = member
+        self._linked_up(member)
+
+    def relink(self, member: Member, link: int) -> None:
+        """The member has come back on another connection."""
+        self.unlink(member)
+        member.link = link
+        self._linked_up(member)
+
+    def _linked_up(self, member: Member) -> None:
+        assert member.link is not None
+        self._links[member.link] = member
+        self.linked.add(member.uid)
+        self.voters_linked += member.uid in self.voters
+        self.suspects.pop(member.uid, None)
+
+    def unlink(self, member: Member) -> None:
+        if member.link is not None:
+            del self._links[member.link]
+            self.linked.discard(member.uid)
+            self.voters_linked -= member.uid in self.voters
+            member.link = None
+
+    def set_voters(self, voters: frozenset[str]) -> None:
+        self.voters = voters
+        self.voters_linked = len(voters & self.linked)
+
+    def remove(self, member: Member) -> None:
+        """It counts as lost: its rank is vacant."""
+        self.unlink(member)
+        del self.members[member.uid]
+        for pending in (self.suspects, self.leaving):
+            pending.pop(member.uid, None)
+        self.unacked.discard(member.uid)
+        self.starting.discard(member.uid)
+        if member.group_rank is not None:
+            self.holders[member.group_rank] = None
+
+    def links(self) -> tuple[int, ...]:
+        return tuple(self._links)
 
     def active(self) -> list[Member]:
         """The members that hold a rank, by rank."""
-        return [self.members[uid] for _, uid in sorted(self.holders.items()) if uid is not None]
+        return [self.members[uid] for uid in self.holders if uid is not None]
 
     def waiting(self) -> list[Member]:
         """The members that hold none and could be given one, the earliest first."""
-        idle = (
-            m for m in self.members.values() if m.group_rank is None and m.link is not None and m.leaving_until is None
-        )
+        idle = [
+            m
+            for m in self.members.values()
+            if m.group_rank is None and m.link is not None and m.uid not in self.leaving
+        ]
         return sorted(idle, key=lambda m: (m.joined_at, m.uid))
 
     def vacant(self) -> list[int]:
-        return [rank for rank, uid in sorted(self.holders.items()) if uid is None]
+        return [rank for rank, uid in enumerate(self.holders) if uid is None]
 
-    def seat(self, member: Member, group_rank: int) -> None:
+    def seat(self, member: Member, group_rank: int, domain: str = "") -> None:
         self.holders[group_rank] = member.uid
         member.group_rank = group_rank
+        if domain:
+            self.domains[group_rank] = domain
 
-    def remove(self, uid: str) -> Member:
-        member = self.members.pop(uid)
-        if member.group_rank is not None:
-            self.holders[member.group_rank] = None
-        return member
+    def resize(self, size: int) -> None:
+        """Ranks 0 … size-1 from now on; those beyond must have been moved down before (see `compact`)."""
+        self.holders = (self.holders + [None] * size)[:size]
+
+    def compact(self, size: int) -> None:
+        """Shrink to `size` ranks: who holds one beyond takes a vacant lower one; everybody else keeps theirs."""
+        gaps = [rank for rank in self.vacant() if rank < size]
+        for rank in range(size, len(self.holders)):
+            uid = self.holders[rank]
+            if uid is not None:
+                self.holders[rank] = None
+                self.seat(self.members[uid], gaps.pop(0))
+        self.resize(size)
 
     def all_finished(self) -> bool:
-        return len(self.finished) == self.actives
+        return len(self.finished) == len(self.holders)

@@ -7,20 +7,26 @@
   finds frozen machines too, whose kernels still acknowledge what no process reads.
 - A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), training or not.
 - An active that does not acknowledge its assignment within `answer_s` is lost.
+
+Regular heartbeats go to one slice of the members after the other: thousands of answers never come at one moment.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from understudy_sidecar.membership.roster import Member, Roster
 from understudy_sidecar.membership.stall import StepWatch
 
 HEARTBEATS = 3
+#: One more second between the heartbeats of a member for so many members, up to LONGEST_HEARTBEAT_S.
+MEMBERS_A_SECOND = 1000
+LONGEST_HEARTBEAT_S = 10.0
+SLICE = 500
 
 
 @dataclass(frozen=True)
 class Patience:
-    """All times in seconds."""
+    """All times in seconds. heartbeat_s is what a small job has; see `heartbeat_s_of`."""
 
     answer_s: float = 3.0
     silent_after_s: float = 10.0
@@ -47,6 +53,11 @@ class SilenceWatch:
     heartbeat_at: float = 0.0
     ack_until: float | None = None
     probe: _Probe | None = None
+    _to_come: list[str] = field(default_factory=list)  # uids of this turn of heartbeats that are not asked yet
+
+    def heartbeat_s_of(self, members: int) -> float:
+        """How long a member of so many waits for the next heartbeat."""
+        return max(self.patience.heartbeat_s, min(LONGEST_HEARTBEAT_S, members / MEMBERS_A_SECOND))
 
     def new_round(self, now: float) -> None:
         self.ack_until = now + self.patience.answer_s
@@ -55,29 +66,40 @@ class SilenceWatch:
     def all_acked(self) -> None:
         self.ack_until = None
 
+    def forgive(self, roster: Roster, now: float) -> None:
+        """Nobody's silence up to now counts."""
+        if self.ack_until is not None or roster.unacked:
+            self.ack_until = now + self.patience.answer_s
+        if self.probe is not None and not self.probe.judged:
+            self.probe = _Probe(self.probe.sent_at, now + self.patience.answer_s)
+        roster.suspects = dict.fromkeys(roster.suspects, now)
+        for member in roster.members.values():
+            member.unanswered = 0
+
     def lost(self, roster: Roster, steps: StepWatch, standing: bool, now: float) -> list[Silent]:
         """The members whose silence counts as a loss now. standing: no round runs, for another reason."""
-        found = [*self._unacknowledged(roster, now), *self._unresponsive(roster)]
-        found += self._suspects(roster, standing or self._stalled(steps, now), now)
+        found = [*self._unacknowledged(roster, now)]
+        if roster.suspects:
+            found += self._suspects(roster, standing or self._stalled(steps, now), now)
         found += self._unanswered(roster, now)
         return list({silent.member.uid: silent for silent in found}.values())
 
-    def to_ask(self, roster: Roster, steps: StepWatch, now: float) -> list[Member]:
-        """The members to send a heartbeat to now: all at the regular time, all actives when the training stalls."""
-        linked = [m for m in roster.members.values() if m.link is not None]
+    def to_ask(self, roster: Roster, steps: StepWatch, now: float) -> tuple[list[Member], list[Silent]]:
+        """The members to send a heartbeat to now, and those that have left too many unanswered.
+
+        A slice of all at the regular time; all actives when the training stalls.
+        """
         if now >= self.heartbeat_at:
-            self.heartbeat_at = now + self.patience.heartbeat_s
-            for member in linked:
-                member.unanswered += 1
-            return linked
+            return self._regular(roster, now)
         if self._probe_due(steps, now):
             self.probe = _Probe(now, now + self.patience.answer_s)
-            return [m for m in linked if m.group_rank is not None]
-        return []
+            return [m for m in roster.active() if m.link is not None], []
+        return [], []
 
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
         times = [self.heartbeat_at]
-        times += [m.suspect_since + self.patience.silent_after_s for m in roster.members.values() if m.suspect_since]
+        if roster.suspects:
+            times.append(min(roster.suspects.values()) + self.patience.silent_after_s)
         if self.ack_until is not None:
             times.append(self.ack_until)
         if self.probe is not None and not self.probe.judged:
@@ -85,6 +107,18 @@ class SilenceWatch:
         elif (stalls_at := steps.stalls_at()) is not None:
             times.append(max(stalls_at, self.probe.until + self.patience.probe_again_s) if self.probe else stalls_at)
         return min(times)
+
+    def _regular(self, roster: Roster, now: float) -> tuple[list[Member], list[Silent]]:
+        if not self._to_come:
+            self._to_come = list(roster.linked)
+        slices = max(1, -(-len(roster.linked) // SLICE))
+        self.heartbeat_at = now + self.heartbeat_s_of(len(roster.linked)) / slices
+        uids, self._to_come = self._to_come[:SLICE], self._to_come[SLICE:]
+        asked = [roster.members[uid] for uid in uids if uid in roster.linked]
+        for member in asked:
+            member.unanswered += 1
+        silent = f"it left {HEARTBEATS} heartbeats unanswered"
+        return asked, [Silent(member, silent) for member in asked if member.unanswered > HEARTBEATS]
 
     def _stalled(self, steps: StepWatch, now: float) -> bool:
         stalls_at = steps.stalls_at()
@@ -96,27 +130,21 @@ class SilenceWatch:
             return False
         return self.probe is None or (self.probe.judged and now >= self.probe.until + self.patience.probe_again_s)
 
-    def _suspects(self, roster: Roster, standing: bool, now: float) -> Iterable[Silent]:
-        for member in roster.members.values():
-            if member.suspect_since is None:
-                continue
+    def _suspects(self, roster: Roster, standing: bool, now: float) -> Iterator[Silent]:
+        for uid, since in roster.suspects.items():
+            member = roster.members[uid]
             if standing and member.group_rank is not None:
                 yield Silent(member, "its connection went silent and the training stands still")
-            elif now >= member.suspect_since + self.patience.silent_after_s:
+            elif now >= since + self.patience.silent_after_s:
                 yield Silent(member, f"its connection has been silent for {self.patience.silent_after_s:g} s")
-
-    def _unresponsive(self, roster: Roster) -> Iterable[Silent]:
-        for member in roster.members.values():
-            if member.unanswered > HEARTBEATS:
-                yield Silent(member, f"it left {HEARTBEATS} heartbeats unanswered")
 
     def _unacknowledged(self, roster: Roster, now: float) -> Iterable[Silent]:
         if self.ack_until is None or now < self.ack_until:
             return
         self.ack_until = None
-        for member in roster.active():
-            if not member.acked:
-                yield Silent(member, f"it did not acknowledge its assignment within {self.patience.answer_s:g} s")
+        for uid in list(roster.unacked):
+            reason = f"it did not acknowledge its assignment within {self.patience.answer_s:g} s"
+            yield Silent(roster.members[uid], reason)
 
     def _unanswered(self, roster: Roster, now: float) -> Iterable[Silent]:
         if self.probe is None or self.probe.judged or now < self.probe.until:

@@ -1,31 +1,87 @@
-"""What a coordinator that is new in office makes of the members' claims: the former coordinator's round.
+"""Who comes after this coordinator, told while it is well: the electorate, its heirs, and what they inherit.
 
-Members bring back what they last knew. The newest round that any of them was in is the former one; claims of older
-rounds count for nothing. If all its ranks are claimed and their workers still train, the round goes on as it is.
+Rules: everybody who can vote and is linked belongs to the electorate; it is proposed anew when that has changed, at
+most every SUCCESSION_S, the first one while a round runs. Heirs are at most HEIRS: spares first (the least likely to
+fail with the training), each on another node than those before it and than the coordinator as long as there are such
+nodes. Only heirs get the list of voters, and what members do not bring back: the budget's charges, and the counts.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
+from understudy_protocol import membership as m
+from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.roster import Member
 
-_AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING, WorkersState.FINISHED)
+HEIRS = 5
 
 
-@dataclass(frozen=True)
-class FormerRound:
-    token: RoundToken  # NO_ROUND if nobody claims anything
-    seats: dict[int, Member]  # by group rank
-    whole: bool  # every rank is claimed
-    trains: bool  # whole, and no claimed rank's workers have ended
+def tell_succession(desk: Desk, now: float) -> None:
+    """Propose what has changed, if that is due. Nothing is proposed before a round was formed."""
+    if desk.succession_due is None or now < desk.succession_due:
+        return
+    desk.succession_due = None
+    if desk.state is State.SETTLING or desk.closed is not None:
+        return
+    if not desk.keeper.settled.exists and desk.state is not State.RUNNING:
+        return  # the first electorate has all actives of a round: who is cut off cannot make one of itself
+    voters = [x.uid for x in desk.roster.members.values() if x.join.votes]
+    if desk.keeper.wants(voters):
+        _propose(desk, voters)
+    elif desk.estate_stale:
+        tell_estate(desk)
 
 
-def former_round(members: Iterable[Member], actives: int) -> FormerRound:
-    """The round that the connected members come from."""
-    claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
-    token = max((x.join.token for x in claims), default=NO_ROUND)
-    newest = ((x.join.group_rank, x) for x in claims if x.join.token == token)
-    seats = {rank: member for rank, member in newest if rank is not None and rank < actives}
-    whole = len(seats) == actives
-    return FormerRound(token, seats, whole, whole and all(x.workers in _AT_WORK for x in seats.values()))
+def acknowledged(desk: Desk, member: Member, ack: m.SuccessionAck, now: float) -> None:
+    if desk.keeper.acknowledged(member.uid, ack.electorate):
+        desk.version += 1
+        desk.roster.set_voters(desk.keeper.settled.voters)
+        desk.say(f"electorate {ack.electorate} counts: {len(desk.keeper.settled.voters)} voters")
+        tell_estate(desk)
+        desk.members_changed(now)  # somebody may have come or gone meanwhile
+
+
+def choose_heirs(desk: Desk) -> tuple[m.Heir, ...]:
+    """In the order in which they are to be called."""
+    able = [
+        x
+        for x in desk.roster.members.values()
+        if x.uid in desk.roster.linked
+        and x.join.votes
+        and x.uid != desk.pod_uid
+        and x.uid not in desk.roster.leaving
+        and not desk.faulty(x.node)
+    ]
+    able.sort(key=lambda x: (x.group_rank is not None, x.joined_at if x.group_rank is None else x.group_rank, x.uid))
+    own = desk.roster.members.get(desk.pod_uid)
+    nodes = {own.node} if own is not None else set()
+    apart: list[Member] = []
+    for member in able:
+        if member.node not in nodes and len(apart) < HEIRS:
+            nodes.add(member.node)
+            apart.append(member)
+    chosen = {x.uid for x in apart}
+    rest = [x for x in able[: 2 * HEIRS] if x.uid not in chosen]
+    return tuple(m.Heir(x.uid, x.join.ip) for x in (*apart, *rest)[:HEIRS])
+
+
+def tell_estate(desk: Desk) -> None:
+    desk.estate_stale = False
+    electorate = desk.keeper.newest
+    if not electorate.exists:
+        return
+    estate = m.Estate(
+        electorate.version,
+        tuple(sorted(electorate.voters)),
+        tuple(sorted(electorate.former)),
+        desk.pod_uid,
+        tuple(desk.book.charges),
+        dict(desk.book.counts),
+    )
+    members = (desk.roster.members.get(heir.pod_uid) for heir in desk.heirs)
+    desk.broadcast([x.link for x in members if x is not None and x.link is not None], estate)
+
+
+def _propose(desk: Desk, voters: list[str]) -> None:
+    electorate = desk.keeper.propose(voters)
+    desk.heirs = choose_heirs(desk)
+    desk.version += 1
+    tell_estate(desk)  # before the succession: who is named in it can serve
+    desk.broadcast(desk.roster.links(), m.Succession(electorate.version, desk.heirs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 import socket
@@ -14,14 +15,16 @@ from contextlib import contextmanager
 _BLOCK = os.getpid() % (64 * 256)
 HERE, THERE = (f"198.18.{_BLOCK // 64}.{_BLOCK % 64 * 4 + host}" for host in (1, 2))
 _CLONE_NEWNET = 0x40000000
+_NUMBERS = itertools.count(1)
 
 
 class Cable:
     """A network namespace and its veth pair."""
 
     def __init__(self) -> None:
-        self._name = f"understudy-{os.getpid()}"
-        self._end = f"us{os.getpid() % 100000}"
+        number = next(_NUMBERS)  # the kernel takes its time to remove a former one
+        self._name = f"understudy-{os.getpid()}-{number}"
+        self._end = f"us{os.getpid() % 100000}-{number}"
 
     def lay(self) -> None:
         _ip("netns", "add", self._name)
@@ -35,7 +38,9 @@ class Cable:
         _ip("-n", self._name, "link", "set", "far", "down")
 
     def remove(self) -> None:
-        _ip("netns", "del", self._name)
+        """Also what was laid in part."""
+        for words in (("link", "del", self._end), ("netns", "del", self._name)):  # the link goes with its far end
+            subprocess.run(["ip", *words], check=False, capture_output=True)
 
     def socket(self) -> socket.socket:
         """A TCP socket at the far end."""
@@ -59,8 +64,8 @@ def cable() -> Iterator[Cable]:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise PermissionError("a network namespace needs root, and the program `ip`")
     laid = Cable()
-    laid.lay()
     try:
+        laid.lay()
         yield laid
     finally:
         laid.remove()

@@ -6,21 +6,49 @@ import pytest
 
 from understudy_protocol.observer import Appoint
 from understudy_protocol.pod import JobShape
+from understudy_sidecar.link import Link
 from understudy_sidecar.membership.events import Resign
+from understudy_sidecar.membership.heir import Known
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.office import Office
+from understudy_sidecar.records import recorded_vow
 
 SHAPE = JobShape("job-uid", "ns", "job", 2, 1, 10, 3600.0)
+ME = Identity("uid", "pod-0", "node-0", "10.0.0.1", 0)
+
+
+class Observer(Link):
+    """The operator's line, and what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(1, masks=False, limit=1024)
+        self.told: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.told.append(message)
+
+
+def an_office(folder: Path) -> Office:
+    voter = Voter(recorded_vow(folder))
+    return Office(SHAPE, ME, voter, folder, lambda: Known(voter.vow, None, None), lambda: None, lambda close: None)
+
+
+def appoint(office: Office, epoch: int) -> Observer:
+    observer = Observer()
+    office.asked(observer, Appoint(epoch, -1, {}))
+    return observer
 
 
 def appointed(folder: Path, *epochs: int) -> Office:
-    office = Office(SHAPE, "uid", folder, lambda: None)
+    office = an_office(folder)
     for epoch in epochs:
-        office.appoint(Appoint(epoch, -1, {}))
+        appoint(office, epoch)
     return office
 
 
 def epoch_of(office: Office) -> int | None:
-    return None if office.coordinator is None else office.coordinator.office[0]
+    return None if office.coordinator is None else office.coordinator.office.epoch
 
 
 @pytest.mark.parametrize(("epochs", "held"), [((), None), ((1,), 1), ((3, 4), 4), ((4, 3), 4), ((4, 4), 4)])
@@ -31,7 +59,7 @@ async def test_the_newest_epoch_is_held(tmp_path: Path, epochs: tuple[int, ...],
 async def test_a_repeated_appointment_keeps_the_coordinator_and_all_it_knows(tmp_path: Path) -> None:
     office = appointed(tmp_path, 1)
     before = office.coordinator
-    office.appoint(Appoint(1, -1, {}))
+    appoint(office, 1)
     assert office.coordinator is before
 
 
@@ -46,7 +74,7 @@ async def test_one_that_resigns_may_be_appointed_again_in_a_newer_epoch(tmp_path
     office = appointed(tmp_path, 1)
     office._do(Resign("it was alone"))
     assert epoch_of(office) is None
-    office.appoint(Appoint(1, -1, {}))
+    appoint(office, 1)
     assert epoch_of(office) is None
-    office.appoint(Appoint(2, -1, {}))
+    appoint(office, 2)
     assert epoch_of(office) == 2

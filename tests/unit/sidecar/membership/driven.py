@@ -7,10 +7,11 @@ from typing import Any
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Recovery
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import NO_ROUND, RoundToken, WorkersState
+from understudy_protocol.words import NO_OFFICE, NO_ROUND, Office, RoundToken, WorkersState
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import (
     Adjourn,
+    Broadcast,
     CoordinatorEvent,
     Dropped,
     Hangup,
@@ -29,11 +30,23 @@ class Driven:
     """Pods are named; those that begin with `spare` are made for no rank, others for the number at their end."""
 
     def __init__(
-        self, actives: int = 2, *, epoch: int = 1, at_least_round: int = -1, max_in_place: int = 2, nproc: int = 1
+        self,
+        actives: int = 2,
+        *,
+        epoch: int = 1,
+        at_least_round: int = -1,
+        max_in_place: int = 2,
+        nproc: int = 1,
+        elected: m.Estate | None = None,
+        **shape_of: Any,
     ) -> None:
         self.now = START
-        shape = JobShape("job-uid", "ns", "job", actives, nproc, max_in_place, 3600.0)
-        self.coordinator = Coordinator(shape, "uid-office", epoch, at_least_round, self.now)
+        shape = JobShape("job-uid", "ns", "job", actives, nproc, max_in_place, 3600.0, **shape_of)
+        self.coordinator = (
+            Coordinator.appointed(shape, "uid-office", "10.0.0.9", epoch, at_least_round, {}, self.now)
+            if elected is None
+            else Coordinator.elected(shape, "uid-office", "10.0.0.9", Office(epoch, 2), elected, self.now)
+        )
         self.sent: dict[str, list[Any]] = {}
         self.said: list[str] = []
         self.hung_up: list[str] = []
@@ -47,6 +60,9 @@ class Driven:
             match effect:
                 case Send(link, message):
                     self.sent.setdefault(self._names[link], []).append(message)
+                case Broadcast(links, message):
+                    for link in links:
+                        self.sent.setdefault(self._names[link], []).append(message)
                 case Hangup(link):
                     self.hung_up.append(self._names[link])
                 case Say(text):
@@ -62,12 +78,17 @@ class Driven:
         token: RoundToken = NO_ROUND,
         group_rank: int | None = None,
         workers: WorkersState = WorkersState.IDLE,
+        *,
+        votes: bool = True,
+        office: Office = NO_OFFICE,
+        node: str = "",
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
         index = None if name.startswith("spare") else int(name[-1])
-        node, ip = f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
-        self.do(Received(number, m.Join(f"uid-{name}", name, node, ip, index, token, group_rank, workers, 4000)))
+        at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
+        join = m.Join(f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000, office, votes=votes)
+        self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:
         self.do(Received(self._links[name], message))
@@ -82,6 +103,8 @@ class Driven:
             self.now = max(self.now, due)
             self.do(Tick())
             for name in answering:
+                for told in self.take(name, m.Succession):
+                    self.hear(name, m.SuccessionAck(told.electorate))
                 for message in self.take(name, m.Heartbeat):
                     self.hear(name, m.HeartbeatAck(message.number))
         self.now = until

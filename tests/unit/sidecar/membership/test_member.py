@@ -8,20 +8,27 @@ import pytest
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_ROUND, CloseReason, RoundToken, WorkersState
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import NO_ROUND, CloseReason, Office, RoundToken, WorkersState
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.member import FENCE_S, HEARD_S, Member, State
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member import DEFAULT_HEARTBEAT_S, HEARTBEATS, LINGER_S, Member, State
+from understudy_sidecar.membership.voter import Voter
 
+HEARD_S = HEARTBEATS * DEFAULT_HEARTBEAT_S
+FENCE_S = 30.0
+SERVICE_ONLY = e.Dial((e.SERVICE,))
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
+WELCOME = m.Welcome(NO_ROUND, Office(1, 1), pod_uid="uid-office", ip="10.0.0.9")
 SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 
 
 class Driven:
     """A member and the time. `do` returns the effects but the log lines."""
 
-    def __init__(self, index: int | None = 0) -> None:
+    def __init__(self, index: int | None = 0, vow: Vow = Vow()) -> None:  # noqa: B008 - it is frozen
         self.now = 1000.0
-        self.member = Member("uid", "pod-0", "node-0", "10.0.0.1", index, self.now)
+        self.member = Member(Identity("uid", "pod-0", "node-0", "10.0.0.1", index), Voter(vow), self.now)
 
     def do(self, *events: e.MemberEvent) -> list[Any]:
         effects = [effect for event in events for effect in self.member.handle(event, self.now)]
@@ -59,7 +66,8 @@ def start(token: RoundToken, rank: int = 0) -> e.ToLauncher:
 
 def joined(token: RoundToken = NO_ROUND, workers: WorkersState = WorkersState.IDLE) -> Driven:
     driven = Driven()
-    driven.do(e.LauncherUp(hello(token, None if token == NO_ROUND else 0, workers)), e.LinkUp())
+    driven.do(e.LauncherUp(hello(token, None if token == NO_ROUND else 0, workers)), e.LinkUp(e.SERVICE))
+    driven.hear(WELCOME)
     return driven
 
 
@@ -79,23 +87,22 @@ def stops(effects: list[Any]) -> bool:
 
 def test_a_member_counts_only_with_its_launcher() -> None:
     driven = Driven()
-    assert driven.do(e.LinkUp()) == [e.HangupCoordinator("no launcher is connected")]
-    assert driven.do(e.LauncherUp(hello())) == [e.Dial()]
-    join = m.Join("uid", "pod-0", "node-0", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000)
-    assert driven.do(e.LinkUp()) == [e.ToCoordinator(join)]
+    assert driven.do(e.LinkUp(e.SERVICE)) == [e.HangupCoordinator("no launcher is connected")]
+    assert driven.do(e.LauncherUp(hello())) == [SERVICE_ONLY]
+    join = m.Join("uid", "pod-0", "node-0", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000, votes=True)
+    assert driven.do(e.LinkUp(e.SERVICE)) == [e.ToCoordinator(join)]
 
 
 def test_a_restarted_sidecar_learns_from_the_launcher_what_runs() -> None:
     driven = Driven()
     driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
-    (said,) = driven.do(e.LinkUp())
+    (said,) = driven.do(e.LinkUp(e.SERVICE))
     assert (said.message.token, said.message.group_rank, said.message.workers) == (R1, 3, WorkersState.RUNNING)
 
 
 def test_a_lost_link_is_dialed_again_once() -> None:
     driven = joined()
-    assert driven.do(e.LinkDown()) == [e.Dial()]
-    assert driven.do(e.LinkDown()) == []
+    assert driven.do(e.LinkDown()) == [SERVICE_ONLY]
 
 
 # Rounds
@@ -172,7 +179,9 @@ def test_a_coordinator_that_is_not_heard_is_given_up_and_another_is_dialed() -> 
     driven = joined()
     assert driven.later(HEARD_S - 1) == []
     effects = driven.later(2)
-    assert [type(x) for x in effects] == [e.HangupCoordinator, e.Dial]
+    apart, *rest = effects
+    assert isinstance(apart.message, m.Apart)
+    assert [type(x) for x in rest] == [e.HangupCoordinator, e.Dial]
     assert driven.member.state is State.APART
 
 
@@ -195,7 +204,8 @@ def test_a_new_coordinator_in_time_holds_the_fence_off() -> None:
     driven = running()
     driven.do(e.LinkDown())
     driven.later(FENCE_S - 1)
-    driven.do(e.LinkUp())
+    driven.do(e.LinkUp(e.SERVICE))
+    driven.hear(WELCOME)
     assert not stops(driven.later(HEARD_S - 1))
 
 
@@ -211,9 +221,19 @@ def test_there_is_no_fence_where_nothing_runs() -> None:
 def test_a_close_is_acknowledged_recorded_and_passed_on_once() -> None:
     driven = running()
     exit_launcher = e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))
-    assert driven.hear(SUCCEEDED) == [e.ToCoordinator(m.CloseAck()), e.RecordClose(SUCCEEDED), exit_launcher]
+    assert driven.hear(SUCCEEDED) == [e.RecordClose(SUCCEEDED), e.ToCoordinator(m.CloseAck()), exit_launcher]
     assert driven.hear(m.Close(CloseReason.FAILED, "too late")) == [e.ToCoordinator(m.CloseAck())]
+    driven.hear(m.Adjourned())
     assert driven.do(e.LauncherDown()) == [e.Finish()]
+
+
+def test_where_the_coordinator_could_not_tell_everybody_it_stays_a_while_for_those_who_ask() -> None:
+    driven = running()
+    driven.hear(SUCCEEDED)
+    driven.do(e.LinkDown())
+    assert driven.do(e.LauncherDown()) == []
+    assert driven.later(LINGER_S - 0.5) == []
+    assert driven.later(1) == [e.Finish()]
 
 
 def test_a_failed_job_gives_its_spares_a_code_of_their_own() -> None:
@@ -242,4 +262,5 @@ def test_a_leave_is_announced_once_and_again_on_every_new_link() -> None:
     assert driven.report(l.Terminating(30.0)) == [leaving]
     assert driven.do(e.LeaveAsked("the sidecar got SIGTERM", 30.0)) == []
     driven.do(e.LinkDown())
-    assert driven.do(e.LinkUp())[1:] == [leaving]
+    (join,) = driven.do(e.LinkUp(e.SERVICE))
+    assert join.message.leaving == leaving.message

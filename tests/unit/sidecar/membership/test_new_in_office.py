@@ -5,7 +5,8 @@ import pytest
 from tests.unit.sidecar.membership.driven import Driven
 from understudy_protocol import membership as m
 from understudy_protocol.words import CloseReason, Fault, RoundToken, WorkersState
-from understudy_sidecar.membership.coordinator import SETTLE_S, State
+from understudy_sidecar.membership.desk import State
+from understudy_sidecar.membership.settling import SETTLE_S
 
 ROUND = RoundToken(1, 1, 3)
 RUNNING, FINISHED = WorkersState.RUNNING, WorkersState.FINISHED
@@ -71,4 +72,5 @@ def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: Wo
     office.join("active-0", ROUND, 0, RUNNING)
     office.join("active-1", ROUND, 1, workers)
     assert office.assigned() == {"active-0": 0, "active-1": 1}
-    assert office.recovery().fault is Fault.POD
+    assert office.recovery().fault is Fault.PROCESS
+    assert office.recovery().cause.pod == "active-1"

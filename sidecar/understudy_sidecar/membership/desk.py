@@ -1,0 +1,133 @@
+"""What a coordinator has on its desk: all of its state in one place, for the modules that each decide one thing.
+
+Facts and effects only: nothing is decided here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from understudy_protocol import membership as m
+from understudy_protocol.observer import Lost, NodeFact, StepProgress
+from understudy_protocol.pod import JobShape
+from understudy_protocol.words import Office, RoundToken
+from understudy_sidecar.membership.electorate import ElectorateKeeper, majority
+from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
+from understudy_sidecar.membership.recoveries import RecoveryBook
+from understudy_sidecar.membership.roster import Member, Roster
+from understudy_sidecar.membership.silence import Patience, SilenceWatch
+from understudy_sidecar.membership.stall import StepWatch
+
+LOST_KEPT = 1000
+#: How long after a change of the members the succession is looked at again.
+SUCCESSION_S = 0.5
+
+
+class State(Enum):
+    SETTLING = "settling"
+    WAITING = "waiting"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+
+@dataclass
+class Draining:
+    """Members leave, and the others save with them."""
+
+    token: RoundToken
+    until: float
+    pending: set[str]  # uids of actives whose workers have not ended yet
+
+
+@dataclass
+class Desk:
+    shape: JobShape
+    pod_uid: str
+    ip: str
+    office: Office
+    since: float  # when it took office
+    token: RoundToken  # of the running or newest round, perhaps an older office's
+    keeper: ElectorateKeeper
+    former_holder: str = ""  # pod uid of the coordinator before
+    state: State = State.WAITING
+    first: bool = True  # no round was ever formed
+    version: int = 0  # grows with every change that an observer may want to know
+    closed: m.Close | None = None
+    close_until: float = 0.0
+    size: int = 0  # members of the running or newest round
+    look: bool = True  # something has changed that a waiting round may follow from
+    look_at: float = 0.0  # not before
+    looked_at: float = 0.0
+    roster: Roster = field(init=False)
+    book: RecoveryBook = field(init=False)
+    steps: StepWatch = field(default_factory=StepWatch)
+    silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Patience()))
+    lost: dict[str, Lost] = field(default_factory=dict)
+    progress: StepProgress | None = None
+    facts: dict[str, NodeFact] = field(default_factory=dict)
+    heirs: tuple[m.Heir, ...] = ()
+    vacant_since: float | None = None
+    started_at: float | None = None  # when all workers of the running round were spawned
+    draining: Draining | None = None
+    succession_due: float | None = None
+    estate_stale: bool = False
+    now: float = 0.0  # of the event that is being handled
+    out: list[CoordinatorEffect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.now = self.since
+        self.size = self.shape.actives
+        self.roster = Roster(self.shape.actives)
+        self.book = RecoveryBook(self.shape.in_place_max_restarts, self.shape.in_place_window_s, counts=Counter())
+
+    # Effects --------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        self.out.append(Say(text))
+
+    def send(self, member: Member, message: object) -> None:
+        if member.link is not None:
+            self.out.append(Send(member.link, message))
+
+    def broadcast(self, links: Iterable[int], message: object) -> None:
+        to = tuple(links)
+        if to:
+            self.out.append(Broadcast(to, message))
+
+    def hang_up(self, link: int | None, reason: str) -> None:
+        if link is not None:
+            self.out.append(Hangup(link, reason))
+
+    # Facts ----------------------------------------------------------------------------------------------------------
+
+    def members_changed(self, now: float) -> None:
+        """Who is there has changed: observers want to know, and the succession may follow."""
+        self.version += 1
+        self.look = True
+        if self.succession_due is None:
+            self.succession_due = now + SUCCESSION_S
+
+    def inherit_later(self, now: float) -> None:
+        """What heirs need to know has changed."""
+        self.estate_stale = True
+        if self.succession_due is None:
+            self.succession_due = now + SUCCESSION_S
+
+    def is_current(self, member: Member, token: RoundToken) -> bool:
+        return self.state is State.RUNNING and token == self.token and member.group_rank is not None
+
+    def domain(self, node: str) -> str:
+        fact = self.facts.get(node)
+        return "" if fact is None else fact.domain
+
+    def faulty(self, node: str) -> str:
+        """Why no member on this node may be given ranks; "" if nothing is held against it now."""
+        fact = self.facts.get(node)
+        if fact is None or (fact.until is not None and self.now >= fact.until):
+            return ""
+        return fact.faulty
+
+    def has_majority(self) -> bool:
+        """Whether the electorate's majority is linked, and not silent."""
+        return not self.keeper.settled.exists or self.roster.voters_linked >= majority(self.keeper.settled.voters)

@@ -1,0 +1,26 @@
+"""The close: the first one stays, it is pushed to everybody, and the coordinator waits for the acknowledgements."""
+
+from understudy_protocol import membership as m
+from understudy_protocol.words import CloseReason
+from understudy_sidecar.membership.desk import Desk, State
+
+#: A member that is frozen for a moment still gets its close; one that is gone holds nobody up for longer.
+CLOSE_ACK_S = 3.0
+
+
+def close(desk: Desk, reason: CloseReason, message: str, now: float) -> None:
+    if desk.closed is not None:
+        return
+    desk.state = State.CLOSED
+    desk.version += 1
+    desk.closed = m.Close(reason, message)
+    desk.close_until = now + CLOSE_ACK_S
+    desk.say(f"closed: {reason.value}: {message}")
+    desk.broadcast(desk.roster.links(), desk.closed)
+
+
+def all_know(desk: Desk, now: float) -> bool:
+    """Whether nobody is left to wait for."""
+    if now >= desk.close_until:
+        return True
+    return all(desk.roster.members[uid].close_acked for uid in desk.roster.linked)

@@ -1,0 +1,124 @@
+"""What breaks a round: workers that fail, members that are lost; and what is booked about it.
+
+Rules: the first fault of a round is its cause; a member that proves to have been lost before or at the same time
+revises it. While a member is leaving (its workers may still save), worker failures are its consequence. Messages of
+another round than the running one have been dropped before they come here.
+"""
+
+from understudy_protocol import membership as m
+from understudy_protocol.observer import Cause, Lost
+from understudy_protocol.words import CloseReason, Fault, WorkersState
+from understudy_sidecar.membership import ending
+from understudy_sidecar.membership.desk import LOST_KEPT, Desk, State
+from understudy_sidecar.membership.roster import Member
+
+
+def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> None:
+    """The member counts as lost: its rank is vacant, and its pod is to be replaced."""
+    rank, acked = member.group_rank, member.uid not in desk.roster.unacked
+    desk.say(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
+    desk.hang_up(member.link, f"counted as lost: {reason}")
+    desk.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
+    while len(desk.lost) > LOST_KEPT:
+        desk.lost.pop(next(iter(desk.lost)))
+    desk.roster.remove(member)
+    desk.members_changed(now)
+    if desk.draining is not None:
+        desk.draining.pending.discard(member.uid)
+    if rank is None or rank in desk.roster.finished:
+        return
+    cause = Cause(rank * desk.shape.nproc_per_node, member.name, member.node, None, None, reason)
+    blamed = desk.book.blames_worker()
+    if blamed is not None and (not acked or member.last_heard <= blamed.detected_at):
+        desk.book.revise(fault, cause)  # its peers' workers only failed because it was gone
+        desk.inherit_later(now)
+        _break(desk, fault, cause, now)
+    else:
+        open_fault(desk, fault, cause, now)
+
+
+def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str, now: float) -> None:
+    """failed: None if nobody saw which worker it was."""
+    desk.version += 1
+    member.workers = WorkersState.FAILED
+    desk.roster.starting.discard(member.uid)
+    active = desk.roster.active()
+    if any(x.uid in desk.roster.leaving for x in active):
+        return  # a consequence of the leave; its end brings the next round
+    suspects = [x for x in active if x.uid in desk.roster.suspects]
+    if suspects and desk.has_majority():
+        for suspect in suspects:
+            lose(desk, suspect, Fault.NODE, "its connection went silent and workers of its peers failed", now)
+        return
+    cause = cause_of(desk, member, failed, message)
+    open_fault(desk, Fault.PROCESS, cause, now)
+    charge(desk, cause.rank, member, message, now)
+
+
+def cause_of(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str) -> Cause:
+    if failed is None:
+        return Cause(None, member.name, member.node, None, None, message)
+    rank = (member.group_rank or 0) * desk.shape.nproc_per_node + failed.local_rank
+    return Cause(rank, member.name, member.node, failed.exit_code, failed.signal, message)
+
+
+def charge(desk: Desk, rank: int | None, member: Member, message: str, now: float) -> None:
+    """One in-place restart off the budget; the job fails with the one that is too many."""
+    desk.inherit_later(now)
+    if not desk.book.charge(now):
+        shape = desk.shape
+        limit = f"{shape.in_place_max_restarts} in-place restarts within {shape.in_place_window_s:g} s"
+        who = f"rank {rank} on {member.name}" if rank is not None else member.name
+        ending.close(desk, CloseReason.FAILED, f"{limit} are spent; the last failure: {who}: {message}", now)
+
+
+def acked(desk: Desk, member: Member) -> None:
+    """The member is known to have its assignment of the running round."""
+    desk.roster.unacked.discard(member.uid)
+    if not desk.roster.unacked:
+        desk.silence.all_acked()
+
+
+def started(desk: Desk, member: Member, now: float) -> None:
+    desk.version += 1
+    member.workers = WorkersState.RUNNING
+    desk.roster.starting.discard(member.uid)
+    if not desk.roster.starting:
+        desk.started_at = now
+
+
+def finished(desk: Desk, member: Member) -> None:
+    desk.version += 1
+    member.workers = WorkersState.FINISHED
+    desk.roster.starting.discard(member.uid)
+    if desk.draining is not None:
+        desk.draining.pending.discard(member.uid)
+    if member.group_rank is not None:
+        desk.roster.finished.add(member.group_rank)
+
+
+def recovered(desk: Desk, at: float) -> None:
+    """The running round has stepped, or all its workers run and will never tell a step."""
+    done = desk.book.stepped(at)
+    for entry in done:
+        how = entry.strategy.value if entry.strategy is not None else "nothing"
+        took = at - entry.detected_at
+        desk.say(f"recovered from {entry.fault.value} by {how}, round {entry.round}: {took:.2f} s")
+    if done:
+        desk.inherit_later(at)
+
+
+def open_fault(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
+    """A new entry in the book; the round that runs is over."""
+    desk.book.begin(fault, cause, desk.token.round + 1, now)
+    _break(desk, fault, cause, now)
+
+
+def _break(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
+    """The running round is over, if one runs."""
+    desk.look = True
+    if desk.state is State.RUNNING:
+        desk.state = State.WAITING
+        desk.vacant_since, desk.started_at = now, None
+    where = f"{cause.pod} on {cause.node}"
+    desk.say(f"fault {fault.value} in round {desk.token}: {where}: {cause.message}")

@@ -1,0 +1,14 @@
+"""Who a member is: what its pod knows from birth, and never changes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Identity:
+    pod_uid: str
+    pod_name: str
+    node: str
+    ip: str
+    index: int | None  # completion index; None for a spare
+    grace_s: float = 30.0  # the pod's termination grace period
+    fence_s: float = 30.0  # see JobShape

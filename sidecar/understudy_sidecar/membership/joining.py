@@ -1,0 +1,128 @@
+"""Members come, come back, and fall out of touch.
+
+Rules: one link a pod; a newer one supersedes. A member that comes back before it counts as lost keeps its rank, and
+gets the assignment that it has missed. One that comes from a round that its rank was given away in stands by. A link
+that ends without a word is a suspicion; one that a kernel closed, or a launcher that ended, is a loss.
+"""
+
+from understudy_protocol import membership as m
+from understudy_protocol.words import NO_ROUND, Fault, RoundToken, WorkersState
+from understudy_sidecar.membership import faults, leaving
+from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.roster import Member
+
+
+def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
+    known = desk.roster.members.get(join.pod_uid)
+    if known is not None and known.link != link:
+        desk.hang_up(known.link, "superseded by a newer connection of the same pod")
+    if desk.closed is not None:
+        _join_closed(desk, known, link, join, now)
+    elif known is not None:
+        _resume(desk, known, link, join, now)
+    else:
+        _admit(desk, link, join, now)
+    member = desk.roster.by_link(link)
+    if member is not None and join.leaving is not None:
+        leaving.on_leaving(desk, member, join.leaving, now)
+    desk.members_changed(now)
+
+
+def on_dropped(desk: Desk, link: int, silent: bool, now: float) -> None:
+    member = desk.roster.by_link(link)
+    if member is None:
+        return
+    desk.roster.unlink(member)
+    desk.version += 1
+    if desk.closed is not None:
+        member.close_acked = True
+    elif silent:
+        suspect(desk, member, "went silent", now)
+    elif member.uid not in desk.roster.suspects:
+        faults.lose(desk, member, Fault.POD, "its connection ended", now)
+
+
+def on_apart(desk: Desk, member: Member, reason: str, now: float) -> None:
+    """It looks for another coordinator: its workers go on, and so may the round."""
+    suspect(desk, member, f"calls elsewhere ({reason})", now)
+    link = member.link
+    desk.roster.unlink(member)
+    desk.hang_up(link, "it calls elsewhere")
+
+
+def suspect(desk: Desk, member: Member, what: str, now: float) -> None:
+    desk.roster.suspects[member.uid] = now
+    desk.say(f"{member.name} on {member.node} {what}: a suspect")
+
+
+def welcome(desk: Desk, member: Member) -> None:
+    heartbeat_s = desk.silence.heartbeat_s_of(len(desk.roster.linked))
+    domain = desk.domain(member.node)
+    desk.send(member, m.Welcome(desk.token, desk.office, heartbeat_s, domain, desk.pod_uid, desk.ip))
+
+
+def on_claimed_phase(desk: Desk, member: Member, message: object) -> None:
+    """Of the former coordinator's round, before it is adopted: the claim that came with the Join has changed."""
+    if desk.state is State.SETTLING:
+        member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
+        desk.look = True
+        phases = {m.Started: WorkersState.RUNNING, m.Finished: WorkersState.FINISHED}
+        member.workers = phases.get(type(message), WorkersState.FAILED)
+
+
+def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now: float) -> None:
+    if known is not None:
+        desk.roster.relink(known, link)
+        known.close_acked = False
+        member = known
+    else:
+        member = Member(join, link, now, now, join.workers, join.master_port)
+        desk.roster.add(member)
+    desk.send(member, desk.closed)
+
+
+def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> None:
+    """A member came back on a new link before it counted as lost."""
+    desk.roster.relink(member, link)
+    member.join, member.last_heard = join, now
+    member.master_port, member.unanswered = join.master_port, 0
+    welcome(desk, member)
+    if member.assign is not None and desk.state is State.RUNNING and join.token < member.assign.token:
+        desk.send(member, member.assign)
+        return
+    member.workers = join.workers
+    if member.group_rank is None or desk.state is not State.RUNNING:
+        return
+    faults.acked(desk, member)
+    if join.workers is WorkersState.FINISHED:
+        faults.finished(desk, member)
+    elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _drains(desk, member):
+        text = join.failure.message if join.failure else "its workers ended while it was out of touch"
+        faults.worker_failed(desk, member, join.failure, text, now)
+
+
+def _drains(desk: Desk, member: Member) -> bool:
+    if desk.draining is None:
+        return False
+    desk.draining.pending.discard(member.uid)
+    return True
+
+
+def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
+    member = Member(join, link, now, now, join.workers, join.master_port)
+    desk.roster.add(member)
+    desk.lost.pop(join.pod_uid, None)
+    welcome(desk, member)
+    claims = join.token > NO_ROUND and join.group_rank is not None
+    if desk.state is State.SETTLING:
+        return
+    if claims and desk.state is State.WAITING and desk.first:
+        desk.state, desk.first = State.SETTLING, False  # a job that trained before its operator told a round
+        return
+    if claims or join.workers is not WorkersState.IDLE:
+        stand_by(desk, member, join.token)
+
+
+def stand_by(desk: Desk, member: Member, token: RoundToken) -> None:
+    desk.send(member, m.Standby(desk.token))
+    desk.say(f"{member.name} comes back from round {token}, its rank is taken: it stands by")

@@ -1,0 +1,93 @@
+"""A member is asked to end (its pod is deleted or drained): a save that needs every rank can still finish.
+
+Rules: on a node with a Faulty verdict nothing is saved: its rank is given away at once. Otherwise all other actives are
+drained: their workers get SIGTERM too and may save for as long as the one that leaves may. The next round follows when
+all their workers have ended and the leaving ones are gone, or when the grace period, less a margin, is over. A spare
+that leaves is only no candidate any more. A coordinator that leaves passes its office on first.
+"""
+
+from understudy_protocol import membership as m
+from understudy_protocol.words import Fault, Verdict, WorkersState
+from understudy_sidecar.membership import faults
+from understudy_sidecar.membership.desk import Desk, Draining, State
+from understudy_sidecar.membership.events import Resign
+from understudy_sidecar.membership.roster import Member
+
+#: What is left of the grace period when others stop waiting: enough to kill, acknowledge and start.
+MARGIN_S = 2.0
+MARGIN_SHARE = 0.1
+_AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING)
+
+
+def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> None:
+    if desk.closed is not None or member.uid in desk.roster.leaving:
+        return
+    desk.say(f"{member.name} is leaving ({leaving.verdict.value}): {leaving.reason}")
+    if member.uid == desk.pod_uid and pass_on(desk, leaving.reason):
+        return
+    if leaving.verdict is Verdict.FAULTY:
+        faults.lose(desk, member, Fault.NODE, f"it leaves a faulty node: {leaving.reason}", now)
+        return
+    desk.roster.leaving[member.uid] = now + leaving.grace_s
+    desk.members_changed(now)
+    if member.group_rank is not None and desk.state is State.RUNNING:
+        _drain(desk, leaving.grace_s, now)
+
+
+def pass_on(desk: Desk, reason: str) -> bool:
+    """Hand the office to the first heir that is there; False where there is none."""
+    heir = next((heir for heir in desk.heirs if heir.pod_uid in desk.roster.linked), None)
+    if heir is None or not desk.keeper.settled.exists or not desk.has_majority():
+        return False
+    desk.broadcast(desk.roster.links(), m.Elsewhere(heir.pod_uid, heir.ip))
+    desk.out.append(Resign(f"passes its office on to {heir.pod_uid}: {reason}"))
+    return True
+
+
+def on_ended(desk: Desk, member: Member, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:
+    """Workers have ended that were asked to, with whatever code: no fault. False if nobody asked them."""
+    draining = desk.draining
+    if draining is None or message.token != draining.token or member.uid not in draining.pending:
+        return False
+    if isinstance(message, m.Drained):  # of a failure's peers some may save still
+        member.workers = WorkersState.IDLE
+        draining.pending.discard(member.uid)
+        desk.look = True
+    desk.version += 1
+    return not isinstance(message, m.Finished)
+
+
+def waits(desk: Desk, now: float) -> bool:
+    """Whether the next round has to wait for members that still save."""
+    return desk.draining is not None and bool(desk.draining.pending) and now < desk.draining.until
+
+
+def deadline(desk: Desk) -> float | None:
+    times = list(desk.roster.leaving.values())
+    if desk.draining is not None and desk.now < desk.draining.until:
+        times.append(desk.draining.until)
+    return min(times, default=None)
+
+
+def on_time(desk: Desk, now: float) -> None:
+    """What is overdue counts as lost; so does who only waits for others that have drained."""
+    for uid in [uid for uid, until in desk.roster.leaving.items() if now >= until]:
+        faults.lose(desk, desk.roster.members[uid], Fault.POD, "it was asked to leave, and its grace is over", now)
+    if desk.draining is not None and now >= desk.draining.until:
+        for member in [x for x in desk.roster.active() if x.uid in desk.roster.leaving]:
+            faults.lose(desk, member, Fault.POD, "it was asked to leave, and its grace is nearly over", now)
+
+
+def _drain(desk: Desk, grace_s: float, now: float) -> None:
+    save_s = max(0.0, grace_s - min(MARGIN_S, MARGIN_SHARE * grace_s))
+    others = [
+        x
+        for x in desk.roster.active()
+        if x.uid not in desk.roster.leaving and x.workers in _AT_WORK and x.join.votes and x.link is not None
+    ]
+    if desk.draining is None:
+        desk.draining = Draining(desk.token, now + save_s, {x.uid for x in others})
+    else:
+        desk.draining.until = min(desk.draining.until, now + save_s)
+    desk.broadcast([x.link for x in others if x.link is not None], m.Drain(desk.token, save_s))
+    desk.say(f"drains {len(others)} members for at most {save_s:.0f} s")

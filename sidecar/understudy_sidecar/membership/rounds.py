@@ -1,0 +1,143 @@
+"""Forming a round: who must be there, who takes the vacant ranks, and one push that tells everybody.
+
+Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout goes on with what is
+there (at least its minimum), and has all ranks again at the next round for which there are members. No round is formed
+while a holder of a rank is out of touch or leaving, nor by a coordinator that has no majority of its electorate.
+"""
+
+from dataclasses import dataclass
+
+from understudy_protocol import membership as m
+from understudy_protocol.words import RoundToken, Strategy, WorkersState
+from understudy_sidecar.membership import leaving
+from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.placement import Candidate, Placement, place
+from understudy_sidecar.membership.roster import Member
+
+#: How long the first round waits for the pods that were made for its ranks before spares may take them.
+FIRST_ROUND_PATIENCE_S = 30.0
+NAMED = 5
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why no round can be formed now."""
+
+    ranks: tuple[int, ...]
+    absent: tuple[str, ...]  # names of actives that are out of touch or leaving
+    majority: bool
+
+
+def try_form(desk: Desk, now: float) -> bool:
+    """WAITING: form the next round if every rank can be filled."""
+    if not _enough_are_there(desk) or leaving.waits(desk, now):
+        return False
+    missing, placement = _look(desk, now)
+    if missing.absent or not missing.majority:
+        return False
+    if missing.ranks and not _may_shrink(desk, len(missing.ranks), now):
+        return False
+    _form(desk, placement, now)
+    return True
+
+
+def waits_for(desk: Desk) -> str:
+    """What the next round waits for, as a user reads it; empty while one runs."""
+    if desk.state is State.SETTLING:
+        return "the members of the former coordinator's round"
+    if desk.state is not State.WAITING:
+        return ""
+    missing, _ = _look(desk, desk.now)
+    parts = []
+    if missing.ranks:
+        few = ", ".join(map(str, missing.ranks[:NAMED])) + (", …" if len(missing.ranks) > NAMED else "")
+        parts.append(f"{len(missing.ranks)} of {desk.shape.actives} pods (group ranks {few})")
+    if missing.absent:
+        parts.append("the end or return of " + ", ".join(missing.absent[:NAMED]))
+    if leaving.waits(desk, desk.now):
+        parts.append("members that still save")
+    if not missing.majority:
+        parts.append("a majority of the electorate")
+    return " and ".join(parts)
+
+
+def shrinks_at(desk: Desk) -> float | None:
+    """When an elastic job gives up waiting for spares."""
+    if desk.state is not State.WAITING or not desk.shape.min_actives:
+        return None
+    since = desk.since + FIRST_ROUND_PATIENCE_S if desk.first else desk.vacant_since
+    return None if since is None else since + desk.shape.spare_timeout_s
+
+
+def _enough_are_there(desk: Desk) -> bool:
+    """A first look that costs nothing: members come by the thousand."""
+    return len(desk.roster.linked) >= (desk.shape.min_actives or desk.shape.actives)
+
+
+def _look(desk: Desk, now: float) -> tuple[Missing, Placement]:
+    roster = desk.roster
+    if len(roster.holders) < desk.shape.actives:
+        roster.resize(desk.shape.actives)  # a shrunken job grows back
+    allowed = not desk.first or now >= desk.since + FIRST_ROUND_PATIENCE_S
+    waiting = [Candidate(x.uid, x.join.index, _domain(desk, x), not desk.faulty(x.node)) for x in roster.waiting()]
+    placement = place(roster.vacant(), waiting, spares_allowed=allowed, domains=roster.domains)
+    absent = tuple(x.name for x in roster.active() if x.link is None or x.uid in roster.leaving)
+    return Missing(placement.missing, absent, desk.has_majority()), placement
+
+
+def _domain(desk: Desk, member: Member) -> str:
+    return desk.domain(member.node) or member.join.domain
+
+
+def _may_shrink(desk: Desk, missing: int, now: float) -> bool:
+    size = desk.shape.actives - missing
+    if not desk.shape.min_actives or size < desk.shape.min_actives:
+        return False
+    due = shrinks_at(desk)
+    return size == desk.size or (due is not None and now >= due)
+
+
+def _form(desk: Desk, placement: Placement, now: float) -> None:
+    roster = desk.roster
+    strategy = _strategy(desk, placement.taken)
+    for rank, uid in placement.taken.items():
+        member = roster.members[uid]
+        roster.seat(member, rank, _domain(desk, member))
+    if placement.missing:
+        roster.compact(desk.shape.actives - len(placement.missing))
+    size = desk.size = len(roster.holders)
+    desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
+    desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
+    desk.book.formed(desk.token.round, strategy)
+    roster.finished.clear()
+    desk.steps.new_round()
+    desk.silence.new_round(now)
+    desk.draining = None
+    _assign(desk)
+    desk.members_changed(now)
+    why = f" ({strategy.value})" if desk.book.open else ""
+    desk.say(f"round {desk.token}{why}: {size} members, world size {size * desk.shape.nproc_per_node}")
+
+
+def _strategy(desk: Desk, taken: dict[int, str]) -> Strategy:
+    """Not told for a job that shrinks: what it lost is not replaced, and everybody else goes on in place."""
+    if not taken:
+        return Strategy.IN_PLACE
+    joined = (desk.roster.members[uid].joined_at for uid in taken.values())
+    late = desk.vacant_since is not None and any(at > desk.vacant_since for at in joined)
+    return Strategy.POD_RECREATE if late else Strategy.SPARE_SWAP
+
+
+def _assign(desk: Desk) -> None:
+    nproc = desk.shape.nproc_per_node
+    active = desk.roster.active()
+    master, world = active[0], len(active) * nproc
+    reason = desk.book.open[-1].cause.message if desk.book.open else "first round"
+    for rank, member in enumerate(active):
+        member.workers = WorkersState.STARTING
+        member.assign = m.Assign(
+            desk.token, rank, len(active), rank * nproc, world, master.join.ip, master.master_port, reason
+        )
+        desk.send(member, member.assign)
+    desk.roster.unacked = {x.uid for x in active}
+    desk.roster.starting = {x.uid for x in active}

@@ -1,0 +1,72 @@
+"""New in office over a job that already trained: what the members' claims make of the former coordinator's round.
+
+Rules: if all its ranks are claimed and their workers train, the round goes on as it is, and nobody restarts. If all are
+claimed and some have failed, the next round is formed of them. Who does not come is waited for SETTLE_S; but once
+everybody who can be there has come (the electorate without the former coordinator's own pod), only RETURN_S, in which
+a sidecar that has crashed alone comes back, and not at all where the training has broken anyway.
+"""
+
+from understudy_protocol.observer import Cause, Lost
+from understudy_protocol.words import Fault, WorkersState
+from understudy_sidecar.membership import faults, joining
+from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.former_round import FormerRound, former_round
+
+SETTLE_S = 10.0
+RETURN_S = 5.0
+_ENDED = (WorkersState.IDLE, WorkersState.FAILED)
+
+
+def settle(desk: Desk, now: float) -> None:
+    """SETTLING: adopt the former round, or know what is missing of it."""
+    former = former_round(desk.roster.members.values(), desk.shape.actives)
+    if not former.whole and now < _patience(desk, former):
+        return
+    _take_over(desk, former)
+    if former.trains:
+        _adopt(desk, now)
+        return
+    desk.state, desk.first, desk.vacant_since = State.WAITING, False, desk.since
+    if not former.whole:
+        text = "the former coordinator was lost, and members of its round with it"
+        for uid in desk.keeper.settled.voters - desk.roster.members.keys():
+            desk.lost[uid] = Lost(uid, uid, "", Fault.POD, "it has not come to the new coordinator", now)
+        faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now)
+        return
+    member = next(x for x in former.seats.values() if x.workers in _ENDED)
+    failure = member.failure or member.join.failure
+    text = failure.message if failure else "its workers ended while no coordinator was in office"
+    cause = faults.cause_of(desk, member, failure, text)
+    faults.open_fault(desk, Fault.PROCESS, cause, now)
+    faults.charge(desk, cause.rank, member, text, now)
+
+
+def _patience(desk: Desk, former: FormerRound) -> float:
+    voters = desk.keeper.settled.voters
+    if not voters or voters - desk.roster.members.keys() - {desk.former_holder}:
+        return desk.since + SETTLE_S
+    broken = any(x.workers in _ENDED for x in former.seats.values())
+    return desk.since + (0.0 if broken else RETURN_S)
+
+
+def _take_over(desk: Desk, former: FormerRound) -> None:
+    roster = desk.roster
+    roster.resize(former.size)
+    desk.size = former.size
+    for rank, member in former.seats.items():
+        roster.seat(member, rank, desk.domain(member.node) or member.join.domain)
+    for member in roster.waiting():
+        if member.join.group_rank is not None:
+            joining.stand_by(desk, member, member.join.token)
+    desk.token = max(former.token, desk.token, key=lambda token: token.round)
+
+
+def _adopt(desk: Desk, now: float) -> None:
+    desk.state, desk.first = State.RUNNING, False
+    desk.members_changed(now)
+    desk.say(f"round {desk.token} of the former coordinator goes on")
+    for member in desk.roster.active():
+        if member.workers is WorkersState.FINISHED:
+            faults.finished(desk, member)
+        elif member.workers is WorkersState.STARTING:
+            desk.roster.starting.add(member.uid)

@@ -1,0 +1,59 @@
+"""What a member has promised, and what follows from it: the part of it that a restart must not forget.
+
+- An office is granted once. It must be newer than every one that the member has granted or followed, and of a
+  candidate whose electorate is not older than what the member has acknowledged.
+- A coordinator of an older office than the newest known is not followed.
+- What changes here is stored (effect RecordVow) before anything that it allows is sent.
+"""
+
+from dataclasses import replace
+
+from understudy_protocol.membership import Candidacy, Estate, Succession
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import Office
+
+
+class Voter:
+    """Each method says whether the vow has changed, and with `grant` and `follow` whether it may be done."""
+
+    def __init__(self, vow: Vow) -> None:
+        self.vow = vow
+
+    def grant(self, candidacy: Candidacy) -> bool:
+        """Whether the office may be given to who asks for it. The vow is changed then."""
+        vow = self.vow
+        if vow.office == candidacy.office and vow.granted_to == candidacy.pod_uid:
+            return True
+        if candidacy.office <= vow.office or candidacy.electorate < vow.electorate:
+            return False
+        self.vow = replace(vow, office=candidacy.office, granted_to=candidacy.pod_uid, electorate=candidacy.electorate)
+        return True
+
+    def follow(self, office: Office) -> bool:
+        """Whether a coordinator of this office is the newest that is known."""
+        if office < self.vow.office:
+            return False
+        if office > self.vow.office:
+            self.vow = replace(self.vow, office=office, granted_to="")
+        return True
+
+    def hold(self, office: Office) -> bool:
+        """Take an office that the operator has given: never in an epoch that was heard of before."""
+        if office.epoch <= self.vow.office.epoch:
+            return False
+        self.vow = replace(self.vow, office=office, granted_to="")
+        return True
+
+    def acknowledge(self, succession: Succession) -> bool:
+        """Whether it is at least as new as the one that is known."""
+        if succession.electorate < self.vow.electorate:
+            return False
+        self.vow = replace(self.vow, electorate=succession.electorate, heirs=succession.heirs)
+        return True
+
+    def inherit(self, estate: Estate) -> bool:
+        known = self.vow.estate
+        if known is not None and estate.electorate < known.electorate:
+            return False
+        self.vow = replace(self.vow, estate=estate)
+        return True

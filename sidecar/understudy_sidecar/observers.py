@@ -1,0 +1,89 @@
+"""Who watches (the operator, usually), and what it is told: whole Snapshots of who is in office, or where to ask.
+
+Rules: at most five a second, and at 10,000 members, where one takes a tenth of a second, so few that they take at most
+SHARE of the time. Where the progress alone has changed, that alone is told.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from understudy_protocol import wire
+from understudy_protocol.observer import Refused, Stepping, StepProgress
+from understudy_sidecar.link import Link
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.heir import Known
+
+EVERY_S = 0.2
+SHARE = 0.05
+
+
+class Observers:
+    def __init__(self, coordinator: Callable[[], Coordinator | None], known: Callable[[], Known]) -> None:
+        self._coordinator, self._known = coordinator, known
+        self._links: dict[int, Link] = {}
+        self._due: asyncio.TimerHandle | None = None
+        self._not_before = 0.0
+        self._told_version = -1
+        self._told_progress: StepProgress | None = None
+        self._told_refusal: Refused | None = None
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def add(self, link: Link) -> None:
+        self._links[link.number] = link
+
+    def remove(self, link: Link) -> None:
+        self._links.pop(link.number, None)
+
+    def answer(self, link: Link) -> None:
+        """This one has asked: it is told in any case."""
+        coordinator = self._coordinator()
+        if coordinator is None:
+            link.send(self._refusal())
+        else:
+            link.send(coordinator.snapshot())
+
+    def changed(self) -> None:
+        """Something may have changed: look when the next telling is due."""
+        if self._links and self._due is None and self._news():
+            delay = max(0.0, self._not_before - time.monotonic())
+            self._due = asyncio.get_running_loop().call_later(delay, self._tell)
+
+    def _news(self) -> bool:
+        coordinator = self._coordinator()
+        if coordinator is None:
+            return self._refusal() != self._told_refusal
+        desk = coordinator.desk
+        return desk.version != self._told_version or desk.progress != self._told_progress
+
+    def _tell(self) -> None:
+        self._due = None
+        begun = time.monotonic()
+        text = wire.encode(self._message())
+        for link in tuple(self._links.values()):
+            link.send_text(text)
+        took = time.monotonic() - begun
+        self._not_before = begun + max(EVERY_S, took / SHARE)
+
+    def _message(self) -> object:
+        coordinator = self._coordinator()
+        if coordinator is None:
+            self._told_version = -1
+            self._told_refusal = self._refusal()
+            return self._told_refusal
+        desk = coordinator.desk
+        self._told_refusal = None
+        self._told_progress = desk.progress
+        if desk.version == self._told_version and desk.progress is not None:
+            return Stepping(desk.progress)
+        self._told_version = desk.version
+        return coordinator.snapshot()
+
+    def _refusal(self) -> Refused:
+        known = self._known()
+        holder, epoch = known.coordinator, known.vow.electorate.epoch
+        if holder is None:
+            return Refused("this sidecar is not in office, and knows nobody who is", electorate_epoch=epoch)
+        return Refused("this sidecar is not in office", holder.pod_uid, holder.ip, epoch)

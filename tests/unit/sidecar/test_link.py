@@ -1,0 +1,215 @@
+"""One connection: what goes out, in which order, when it is cut off, and that its end is heard at the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from understudy_protocol import wire
+from understudy_protocol.membership import Port
+from understudy_sidecar import link as link_module
+from understudy_sidecar.frames import Broken, Opcode, close_frame, frame
+from understudy_sidecar.link import UNSENT_BYTES, Link
+
+HEAD = b"HEAD\r\n\r\n"
+
+
+class Recorder(Link):
+    """A server's link that writes down what its peer does."""
+
+    def __init__(self) -> None:
+        super().__init__(1, masks=False, limit=1 << 16)
+        self.heads: list[bytes] = []
+        self.texts: list[bytes] = []
+        self.wrongs: list[str] = []
+        self.ends: list[bool] = []
+
+    def head_received(self, head: bytes) -> None:
+        self.heads.append(head)
+
+    def text_received(self, text: bytes) -> None:
+        self.texts.append(text)
+
+    def broke(self, error: Broken | wire.WireError) -> None:
+        self.wrongs.append(str(error))
+
+    def ended(self, silent: bool) -> None:
+        self.ends.append(silent)
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[Recorder, socket.socket]]:
+    """A link, and the bare socket of its peer, which has sent its head."""
+    link = Recorder()
+    server = await asyncio.get_running_loop().create_server(lambda: link, "127.0.0.1", 0)
+    peer = socket.create_connection(server.sockets[0].getsockname())
+    peer.setblocking(False)
+    peer.sendall(HEAD)
+    await until(lambda: link.heads)
+    try:
+        yield link, peer
+    finally:
+        peer.close()
+        link.cut()
+        server.close()
+        await asyncio.sleep(0)
+
+
+async def until(holds, limit_s: float = 5.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def all_of(peer: socket.socket, limit_s: float = 5.0) -> bytes:
+    """Everything up to the end of the connection."""
+    loop, received = asyncio.get_running_loop(), bytearray()
+    async with asyncio.timeout(limit_s):
+        while data := await loop.sock_recv(peer, 1 << 20):
+            received += data
+    return bytes(received)
+
+
+def masked(text: bytes) -> bytes:
+    return frame(Opcode.TEXT, text, masked=True)
+
+
+GOODBYE = close_frame(link_module.CloseCode.NORMAL, "", masked=False)
+
+
+async def test_what_was_sent_before_a_hangup_goes_out_and_nothing_after_it() -> None:
+    async with linked() as (link, peer):
+        link.send(Port(1))
+        link.send_text("x" * (3 << 20))
+        link.hangup()
+        link.send(Port(2))
+        port = frame(Opcode.TEXT, wire.encode(Port(1)).encode(), masked=False)
+        assert await all_of(peer) == port + frame(Opcode.TEXT, b"x" * (3 << 20), masked=False) + GOODBYE
+
+
+async def test_after_a_hangup_nothing_is_heard() -> None:
+    async with linked() as (link, peer):
+        link.hangup()
+        peer.sendall(masked(b"late"))
+        await all_of(peer)
+        peer.close()
+        await until(lambda: link.ends)
+        assert link.texts == []
+
+
+async def test_a_peer_that_does_not_end_its_side_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "HANGUP_S", 0.1)
+    async with linked() as (link, _peer):
+        link.hangup()
+        assert not link.done()
+        await until(lambda: link.ends, limit_s=1.0)
+        assert link.done()
+
+
+async def test_a_hangup_is_heard_though_another_process_holds_the_socket() -> None:
+    """As the launcher does: a close alone would send no FIN."""
+    async with linked() as (link, peer):
+        transport = link._transport
+        assert transport is not None
+        duplicate = os.dup(transport.get_extra_info("socket").fileno())
+        try:
+            link.hangup()
+            assert await all_of(peer, limit_s=1.0) == GOODBYE
+        finally:
+            os.close(duplicate)
+
+
+async def test_flushed_waits_until_all_is_read() -> None:
+    async with linked() as (link, peer):
+        link.send_text("x" * (3 << 20))
+        flushed = asyncio.create_task(link.flushed(5.0))
+        await asyncio.sleep(0.05)
+        assert not flushed.done()
+        await all_of(peer)
+        peer.close()
+        await flushed
+        assert link.done()
+        await link.flushed(5.0)  # of one that has ended: at once
+
+
+async def test_flushed_waits_no_longer_than_it_was_told() -> None:
+    async with linked() as (link, _peer):
+        link.send_text("x" * (16 << 20))
+        async with asyncio.timeout(1.0):
+            await link.flushed(0.1)
+        assert not link.done()
+
+
+async def test_one_long_message_is_no_reason_to_cut_off_and_the_next_one_is() -> None:
+    """What waits already counts, not what comes: an heir's electorate may be longer than the limit."""
+    async with linked() as (link, _peer):
+        link.send_text("x" * (16 << 20))
+        await asyncio.sleep(0.05)
+        assert link.unsent() > UNSENT_BYTES
+        assert link.ends == []
+        link.send(Port(1))
+        await until(lambda: link.ends)
+        assert link.unsent() == 0
+        link.send(Port(2))  # of one that has ended: nothing
+
+
+async def test_a_reader_that_keeps_up_is_not_cut_off() -> None:
+    async with linked() as (link, peer):
+        reading = asyncio.create_task(all_of(peer))
+        for _ in range(300):
+            link.send_text("x" * 60_000)
+            await until(lambda: link.unsent() < UNSENT_BYTES)
+        link.hangup()
+        assert len(await reading) > 300 * 60_000
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000], ids=["bytes", "pieces", "whole"])
+async def test_messages_come_whole_and_in_order_however_they_arrive(size: int) -> None:
+    sent = [str(number).encode() * number for number in range(1, 40)]
+    stream = b"".join(masked(text) for text in sent)
+    async with linked() as (link, peer):
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(stream), size):
+            await asyncio.get_running_loop().sock_sendall(peer, stream[start : start + size])
+        await until(lambda: len(link.texts) == len(sent))
+        assert link.texts == sent
+
+
+async def test_a_ping_is_answered_and_a_pong_is_not() -> None:
+    async with linked() as (link, peer):
+        peer.sendall(frame(Opcode.PONG, b"unasked", masked=True) + frame(Opcode.PING, b"there?", masked=True))
+        received = await asyncio.get_running_loop().sock_recv(peer, 100)
+        assert received == frame(Opcode.PONG, b"there?", masked=False)
+        assert link.ends == []
+
+
+async def test_a_goodbye_is_answered_with_one() -> None:
+    async with linked() as (link, peer):
+        peer.sendall(close_frame(link_module.CloseCode.NORMAL, "bye", masked=True))
+        assert await all_of(peer) == GOODBYE
+        peer.close()
+        await until(lambda: link.ends == [False])
+
+
+async def test_what_is_wrong_is_told_to_the_peer_and_to_the_log_once() -> None:
+    async with linked() as (link, peer):
+        peer.sendall(masked(b"good") + frame(Opcode.BINARY, b"bad", masked=True) + masked(b"never heard"))
+        assert b"expected a text frame" in await all_of(peer)
+        assert link.wrongs == ["expected a text frame, got a binary one"]
+        assert link.texts == [b"good"]
+
+
+async def test_an_end_is_told_once() -> None:
+    async with linked() as (link, peer):
+        link.hangup()
+        link.hangup()
+        peer.close()
+        await until(lambda: link.ends)
+        link.cut()
+        link.hangup()
+        assert link.ends == [False]
