@@ -1,10 +1,11 @@
 """Read the transition table in a module's docstring, check it against the enum of its states, and draw it.
 
 A table has the columns `state` (or `phase`), `event`, `next` and `what it does` (or `effects`), over a line of dashes
-that says where they begin. The first heading names the enum: State, or Phase. The first row begins where the machine
-begins. The state of a row is one, or `A, B`, or `A … B` (in the enum's order), or `any`, or `other states` (those that
-have no row with this event). What comes next is one, or `A, B`, or `as it is`, or `-` where the machine ends. A line
-that has only an event or an effect goes on with the row above; an event after `…` goes on with the event above.
+that says where they begin. The first heading names the enum: State, or Phase. The state of a row is one, or `A, B`, or
+`A … B` (in the enum's order), or `any`, or `other states` (those that have no row with this event). What comes next is
+one, or `A, B`, or `as it is`, or `-` where the machine ends. A line that has only an event or an effect goes on with
+the row above; an event after `…` goes on with the event above. A machine begins in what its constructors (`__init__`
+and class methods) assign to `.state` or `.phase`.
 
 What does not fit is refused with its file and line, and with what was expected: nothing is guessed or left out.
 """
@@ -44,6 +45,7 @@ class Table:
     title: str  # the first paragraph of the docstring
     headings: tuple[str, ...]
     rows: tuple[Row, ...]
+    starts: tuple[str, ...]  # states in which the machine may begin
 
     @property
     def enum_name(self) -> str:
@@ -74,13 +76,16 @@ def read_table(source: str, file: str) -> Table | None:
     if len(rulers) > 1:
         raise lines[rulers[1]].error("one table in a module's docstring, and no second one")
     ruler = lines[rulers[0]]
-    starts = [match.start() for match in re.finditer("-+", ruler.text)]
-    headings = _headings(lines[rulers[0] - 1], starts)
-    rows = tuple(_rows(lines[rulers[0] + 1 :], starts))
+    columns = [match.start() for match in re.finditer("-+", ruler.text)]
+    headings = _headings(lines[rulers[0] - 1], columns)
+    rows = tuple(_rows(lines[rulers[0] + 1 :], columns))
     if not rows:
         raise ruler.error("rows below it")
     title = " ".join(line.text.strip() for line in itertools.takewhile(lambda line: line.text, lines))
-    return Table(file, title, headings, rows)
+    starts = tuple(dict.fromkeys(_starts(ast.parse(source), headings[0])))
+    if not starts:
+        raise ruler.error(f"a constructor to assign the first .{headings[0]}, besides the table")
+    return Table(file, title, headings, rows, starts)
 
 
 def _docstring(source: str, file: str) -> list[Line]:
@@ -126,6 +131,28 @@ def _cells(line: Line, starts: Sequence[int]) -> list[str]:
     return [line.text[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
+def _starts(module: ast.Module, attribute: str) -> Iterator[str]:
+    for function in ast.walk(module):
+        if isinstance(function, ast.FunctionDef) and (
+            function.name == "__init__" or "classmethod" in map(ast.unparse, function.decorator_list)
+        ):
+            for target, value in _assignments(function):
+                if isinstance(target, ast.Attribute) and target.attr == attribute:
+                    yield from re.findall(rf"\b{attribute.capitalize()}\.(\w+)", ast.unparse(value))
+
+
+def _assignments(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    yield from zip(target.elts, node.value.elts, strict=False)
+                else:
+                    yield target, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield node.target, node.value
+
+
 def wrong_states(table: Table, states: type[Enum]) -> list[str]:
     """What a table says of the states that is not so; and those that it never names."""
     names = list(states.__members__)
@@ -165,7 +192,7 @@ def diagram(table: Table) -> str:
         for source in sources:
             for target in _targets(row.next, source):
                 arrows.setdefault((source, target), []).append(_label(row.event.replace("…", event, 1)))
-    lines = ["stateDiagram-v2", f"    [*] --> {re.split(', | … ', table.rows[0].state)[0]}"]
+    lines = ["stateDiagram-v2", *(f"    [*] --> {state}" for state in table.starts)]
     lines += [f'    state "{states}" as {box}' for box, states in boxes.items()]
     lines += [f"    {source} --> {target}: {'<br>or '.join(events)}" for (source, target), events in arrows.items()]
     if boxes:

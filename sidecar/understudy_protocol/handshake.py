@@ -30,7 +30,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Challenge:
-    """The answer to a Hello of the same job, from a sidecar that takes such callers now."""
+    """The answer to a Hello of the same job: the sidecar proves the key first."""
 
     nonce: str
     proof: str

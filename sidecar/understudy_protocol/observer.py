@@ -118,7 +118,7 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """After each change, at most five a second: all that the coordinator knows, never a difference."""
+    """In answer to the operator, and after changes, at most five a second: all that is known, never a difference."""
 
     token: RoundToken
     pod_uid: str  # the coordinator's own

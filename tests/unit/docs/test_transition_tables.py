@@ -17,7 +17,17 @@ class Door(Enum):
     LOCKED = "locked"
 
 
-DOOR = '''"""A door.
+CODE = """
+
+class Machine:
+    def __init__(self) -> None:
+        self.state = State.OPEN
+
+    def shut(self) -> None:
+        self.state = State.SHUT
+"""
+DOOR = (
+    '''"""A door.
 
     state        event             next    what it does
     -----------  ----------------  ------  --------------------
@@ -31,9 +41,12 @@ DOOR = '''"""A door.
 Rules: none.
 """
 '''
+    + CODE
+)
 
 
-OTHERS = '''"""A door.
+OTHERS = (
+    '''"""A door.
 
     state         event            next      what it does
     ------------  ---------------  --------  --------------
@@ -43,11 +56,13 @@ OTHERS = '''"""A door.
     SHUT          … twice          -         the key breaks
 """
 '''
+    + CODE
+)
 
 
 def module(*rows: str, headings: str = "state   event   next    what it does", dashes: str = "") -> str:
     lines = [headings, dashes or "------  ------  ------  ------------", *rows]
-    return '"""A door.\n\n' + "\n".join(f"    {line}" for line in lines) + '\n"""\n'
+    return '"""A door.\n\n' + "\n".join(f"    {line}" for line in lines) + f'\n"""\n{CODE}'
 
 
 def table_of(source: str) -> Table:
@@ -75,7 +90,24 @@ def test_each_row_is_cut_where_the_dashes_say() -> None:
 def test_the_first_heading_names_the_enum() -> None:
     assert table_of(DOOR).enum_name == "State"
     phases = module("OPEN    pushed  SHUT    falls", headings="phase   event   next    effects")
-    assert table_of(phases).enum_name == "Phase"
+    assert table_of(phases.replace("self.state = State", "self.phase = Phase")).enum_name == "Phase"
+
+
+def test_a_machine_begins_where_its_constructors_say() -> None:
+    # given a machine that may be made in two ways, and what it does later
+    made = """
+class Machine:
+    @classmethod
+    def found(cls, ajar: bool) -> None:
+        machine = cls()
+        machine.state, machine.bell = State.OPEN if ajar else State.SHUT, State.LOCKED
+"""
+    # then these, and no others, are where it begins
+    table = table_of(DOOR.replace(CODE, made))
+    assert table.starts == ("OPEN", "SHUT")
+    assert diagram(table).splitlines()[1:3] == ["    [*] --> OPEN", "    [*] --> SHUT"]
+    # and an annotated one counts too
+    assert table_of(DOOR.replace("self.state = State.OPEN", "self.state: State = State.LOCKED")).starts == ("LOCKED",)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +166,9 @@ def test_a_module_without_a_table_has_none(source: str) -> None:
             module("        pushed  SHUT    falls"),
             "door.py:5: expected a state, an event and what comes next",
             id="no state",
+        ),
+        pytest.param(
+            DOOR.replace(CODE, ""), "door.py:4: expected a constructor to assign the first .state", id="no beginning"
         ),
         pytest.param(module(), "door.py:4: expected rows below it", id="no rows"),
         pytest.param(
