@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -18,7 +19,7 @@ from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Challenge, Hello, Prove
 from understudy_protocol.pod import MEMBERSHIP_PATH
-from understudy_protocol.words import NO_ROUND
+from understudy_protocol.words import NO_ELECTORATE, NO_ROUND
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import MESSAGE_BYTES, Address, CoordinatorClient
 
@@ -120,14 +121,14 @@ async def test_it_comes_round_again_and_waits_longer_each_time(monkeypatch: pyte
     times: list[float] = []
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        times.append(asyncio.get_running_loop().time())
+        times.append(time.monotonic())
         writer.close()
 
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     async with server, dialing(server.sockets[0].getsockname()):
         await until(lambda: len(times) >= 6)
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert [gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.2, 0.2), strict=False)] == [True] * 5
+    assert [gap > 0.9 * least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.2, 0.2), strict=False)] == [True] * 5
     assert gaps[4] < 0.39  # doubled no further
 
 
@@ -217,7 +218,7 @@ async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
                 calls.client.hangup()
             await until(lambda: served.hall.ends == [False], limit_s=1.0)
             await ended(duplicate, limit_s=1.0)
-            with pytest.raises(OSError, match="pipe|reset|not connected"):
+            with pytest.raises(OSError, match=r"pipe|reset|not connected"):
                 duplicate.send(b"x")
         finally:
             duplicate.close()
@@ -237,7 +238,7 @@ async def test_garbage_of_the_coordinator_ends_the_link_once(served: Served, tex
 
 async def test_an_heirs_electorate_may_be_as_long_as_ten_thousand_members_need(served: Served) -> None:
     uids = tuple(f"0b2dfb52-5b4b-4a9a-9a1f-{number:012d}" for number in range(10_500))
-    estate = m.Estate(m.NO_ELECTORATE, uids, uids, (), {})
+    estate = m.Estate(NO_ELECTORATE, voters=uids, former_voters=uids, holder="", charges=(), recoveries_by_strategy={})
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.hall.links[0].send(estate)

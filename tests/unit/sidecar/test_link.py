@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.unit.sidecar.hall import until
 from understudy_protocol import wire
 from understudy_protocol.membership import Port
 from understudy_sidecar import link as link_module
-from understudy_sidecar.frames import Broken, Opcode, close_frame, frame
+from understudy_sidecar.frames import Broken, CloseCode, Opcode, close_frame, frame
 from understudy_sidecar.link import UNSENT_BYTES, Link
 
 HEAD = b"HEAD\r\n\r\n"
@@ -60,12 +61,6 @@ async def linked() -> AsyncIterator[tuple[Recorder, socket.socket]]:
         await asyncio.sleep(0)
 
 
-async def until(holds, limit_s: float = 5.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 async def all_of(peer: socket.socket, limit_s: float = 5.0) -> bytes:
     """Everything up to the end of the connection."""
     loop, received = asyncio.get_running_loop(), bytearray()
@@ -79,7 +74,7 @@ def masked(text: bytes) -> bytes:
     return frame(Opcode.TEXT, text, masked=True)
 
 
-GOODBYE = close_frame(link_module.CloseCode.NORMAL, "", masked=False)
+GOODBYE = close_frame(CloseCode.NORMAL, "", masked=False)
 
 
 async def test_what_was_sent_before_a_hangup_goes_out_and_nothing_after_it() -> None:
@@ -190,7 +185,7 @@ async def test_a_ping_is_answered_and_a_pong_is_not() -> None:
 
 async def test_a_goodbye_is_answered_with_one() -> None:
     async with linked() as (link, peer):
-        peer.sendall(close_frame(link_module.CloseCode.NORMAL, "bye", masked=True))
+        peer.sendall(close_frame(CloseCode.NORMAL, "bye", masked=True))
         assert await all_of(peer) == GOODBYE
         peer.close()
         await until(lambda: link.ends == [False])

@@ -1,7 +1,8 @@
-"""The sidecar's server over real connections: who is let in, what reaches the hall, and what a connection's end means."""
+"""The server over real connections: who is let in, what reaches the hall, and what a connection's end means."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import subprocess
@@ -25,7 +26,7 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.handshake import Role
 from understudy_protocol.observer import Appoint, Observe, Refused
-from understudy_protocol.words import NO_ROUND
+from understudy_protocol.words import NO_ROUND, CloseReason
 from understudy_sidecar.server import MEMBER_BYTES
 
 
@@ -121,10 +122,11 @@ async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_
 
 async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(served: Served) -> None:
     async with served.member() as link:
-        served.hall.links[0].send(m.Close(m.CloseReason.SUCCEEDED, "x" * (1 << 20)))
-        await served.server.close(2.0)
+        served.hall.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (1 << 20)))
+        closing = asyncio.create_task(served.server.close(2.0))
         assert isinstance(await heard(link), m.Close)
         assert await closed_by_server(link)
+        await closing
     assert served.hall.ends == [False]
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((served.host, served.port))

@@ -35,7 +35,7 @@ from tests.unit.sidecar.hall import (
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Hello, Prove, Role
-from understudy_protocol.words import NO_ROUND
+from understudy_protocol.words import NO_ROUND, CloseReason
 from understudy_sidecar import link as link_module
 from understudy_sidecar import server as server_module
 from understudy_sidecar.frames import Opcode, frame
@@ -387,7 +387,7 @@ async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
         transport(slow).pause_reading()
         await until(lambda: len(served.hall.links) == 2)
         link = served.hall.links[1]
-        text = wire.encode(m.Close(m.CloseReason.FAILED, "x" * 60_000))
+        text = wire.encode(m.Close(CloseReason.FAILED, "x" * 60_000))
         sent = 0
         while not served.hall.ends:
             link.send_text(text)

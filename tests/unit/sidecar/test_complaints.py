@@ -1,0 +1,66 @@
+"""Few lines however many callers: one a kind and address, and an end to it when there are many addresses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from understudy_sidecar.complaints import LINES, QUIET_S, Complaints
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def complaints(clock: Clock) -> Complaints:
+    return Complaints(logging.getLogger("complaints"), clock)
+
+
+def test_the_first_of_a_kind_and_address_is_told(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        complaints.about("10.0.0.1", "no key", "it does not know the key")
+        complaints.about("10.0.0.1", "no hello", "it said nothing")
+        complaints.about("10.0.0.2", "no key", "it does not know the key")
+    assert caplog.messages == [
+        "turned away 10.0.0.1: it does not know the key",
+        "turned away 10.0.0.1: it said nothing",
+        "turned away 10.0.0.2: it does not know the key",
+    ]
+
+
+def test_what_was_not_told_is_counted_and_told_later(
+    complaints: Complaints, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        complaints.about("10.0.0.1", "no key", "it does not know the key")
+    clock.now += QUIET_S - 1
+    complaints.about("10.0.0.1", "no key", "it does not know the key")
+    clock.now += 1
+    complaints.about("10.0.0.1", "no key", "it does not know the key")
+    assert caplog.messages == [
+        "turned away 10.0.0.1: it does not know the key",
+        "turned away 10.0.0.1 5 times more: no key",
+        "turned away 10.0.0.1: it does not know the key",
+    ]
+
+
+def test_a_scanner_with_many_addresses_fills_no_log(
+    complaints: Complaints, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(10 * LINES):
+        complaints.about(f"10.0.{number // 256}.{number % 256}", "no key", "it does not know the key")
+    assert len(caplog.messages) == LINES
+    clock.now += QUIET_S
+    complaints.about("10.0.0.1", "no key", "it does not know the key")
+    assert len(caplog.messages) == LINES + 2
+    assert caplog.messages[-2] == f"turned away others {9 * LINES} times more: various reasons"

@@ -1,0 +1,80 @@
+"""Frames from bytes and to bytes: whatever the pieces that they arrive in, and what is refused by a header alone.
+
+What else is refused, and what becomes of the connection, is shown over real ones in test_strangers.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+
+LIMIT = 70_000
+SIZES = st.integers(0, 300) | st.sampled_from([125, 126, 65_535, 65_536, LIMIT])
+MESSAGES = st.tuples(st.just(Opcode.TEXT), SIZES.map(lambda size: b"x" * size)) | st.tuples(
+    st.sampled_from([Opcode.PING, Opcode.PONG, Opcode.CLOSE]), st.binary(max_size=125)
+)
+
+
+def taken(stream: bytes, pieces: int, *, masked: bool, limit: int = LIMIT) -> list[tuple[int, bytes]]:
+    received = bytearray()
+    frames = Frames(received, masked=masked, limit=limit)
+    found = []
+    for start in range(0, len(stream), pieces):
+        received += stream[start : start + pieces]
+        while (message := frames.take()) is not None:
+            found.append(message)
+    assert received == b""
+    return found
+
+
+@given(messages=st.lists(MESSAGES, max_size=5), pieces=st.integers(1, 100_000), masked=st.booleans())
+def test_what_is_framed_comes_back_however_it_is_cut(
+    messages: list[tuple[Opcode, bytes]], pieces: int, masked: bool
+) -> None:
+    stream = b"".join(frame(opcode, payload, masked=masked) for opcode, payload in messages)
+    assert taken(stream, max(pieces, len(stream) // 500), masked=masked) == messages
+
+
+@given(parts=st.lists(st.binary(max_size=200), min_size=2, max_size=5), masked=st.booleans())
+def test_a_message_in_fragments_is_one_and_control_frames_may_come_between(parts: list[bytes], masked: bool) -> None:
+    frames = [frame(Opcode.TEXT, parts[0], masked=masked)]
+    frames += [frame(Opcode.CONTINUATION, part, masked=masked) for part in parts[1:]]
+    unfinished = [bytes([each[0] & 0x7F]) + each[1:] for each in frames[:-1]]
+    ping = frame(Opcode.PING, b"?", masked=masked)
+    found = taken(ping.join([*unfinished, frames[-1]]), 7, masked=masked)
+    assert found == [(Opcode.PING, b"?")] * (len(parts) - 1) + [(Opcode.TEXT, b"".join(parts))]
+
+
+@pytest.mark.parametrize("length", [1 << 16, 100_000_000, (1 << 64) - 1])
+def test_a_frame_that_is_too_long_is_refused_before_its_body_comes(length: int) -> None:
+    received = bytearray(b"\x81\xff" + length.to_bytes(8, "big"))
+    with pytest.raises(Broken, match="expected at most 1000 bytes") as broken:
+        Frames(received, masked=True, limit=1000).take()
+    assert broken.value.code is CloseCode.TOO_BIG
+
+
+def test_a_limit_counts_from_the_next_frame_on() -> None:
+    received = bytearray(frame(Opcode.TEXT, b"x" * 11, masked=True))
+    frames = Frames(received, masked=True, limit=10)
+    with pytest.raises(Broken):
+        frames.take()
+    frames.limit = 11
+    assert frames.take() == (Opcode.TEXT, b"x" * 11)
+
+
+def test_a_callers_frame_shows_nothing_of_its_text() -> None:
+    text = b"the same text twice"
+    first, second = (frame(Opcode.TEXT, text, masked=True) for _ in range(2))
+    assert text not in first
+    assert first != second
+
+
+@pytest.mark.parametrize("reason", ["", "ä" * 200, "x" * 122 + "ä", "\ud800"])
+def test_a_goodbye_fits_into_a_control_frame(reason: str) -> None:
+    ((opcode, payload),) = taken(close_frame(CloseCode.POLICY, reason, masked=False), 1000, masked=False)
+    assert opcode == Opcode.CLOSE
+    assert payload[:2] == (1008).to_bytes(2, "big")
+    payload[2:].decode()  # no character is cut in two

@@ -1,0 +1,59 @@
+"""What the kubelet is answered, and that nobody can keep it from being answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from tests.unit.sidecar.hall import ended
+from understudy_sidecar import health
+
+Address = tuple[str, int]
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[Address]:
+    server = await health.listen(0, "127.0.0.1")
+    yield server.sockets[0].getsockname()
+    server.close()
+
+
+async def test_a_probe_is_answered(address: Address) -> None:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.get(f"http://127.0.0.1:{address[1]}/started") as response:
+                assert (response.status, await response.text()) == (200, "ok")
+
+
+async def test_a_probe_is_answered_past_many_idle_connections(address: Address) -> None:
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as idle:
+        for _ in range(300):
+            sock = idle.enter_context(socket.socket())
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+        async with asyncio.timeout(1.0):
+            await test_a_probe_is_answered(address)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /started HTTP/1.1\r\n"])
+async def test_one_that_does_not_ask_is_hung_up_on(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "LIMIT_S", 0.1)
+    server = await health.listen(0, "127.0.0.1")
+    with socket.create_connection(server.sockets[0].getsockname()) as sock:
+        sock.setblocking(False)
+        sock.sendall(sent)
+        assert await ended(sock) == b""
+    server.close()
+
+
+async def test_an_endless_head_is_not_kept(address: Address) -> None:
+    with socket.create_connection(address) as sock:
+        sock.setblocking(False)
+        sock.sendall(b"GET /started HTTP/1.1\r\nX: " + b"x" * 5000)
+        assert await ended(sock) == b""
