@@ -1,0 +1,166 @@
+"""The processes of a benchmark: a runner asks, a child answers; JSON lines over stdin and stdout.
+
+Rules: nothing is asked without a limit. A child ends when its stdin does, so none outlives its runner; what it has to
+say goes to a log file, whose end is in the error when it fails. Times are time.monotonic(), which all processes of a
+machine share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+LOGS = CHECKOUT / "build" / "bench" / "logs"
+END_S = 5.0
+LINE_BYTES = 16 * 1024 * 1024
+
+Answer = dict[str, Any]
+
+
+class ChildFailed(Exception):
+    """A child ended, or said that it cannot do what was asked."""
+
+
+class Unfinished(Exception):
+    """A run did not come to its end in the time that it had."""
+
+    def __init__(self, seen: str, after_s: float) -> None:
+        super().__init__(seen)
+        self.after_s = after_s
+
+
+class Child:
+    """One process, from its start to its end. As a context manager it is ended on the way out."""
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        nice: int = 0,
+        inside: tuple[str, ...] = (),
+    ) -> None:
+        """inside: a program that starts it, with its arguments."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self.name, self.log, self._buffer = name, LOGS / f"{name}.log", b""
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*inside, "nice", "-n", str(nice), python, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=CHECKOUT,
+                env={**os.environ, **(env or {})},
+                bufsize=0,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._stdout, selectors.EVENT_READ)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, do: str, **fields: Any) -> None:
+        """Ask, and do not wait: `answer` does."""
+        try:
+            self._stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def answer(self, limit_s: float) -> Answer:
+        """What it says next. Raises ChildFailed, Unfinished."""
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._buffer:
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
+                raise Unfinished(f"{self.name} did not answer within {limit_s:.0f} s; its log: {self.log}", limit_s)
+            read = os.read(self._stdout.fileno(), 1 << 16)
+            if not read:
+                raise self._failure()
+            self._buffer += read
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: Answer = json.loads(line)
+        if "error" in answer:
+            raise ChildFailed(f"{self.name}: {answer['error']}")
+        return answer
+
+    def ask(self, do: str, limit_s: float, **fields: Any) -> Answer:
+        self.tell(do, **fields)
+        return self.answer(limit_s)
+
+    def prepare(self, do: str, limit_s: float, **fields: Any) -> Answer:
+        """As `ask`, for what precedes a measurement: no answer is a failure, and no result."""
+        try:
+            return self.ask(do, limit_s, **fields)
+        except Unfinished as error:
+            raise ChildFailed(str(error)) from error
+
+    def kill(self) -> None:
+        """SIGKILL: its kernel closes its connections."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stdin.close()
+        try:
+            self._process.wait(END_S if kind is None else 0.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._stdout.close()
+        self._selector.close()
+
+    def _failure(self) -> ChildFailed:
+        try:
+            status = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return ChildFailed(f"{self.name} closed its output; its log: {self.log}")
+        said = "\n".join("    " + line for line in self.log.read_text(errors="replace").splitlines()[-15:])
+        return ChildFailed(f"{self.name} ended with status {status}:\n{said}\n  all of it: {self.log}")
+
+
+# In the child -----------------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[Answer]:
+    """What the runner asks, for a child that waits for nothing else."""
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def reply(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """As a sidecar runs: on uvloop. (What has no uvloop, as the peers' Python, does not come here.)"""
+    loop = importlib.import_module("uvloop")
+    with asyncio.Runner(loop_factory=loop.new_event_loop) as runner:
+        runner.run(main)
+
+
+async def serve(handlers: Mapping[str, Callable[..., Awaitable[Answer]]]) -> None:
+    """Answer the runner, one question after the other, until it goes. A handler's fields are its arguments."""
+    reader = asyncio.StreamReader(limit=LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        asked = json.loads(line)
+        reply(**await handlers[asked.pop("do")](**asked))

@@ -1,0 +1,75 @@
+"""`make bench-docs`: writes the tables of docs/benchmarks.md anew, from what is in build/bench.
+
+A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark's, KIND one of records, goals and
+machine. What stands around them is written by hand, and stays. A benchmark that was not run keeps its tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import tables
+from benchmarks.child import CHECKOUT
+from benchmarks.goals import Goal, check
+from benchmarks.records import read_records
+from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
+
+PAGE = CHECKOUT / "docs" / "benchmarks.md"
+BUILT = CHECKOUT / "build" / "bench"
+GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS}
+
+_TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class UnknownTable(Exception):
+    """The page asks for a table that nothing here makes."""
+
+
+def rewritten(page: str, built: Path) -> str:
+    """The page with its tables made anew. Raises UnknownTable."""
+    return _TABLE.sub(lambda match: _table(match, built), page)
+
+
+def _table(match: re.Match[str], built: Path) -> str:
+    name, kind = match["name"], match["kind"]
+    make = _KINDS.get(kind)
+    if make is None or name not in GOALS:
+        known = ", ".join(f"{some}:{kind}" for some in GOALS for kind in _KINDS)
+        raise UnknownTable(f"the page has the marker {name}:{kind}, and there are {known}: mend the marker")
+    if not (built / f"{name}.json").exists():
+        return match[0]
+    return f"{match[1]}{make(name, built)}\n{match[4]}"
+
+
+def _records(name: str, built: Path) -> str:
+    return tables.markdown(tables.record_rows(read_records(built / f"{name}.json")))
+
+
+def _goals(name: str, built: Path) -> str:
+    return tables.markdown(tables.goal_rows(check(GOALS[name], read_records(built / f"{name}.json"))))
+
+
+def _machine(name: str, built: Path) -> str:
+    facts = json.loads((built / f"{name}.machine.json").read_text())
+    facts["command"] = f"`{facts['command']}`"
+    return tables.markdown([("", ""), *facts.items()])
+
+
+_KINDS: dict[str, Callable[[str, Path], str]] = {"records": _records, "goals": _goals, "machine": _machine}
+
+
+def main() -> int:
+    try:
+        PAGE.write_text(rewritten(PAGE.read_text(), BUILT))
+    except UnknownTable as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Which goals a benchmark declares, and whether its records meet them.
+
+A goal is met, missed, or open (nothing was measured for it). It is an upper bound on a median: in the metric's unit, as
+a ratio to the median of a peer in the same run, or both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.records import Record
+
+OURS = "understudy"
+
+
+class Verdict(Enum):
+    MET = "met"
+    MISSED = "MISSED"
+    OPEN = "not measured"
+
+
+@dataclass(frozen=True)
+class Goal:
+    case: str
+    size: int
+    metric: str
+    at_most: float | None = None  # in the metric's unit
+    peer: str = ""
+    at_most_ratio: float | None = None  # ours / the peer's
+
+
+@dataclass(frozen=True)
+class Checked:
+    goal: Goal
+    verdict: Verdict
+    ours: Record | None
+    ratio: float | None  # to the peer; None without a peer, or where it came to no end
+
+
+def check(goals: Sequence[Goal], records: Iterable[Record]) -> list[Checked]:
+    found = {(x.system, x.case, x.size, x.metric): x for x in records}
+    return [
+        _check(
+            goal,
+            found.get((OURS, goal.case, goal.size, goal.metric)),
+            found.get((goal.peer, goal.case, goal.size, goal.metric)),
+        )
+        for goal in goals
+    ]
+
+
+def _check(goal: Goal, ours: Record | None, peer: Record | None) -> Checked:
+    if ours is None or (goal.at_most_ratio is not None and peer is None):
+        return Checked(goal, Verdict.OPEN, ours, None)
+    if ours.median is None:
+        return Checked(goal, Verdict.MISSED, ours, None)
+    ratio = ours.median / peer.median if peer is not None and peer.median else None
+    short = goal.at_most is None or ours.median <= goal.at_most
+    # A peer that came to no end was slower than any number.
+    quicker = goal.at_most_ratio is None or ratio is None or ratio <= goal.at_most_ratio
+    return Checked(goal, Verdict.MET if short and quicker else Verdict.MISSED, ours, ratio)

@@ -1,0 +1,155 @@
+"""`make bench-rendezvous`: runs the plan, keeps every sample, and tells the records and the goals.
+
+build/bench/rendezvous.json            the records
+build/bench/rendezvous.samples.jsonl   every run, as it ends: --resume goes on from there
+build/bench/rendezvous.machine.json    where, when and by which command
+build/bench/logs/                      what the processes of the last session said
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks import tables
+from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
+from benchmarks.goals import Verdict, check
+from benchmarks.machine import facts
+from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.rendezvous import peers, understudy
+from benchmarks.rendezvous.goals import GOALS
+from benchmarks.rendezvous.install import NVRX_VERSION, Peers, ensure_peers
+from benchmarks.rendezvous.plan import LIMIT_S, Case, Choice, Outcome, Session, System, plan
+from tests.cluster.commands import Progress
+from tests.cluster.failures import ClusterError
+from tests.cluster.torch_install import VERSION as TORCH_VERSION
+
+FOLDER = CHECKOUT / "build" / "bench"
+RECORDS, SAMPLES, MACHINE = (FOLDER / f"rendezvous.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
+
+T = TypeVar("T")
+
+OURS = {
+    Case.FIRST_ROUND: understudy.rounds,
+    Case.NEXT_ROUND: understudy.rounds,
+    Case.FAILOVER: understudy.failover,
+    Case.SILENT_NODE: understudy.silent_node,
+    Case.REST: understudy.rest,
+}
+THEIRS = {System.NVRX: peers.nvrx, System.TORCH_DYNAMIC: peers.torch_dynamic}
+
+
+def outcomes(session: Session, installed: Peers | None, profile: Path | None) -> Iterator[Outcome]:
+    if session.system is System.UNDERSTUDY:
+        return OURS[session.cases[0]](session.size, LIMIT_S, profile)
+    assert installed is not None
+    return THEIRS[session.system](installed, session.size, LIMIT_S)
+
+
+def measure(session: Session, installed: Peers | None, profile: Path | None) -> list[Sample]:
+    """One sample for each case of the session; a case that came to no end is the last."""
+    system, size, run = session.system.value, session.size, session.run
+    samples: list[Sample] = []
+    wanted = list(session.cases)
+    try:
+        for case, values in outcomes(session, installed, profile):
+            if case in wanted:
+                wanted.remove(case)
+                samples.append(Sample(system, case.value, size, run, dict(values)))
+    except Unfinished as error:
+        samples.append(Sample(system, wanted[0].value, size, run, unfinished=str(error), after_s=error.after_s))
+    return samples
+
+
+def run(sessions: Sequence[Session], journal: Journal, installed: Peers | None, profile: Path | None) -> None:
+    left_s = sum(session.expected_s for session in sessions)
+    print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
+    for number, session in enumerate(sessions, 1):
+        left_s -= session.expected_s
+        hopeless = journal.unfinished(session.system.value, session.cases, session.size)
+        if hopeless is not None:
+            said = f"not tried again: {hopeless.unfinished}"
+        else:
+            start = time.monotonic()
+            samples = measure(session, installed, profile)
+            journal.add(samples)
+            said = f"{'; '.join(map(_told, samples))} ({time.monotonic() - start:.0f} s)"
+        left = f"about {max(1.0, left_s / 60):.0f} min left" if left_s else "done"
+        print(f"[{number}/{len(sessions)}] {session.system.value} {session.size:,}: {said}; {left}", flush=True)
+
+
+def _told(sample: Sample) -> str:
+    if sample.unfinished:
+        return f"{sample.case}: {sample.unfinished}"
+    return f"{sample.case} " + ", ".join(f"{metric} {value:.3f}" for metric, value in sample.values.items())
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-rendezvous ARGS=…", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=_listed(Case), default=(), help=_choices(Case))
+    parser.add_argument("--systems", type=_listed(System), default=(), help=_choices(System))
+    parser.add_argument("--sizes", type=_listed(int), default=(), help="members, in place of each case's own sizes")
+    parser.add_argument("--runs", type=int, help="of each; the default is 5, and 3 at rest")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    parser.add_argument("--profile", type=Path, help="a file for what our coordinator's time went into; it costs time")
+    return parser.parse_args()
+
+
+def _listed(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    return lambda text: tuple(kind(item) for item in text.split(","))
+
+
+def _choices(kind: type[Case] | type[System]) -> str:
+    return "of " + ",".join(item.value for item in kind)
+
+
+def main() -> int:
+    asked = arguments()
+    sessions = plan(Choice(asked.cases, asked.systems, asked.sizes, asked.runs))
+    journal = Journal(SAMPLES, resume=asked.resume)
+    sessions = [
+        x for x in sessions if not all(journal.has(x.system.value, case.value, x.size, x.run) for case in x.cases)
+    ]
+    try:
+        installed = ensure_peers(Progress()) if any(x.system is not System.UNDERSTUDY for x in sessions) else None
+        start = time.monotonic()
+        run(sessions, journal, installed, asked.profile)
+    except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
+        print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
+        return 1
+    finally:
+        write_records(RECORDS, sum_up(journal.samples))
+    _write_facts(time.monotonic() - start)
+    _tell(journal)
+    return 0
+
+
+def _tell(journal: Journal) -> None:
+    records = sum_up(journal.samples)
+    checked = [x for x in check(GOALS, records) if x.verdict is not Verdict.OPEN]
+    print(f"\nmedian [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
+    print(f"{tables.plain(tables.goal_rows(checked))}\n")
+    for sample in journal.samples:
+        if sample.unfinished:
+            print(f"{sample.system}, {sample.case}, {sample.size:,} members: {sample.unfinished}")
+    print(f"written: {RECORDS.relative_to(CHECKOUT)}")
+
+
+def _write_facts(took_s: float) -> None:
+    told = {
+        "command": "make bench-rendezvous" + (f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""),
+        "minutes": f"{took_s / 60:.0f}",
+        **facts(),
+        "NVRx": NVRX_VERSION,
+        "torch": TORCH_VERSION,
+    }
+    MACHINE.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Nodes of their own for single processes: network namespaces on a bridge, behind cables that can be pulled.
+
+Needs root, and the program `ip`. A process in there has all ports for itself, as in a pod.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from tests.cluster.commands import run
+from tests.cluster.failures import MissingTool
+
+#: Of the range for benchmarks, which is routed nowhere.
+_SUBNET = "198.19.255.{}"
+HERE = _SUBNET.format(1)
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    ip: str
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """What starts a process there."""
+        return ("ip", "netns", "exec", self.name)
+
+    def pull_the_cable(self) -> None:
+        run(["ip", "-n", self.name, "link", "set", "far", "down"])
+
+
+@contextmanager
+def nodes(count: int) -> Iterator[list[Node]]:
+    """So many nodes, which reach each other, and this one under HERE."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        raise MissingTool("nodes of a benchmark are network namespaces: that needs root, and the program `ip`")
+    pid = os.getpid()
+    with ExitStack() as undo:
+        bridge = f"ub{pid}"
+        run(["ip", "link", "add", bridge, "type", "bridge"])
+        undo.callback(run, ["ip", "link", "del", bridge])
+        run(["ip", "addr", "add", f"{HERE}/24", "dev", bridge])
+        run(["ip", "link", "set", bridge, "up"])
+        yield [_add(undo, bridge, number) for number in range(count)]
+
+
+def _add(undo: ExitStack, bridge: str, number: int) -> Node:
+    node = Node(f"understudy-{bridge}-{number}", _SUBNET.format(2 + number))
+    near = f"{bridge}n{number}"
+    run(["ip", "netns", "add", node.name])
+    undo.callback(run, ["ip", "netns", "del", node.name])
+    run(["ip", "link", "add", near, "type", "veth", "peer", "name", "far", "netns", node.name])
+    run(["ip", "link", "set", near, "master", bridge, "up"])
+    run(["ip", "-n", node.name, "addr", "add", f"{node.ip}/24", "dev", "far"])
+    for interface in ("lo", "far"):
+        run(["ip", "-n", node.name, "link", "set", interface, "up"])
+    return node

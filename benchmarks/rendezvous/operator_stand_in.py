@@ -1,0 +1,137 @@
+"""A child process that stands in for the operator: appoints the coordinator, and follows it as the operator does.
+
+It takes every snapshot, and reads one only when it is asked: what the coordinator spends on telling is part of the
+measurement, what the operator makes of it is not. It also stands in for the launchers of whole sidecars.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.child import LINE_BYTES, Answer, run, serve
+from benchmarks.rendezvous import job
+from understudy_protocol import handshake, launcher, pod, wire
+from understudy_protocol.handshake import Caller, Role
+from understudy_protocol.observer import Appoint
+from understudy_protocol.words import NO_ROUND, WorkersState
+from understudy_sidecar.frames import Broken
+from understudy_sidecar.link import Link
+from understudy_sidecar.upgrade import check_answer, request
+
+POLL_S = 0.05
+SNAPSHOT_BYTES = 64 << 20
+_HANDSHAKE = wire.message_types(handshake)
+_LAUNCHER = wire.message_types(launcher)
+
+
+class Observer(Link):
+    """A link that proves the key as an observer, appoints, and hands on what it is told."""
+
+    def __init__(self, host: str, on_told: Callable[[bytes], None]) -> None:
+        super().__init__(0, masks=True, limit=SNAPSHOT_BYTES)
+        self._host, self._on_told = host, on_told
+        self._caller = Caller(job.KEY, Role.OBSERVER, job.UID, secrets.token_hex(handshake.NONCE_BYTES))
+        self._token = b""
+        self._proven = False
+
+    def connected(self) -> None:
+        head, self._token = request(self._host, pod.COORDINATOR_PORT, pod.MEMBERSHIP_PATH)
+        self.write_head(head)
+
+    def head_received(self, head: bytes) -> None:
+        check_answer(head, self._token)
+        self.send(self._caller.hello)
+
+    def text_received(self, text: bytes) -> None:
+        if self._proven:
+            self._on_told(text)
+        else:
+            self.send(self._caller.answer(wire.decode(text, _HANDSHAKE)))
+            self.send(Appoint(job.EPOCH, -1, {}))
+            self._proven = True
+
+    def broke(self, error: Broken | wire.WireError) -> None:
+        raise error
+
+    def ended(self, silent: bool) -> None:
+        pass  # a coordinator that was killed
+
+
+class OperatorStandIn:
+    def __init__(self) -> None:
+        self._newest = b""
+        self._told = asyncio.Event()
+        self._launchers: list[asyncio.Task[None]] = []
+
+    async def appoint(self, host: str) -> Answer:
+        """Returns when the sidecar is in office."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: Observer(host, self._on_told), host, pod.COORDINATOR_PORT)
+        await self._until(lambda: b'"type":"Snapshot"' in self._newest[:200])
+        return {}
+
+    async def settled(self, number: int, members: int) -> Answer:
+        """Returns when all members of the round run their workers, and the coordinator knows."""
+        await self._until(lambda: _runs(json.loads(self._newest), number, members))
+        return {"round": json.loads(self._newest)["token"]["round"]}
+
+    async def succession(self, heirs: int) -> Answer:
+        """Returns when so many heirs are named, and an electorate counts that could choose one of them."""
+        await self._until(lambda: _can_choose(json.loads(self._newest), heirs))
+        return {}
+
+    async def launch(self, socket: str) -> Answer:
+        """Be the launcher that a sidecar waits for."""
+        reader, writer = await asyncio.open_unix_connection(socket, limit=LINE_BYTES)
+        writer.write(_line(launcher.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)))
+        self._launchers.append(asyncio.create_task(_launcher(reader, writer)))
+        return {}
+
+    def _on_told(self, message: bytes) -> None:
+        self._newest = message
+        self._told.set()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not (self._newest and holds()):  # the runner holds the limit
+            self._told.clear()
+            await self._told.wait()
+
+
+def _runs(snapshot: dict[str, Any], number: int, members: int) -> bool:
+    running = [x for x in snapshot.get("members", []) if x["workers"] == "Running" and x["group_rank"] is not None]
+    return len(running) >= members and bool(snapshot["token"]["round"] >= number)
+
+
+def _can_choose(snapshot: dict[str, Any], heirs: int) -> bool:
+    return len(snapshot.get("heirs", [])) >= heirs and bool(snapshot.get("electorate"))
+
+
+async def _launcher(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while line := await reader.readline():
+        message = wire.decode(line, _LAUNCHER)
+        if isinstance(message, launcher.StartWorkers):
+            writer.write(_line(launcher.WorkersStarted(message.token)))
+
+
+def _line(message: object) -> bytes:
+    return wire.encode(message).encode() + b"\n"
+
+
+async def _main() -> None:
+    operator = OperatorStandIn()
+    await serve(
+        {
+            "appoint": operator.appoint,
+            "settled": operator.settled,
+            "succession": operator.succession,
+            "launch": operator.launch,
+        }
+    )
+
+
+if __name__ == "__main__":
+    run(_main())

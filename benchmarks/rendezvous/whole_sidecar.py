@@ -1,0 +1,92 @@
+"""A child process that is one whole sidecar: understudy_sidecar.app, as a pod runs it.
+
+One thing differs from a pod: no image is there to copy the launcher from. Asked to profile, it writes what its time
+went into when it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import cProfile
+import logging
+import pstats
+import sys
+from pathlib import Path
+
+from benchmarks.child import Answer, run, serve
+from benchmarks.machine import take_open_files
+from benchmarks.rendezvous import job
+from understudy_protocol import pod
+from understudy_sidecar import records
+from understudy_sidecar.app import Sidecar
+from understudy_sidecar.settings import Settings
+
+PROFILED_LINES = 40
+POLL_S = 0.02
+
+
+def settings(asked: argparse.Namespace) -> Settings:
+    return Settings(
+        shape=job.shape(asked.actives),
+        key=job.KEY,
+        coordinator_host=asked.service,
+        coordinator_port=pod.COORDINATOR_PORT,
+        pod_uid=asked.name,
+        pod_name=asked.name,
+        node=f"node-{asked.name}",
+        ip=asked.ip,
+        index=None,
+        folder=asked.folder,
+        grace_s=30.0,
+    )
+
+
+async def _listening() -> Answer:
+    """Returns when members could call."""
+    while True:  # the runner holds the limit
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", pod.COORDINATOR_PORT)
+        except OSError:
+            await asyncio.sleep(POLL_S)
+        else:
+            writer.close()
+            return {}
+
+
+async def _run(sidecar: Sidecar) -> None:
+    """Until the runner goes, or the sidecar fails."""
+    life = asyncio.create_task(sidecar.run())
+    asked = asyncio.create_task(serve({"listening": _listening}))
+    await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (asked, life):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--ip", required=True)
+    parser.add_argument("--service", required=True, help="where the coordinator's Service leads to")
+    parser.add_argument("--actives", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--profile", type=Path)
+    asked = parser.parse_args()
+    take_open_files()
+    logging.basicConfig(level=logging.INFO, format="%(created).6f %(levelname)s %(message)s", stream=sys.stderr)
+    records.install_launcher = lambda folder, shipped=asked.folder: None  # there is no image to copy it from
+    sidecar = Sidecar(settings(asked))
+    if asked.profile is None:
+        run(_run(sidecar))
+        return
+    profile = cProfile.Profile()
+    profile.runcall(run, _run(sidecar))
+    with asked.profile.open("w") as file:
+        pstats.Stats(profile, stream=file).sort_stats("tottime").print_stats(PROFILED_LINES)
+
+
+if __name__ == "__main__":
+    main()

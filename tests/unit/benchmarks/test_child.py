@@ -1,0 +1,79 @@
+"""A runner and its children: what is asked, what is answered, and what is said when a child fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import child as child_module
+from benchmarks.child import Child, ChildFailed, Unfinished
+from benchmarks.machine import Usage
+
+ECHO = """
+import json, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["do"] == "fail":
+        sys.exit("it broke")
+    if asked["do"] == "work":
+        start = time.process_time()
+        while time.process_time() < start + asked["s"]:
+            pass
+    if asked["do"] != "be silent":
+        print(json.dumps({"error": "cannot"} if asked["do"] == "refuse" else asked), flush=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Child]:
+    monkeypatch.setattr(child_module, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(child_module, "CHECKOUT", tmp_path)
+    (tmp_path / "echo.py").write_text(ECHO)
+    return lambda: Child("echo", "echo")
+
+
+def test_a_child_answers_in_the_order_of_the_questions(start: Callable[[], Child]) -> None:
+    with start() as child:
+        child.tell("first", number=1)
+        child.tell("second")
+        assert child.answer(10) == {"do": "first", "number": 1}
+        assert child.ask("third", 10) == {"do": "second"}
+
+
+def test_no_answer_within_the_limit_is_a_result(start: Callable[[], Child]) -> None:
+    with start() as child, pytest.raises(Unfinished, match="did not answer within") as seen:
+        child.ask("be silent", 0.05)
+    assert seen.value.after_s == 0.05
+
+
+def test_but_not_of_what_precedes_a_measurement(start: Callable[[], Child]) -> None:
+    with start() as child, pytest.raises(ChildFailed, match="did not answer within"):
+        child.prepare("be silent", 0.05)
+
+
+def test_a_child_that_ends_is_told_with_its_last_words(start: Callable[[], Child]) -> None:
+    with start() as child, pytest.raises(ChildFailed, match=r"(?s)status 1.*it broke"):
+        child.ask("fail", 10)
+
+
+def test_a_child_that_refuses_is_a_failure(start: Callable[[], Child]) -> None:
+    with start() as child, pytest.raises(ChildFailed, match="cannot"):
+        child.ask("refuse", 10)
+
+
+def test_a_child_ends_with_its_runner_interest(start: Callable[[], Child]) -> None:
+    with start() as child:
+        child.ask("anything", 10)
+    assert not os.path.exists(f"/proc/{child.pid}")
+
+
+def test_what_a_child_takes_is_counted(start: Callable[[], Child]) -> None:
+    with start() as child:
+        child.ask("anything", 10)
+        before = Usage.of(child.pid)
+        child.ask("work", 10, s=0.1)
+        assert 0.08 <= Usage.of(child.pid).cpu_s - before.cpu_s <= 0.2
+        assert 1 < before.rss_mb < 100

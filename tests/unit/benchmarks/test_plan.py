@@ -1,0 +1,54 @@
+"""Which sessions are run, in which order."""
+
+from __future__ import annotations
+
+from benchmarks.rendezvous.plan import Case, Choice, Session, System, plan
+
+ROUNDS = (Case.FIRST_ROUND, Case.NEXT_ROUND)
+OURS, NVRX, TORCH = System.UNDERSTUDY, System.NVRX, System.TORCH_DYNAMIC
+
+
+def test_the_systems_of_a_size_take_turns() -> None:
+    chosen = plan(Choice(cases=ROUNDS, sizes=(64,), runs=2))
+
+    assert [(x.system, x.run) for x in chosen] == [(OURS, 0), (NVRX, 0), (TORCH, 0), (OURS, 1), (NVRX, 1), (TORCH, 1)]
+    assert {x.size for x in chosen} == {64}
+
+
+def test_the_two_rounds_are_one_session() -> None:
+    assert plan(Choice(cases=ROUNDS, systems=(OURS,), sizes=(64,), runs=1)) == [Session(OURS, 64, 0, ROUNDS)]
+
+
+def test_torch_has_a_first_round_alone() -> None:
+    assert {x.cases for x in plan(Choice(systems=(TORCH,)))} == {(Case.FIRST_ROUND,)}
+    assert plan(Choice(systems=(TORCH,), cases=(Case.NEXT_ROUND,))) == []
+
+
+def test_what_is_known_to_come_to_no_end_is_tried_once() -> None:
+    runs = [x.size for x in plan(Choice(systems=(TORCH,), runs=3))]
+
+    assert {size: runs.count(size) for size in runs} == {64: 3, 256: 1, 1024: 1}
+
+
+def test_without_a_choice_all_of_it_is_run() -> None:
+    whole = plan(Choice())
+
+    assert {case for x in whole for case in x.cases} == set(Case)
+    assert {x.size for x in whole if x.system is NVRX} == {64, 256, 1024, 4096, 10000}
+    assert len([x for x in whole if x.system is OURS and x.size == 1024 and x.cases == ROUNDS]) == 5
+    assert len(whole) == len(set(whole))
+
+
+def test_all_of_it_takes_less_than_forty_minutes() -> None:
+    assert sum(x.expected_s for x in plan(Choice())) < 40 * 60
+
+
+def test_chosen_sizes_replace_those_of_each_case() -> None:
+    chosen = plan(Choice(systems=(OURS,), sizes=(128,), runs=1))
+
+    assert [(x.size, x.cases) for x in chosen] == [
+        (128, ROUNDS),
+        (128, (Case.FAILOVER,)),
+        (128, (Case.SILENT_NODE,)),
+        (128, (Case.REST,)),
+    ]

@@ -1,0 +1,76 @@
+"""What becomes of samples: records of one shape, in which a run that came to no end hides nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.records import Journal, Record, Sample, read_records, sum_up, write_records
+
+
+def sample(run: int, seconds: float, **more: float) -> Sample:
+    return Sample("understudy", "next-round", 64, run, {"seconds": seconds, **more})
+
+
+def unfinished(run: int, after_s: float) -> Sample:
+    return Sample("understudy", "next-round", 64, run, unfinished="nobody came", after_s=after_s)
+
+
+def test_runs_of_the_same_are_one_record_a_metric() -> None:
+    records = sum_up([sample(0, 3.0, rss_mb=40.0), sample(1, 1.0, rss_mb=50.0), sample(2, 2.0, rss_mb=41.0)])
+
+    assert records == [
+        Record("understudy", "next-round", 64, "seconds", "s", 2.0, 1.0, 3.0, 3),
+        Record("understudy", "next-round", 64, "rss_mb", "MB", 41.0, 40.0, 50.0, 3),
+    ]
+
+
+def test_systems_and_sizes_are_kept_apart() -> None:
+    given = [Sample(system, "first-round", size, 0, {"seconds": 1.0}) for system in "ab" for size in (1, 2)]
+
+    assert [(x.system, x.size, x.runs) for x in sum_up(given)] == [("a", 1, 1), ("a", 2, 1), ("b", 1, 1), ("b", 2, 1)]
+
+
+def test_a_run_that_came_to_no_end_was_longer_than_all_that_did() -> None:
+    (record,) = sum_up([sample(0, 3.0), unfinished(1, 220.0), sample(2, 1.0)])
+
+    assert (record.median, record.min, record.max, record.runs) == (3.0, 1.0, None, 3)
+
+
+def test_where_none_came_to_an_end_the_least_is_what_they_had() -> None:
+    (record,) = sum_up([unfinished(0, 220.0)])
+
+    assert (record.metric, record.median, record.min, record.max) == ("seconds", None, 220.0, None)
+
+
+def test_a_metric_without_a_unit_is_refused() -> None:
+    with pytest.raises(KeyError, match="parsecs"):
+        sum_up([sample(0, 1.0, parsecs=12.0)])
+
+
+def test_records_come_back_from_their_file(tmp_path: Path) -> None:
+    records = sum_up([sample(0, 3.0), unfinished(1, 5.0)])
+    write_records(tmp_path / "new" / "records.json", records)
+
+    assert read_records(tmp_path / "new" / "records.json") == records
+
+
+def test_a_journal_is_on_disk_after_every_run_and_goes_on(tmp_path: Path) -> None:
+    Journal(tmp_path / "samples", resume=False).add([sample(0, 3.0)])
+
+    resumed = Journal(tmp_path / "samples", resume=True)
+
+    assert resumed.samples == [sample(0, 3.0)]
+    assert resumed.has("understudy", "next-round", 64, 0)
+    assert not resumed.has("understudy", "next-round", 64, 1)
+    assert Journal(tmp_path / "samples", resume=False).samples == []
+
+
+def test_a_journal_knows_what_came_to_no_end(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "samples", resume=False)
+    journal.add([sample(0, 3.0), unfinished(1, 5.0)])
+
+    assert journal.unfinished("understudy", ("next-round", "first-round"), 64) == unfinished(1, 5.0)
+    assert journal.unfinished("understudy", ("first-round",), 64) is None
+    assert journal.unfinished("understudy", ("next-round",), 65) is None
