@@ -18,6 +18,7 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.read import read_job, read_node, read_pod
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
+from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.objects import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
@@ -53,14 +54,16 @@ class JobWorker:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._unfollow()
+        await self._unfollow(Unfollow())
 
     async def _run(self) -> None:
         backoff = FIRST_BACKOFF_S
         again_in_s: float | None = None
         while True:
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), again_in_s)
+                async with asyncio.timeout(again_in_s):
+                    await self._woken.wait()
             self._woken.clear()
             raw = self._store.get(Kind.JOB, self._key)
             if raw is None:
@@ -96,13 +99,15 @@ class JobWorker:
         return plan.again_in_s
 
     async def _forget_job(self) -> None:
-        await self._unfollow()
+        """It was deleted, whatever its name stands for now."""
+        await self._unfollow(FAREWELL)
         self._coordination, self._refusals = Coordination(), None
 
     def _unknown_nodes(self, job: Job) -> set[str]:
         """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
         pods = [read_pod(raw) for raw in self._store.of_job(Kind.POD, job.uid)]
-        return {pod.node for pod in pods if pod.node and pod.alive and not self._store.get(Kind.NODE, ("", pod.node))}
+        nodes = {pod.node for pod in pods if pod.node and not pod.ended}
+        return {node for node in nodes if self._store.get(Kind.NODE, ("", node)) is None}
 
     def _observe(self, job: Job) -> Observed:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
@@ -142,25 +147,22 @@ class JobWorker:
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
-            case Unfollow():
-                await self._unfollow()
-            case Follow(pod_uid, ip, epoch) as follow:
-                now = self._link.follow if self._link is not None else None
-                if now is not None and (now.pod_uid, now.ip, now.epoch) == (pod_uid, ip, epoch):
-                    return
-                await self._unfollow()
-                key = self._membership_key(job)
-                self._link = CoordinatorLink(follow, job.uid, key, self._coordination, self.wake)
+            case Unfollow() as unfollow:
+                await self._unfollow(unfollow)
+            case Follow() as follow:
+                secret = self._ours(Kind.SECRET, job, secret_name(job.name))
+                if self._link is None and secret is not None:
+                    self._link = CoordinatorLink(job.uid, decode_key(secret), self._coordination, self.wake)
+                if self._link is not None:
+                    self._link.follow(follow)
 
-    async def _unfollow(self) -> None:
+    async def _unfollow(self, unfollow: Unfollow) -> None:
         if self._link is not None:
             link, self._link = self._link, None
             self._coordination = link.coordination
+            if unfollow.end is not None:
+                await link.end(unfollow.end)
             await link.close()
-
-    def _membership_key(self, job: Job) -> bytes:
-        raw = self._store.get(Kind.SECRET, (job.namespace, secret_name(job.name)))
-        return b"" if raw is None else decode_key(raw)
 
 
 def decode_key(secret: Raw) -> bytes:

@@ -1,82 +1,110 @@
-"""The operator's WebSocket to one job's coordinator: appoints at the start, then receives snapshots.
+"""The operator's lines to one job's pods: finds who is in office, and stays on that line. plan/search.py decides.
 
-Runs until cancelled; dials again whenever the link ends. What it learns goes into `coordination`, and `on_change` is
-called: it decides nothing.
+Runs until closed. What is learnt is in `coordination`; `on_change` is called when a pass should know of it at once:
+a search's answers and the training's steps can wait for the next one.
 """
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass
 
 import aiohttp
-from yarl import URL
 
-from understudy_operator.plan.intents import Follow
+from understudy_operator.observe.line import CONNECT_S, FAILURES, Line, open_line
+from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
-from understudy_protocol import handshake, observer, wire
-from understudy_protocol import pod as names
-from understudy_protocol.handshake import Caller, NotProven, Role
-from understudy_protocol.observer import Appoint, Refused, Snapshot
+from understudy_operator.plan.search import Say, Search
+from understudy_protocol.observer import End
 
-CONNECT_S = 3.0
-RETRY_S = 0.5
-SILENT_S = 3.0
-SNAPSHOT_BYTES = 64 * 1024 * 1024
-
-_HANDSHAKE = wire.message_types(handshake)
-_OBSERVER = wire.message_types(observer)
+#: How often a search looks whom to call next.
+SEARCH_EVERY_S = 0.25
+FAREWELL_S = 1.0
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class _Call:
+    callee: Callee
+    line: Line | None = None  # once it is open
+    task: asyncio.Task[None] | None = None
+
+
 class CoordinatorLink:
-    def __init__(
-        self, follow: Follow, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]
-    ) -> None:
-        self.follow = follow
-        self.coordination = Coordination(snapshot=before.snapshot, followed_uid=follow.pod_uid)
+    def __init__(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> None:
         self._job_uid, self._key, self._on_change = job_uid, key, on_change
-        self._task = asyncio.create_task(self._run(), name=f"coordinator-link {follow.pod_uid}")
+        self._search = Search(before, time.time())
+        self._version = self._search.version
+        self._calls: dict[str, _Call] = {}
+        self._stirred = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"coordinator-link {job_uid}")
+
+    @property
+    def coordination(self) -> Coordination:
+        return self._search.knows
+
+    def follow(self, follow: Follow) -> None:
+        """What the newest pass wants."""
+        self._learnt(self._search.follow(follow, time.time()))
+
+    async def end(self, end: End) -> None:
+        """A last word to who is in office, as far as there is somebody: nothing waits for an answer."""
+        call = self._calls.get(self.coordination.in_office)
+        if call is not None and call.line is not None:
+            call.line.say(end)
+            await call.line.said(FAREWELL_S)
 
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    def _learn(self, **changes: object) -> None:
-        self.coordination = replace(self.coordination, **changes)  # type: ignore[arg-type]
-        self._on_change()
-
     async def _run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
             while True:
-                try:
-                    await self._talk(session)
-                except (aiohttp.ClientError, OSError, wire.WireError, NotProven, TimeoutError) as error:
-                    log.debug("coordinator %s: %s", self.follow.ip, error)
-                if self.coordination.unreachable_since is None:
-                    self._learn(unreachable_since=time.time())
-                await asyncio.sleep(RETRY_S)
+                self._stirred.clear()
+                self._dial(session, tasks)
+                settled = self._search.settled(time.time())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if settled else SEARCH_EVERY_S):
+                        await self._stirred.wait()
 
-    async def _talk(self, session: aiohttp.ClientSession) -> None:
-        url = URL.build(scheme="http", host=self.follow.ip, port=names.COORDINATOR_PORT, path=names.MEMBERSHIP_PATH)
-        # The ping finds a peer whose machine has gone without a word.
-        async with session.ws_connect(url, heartbeat=SILENT_S, max_msg_size=SNAPSHOT_BYTES) as socket:
-            await asyncio.wait_for(self._authenticate(socket), CONNECT_S)
-            appoint = Appoint(self.follow.epoch, self.follow.at_least_round, dict(self.follow.recoveries_by_strategy))
-            await socket.send_str(wire.encode(appoint))
-            async for frame in socket:
-                match wire.decode(frame.data, _OBSERVER):
-                    case Snapshot() as snapshot:
-                        self._learn(snapshot=snapshot, unreachable_since=None, refused="")
-                    case Refused(reason):
-                        self._learn(refused=reason, unreachable_since=None)
+    def _dial(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        """Let there be the lines that are wanted, and no others."""
+        wanted = self._search.calls(time.time())
+        for uid, call in list(self._calls.items()):
+            assert call.task is not None
+            if wanted.get(uid) is not call.callee or call.task.done():
+                call.task.cancel()
+                del self._calls[uid]
+        for uid, callee in wanted.items():
+            if uid not in self._calls:
+                call = self._calls[uid] = _Call(callee)
+                call.task = tasks.create_task(self._talk(session, call), name=f"line to {callee.ip}")
 
-    async def _authenticate(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        caller = Caller(self._key, Role.OBSERVER, self._job_uid, secrets.token_hex(handshake.NONCE_BYTES))
-        await socket.send_str(wire.encode(caller.hello))
-        frame = await socket.receive()
-        challenge = wire.decode(frame.data, _HANDSHAKE) if frame.type is aiohttp.WSMsgType.TEXT else None
-        await socket.send_str(wire.encode(caller.answer(challenge)))
+    async def _talk(self, session: aiohttp.ClientSession, call: _Call) -> None:
+        """One line from its first word to its end."""
+        callee = call.callee
+        try:
+            async with open_line(session, callee.ip, self._job_uid, self._key) as call.line:
+                call.line.say(callee.greeting)
+                async for message in call.line.messages():
+                    self._learnt(self._search.heard(callee, message, time.time()))
+        except FAILURES as error:
+            log.debug("pod %s: %r", callee.ip, error)
+        except Exception:
+            log.exception("the line to pod %s failed; it is dialed again", callee.ip)
+        self._search.ended(callee, time.time())
+        self._learnt([])
+
+    def _learnt(self, answers: list[Say]) -> None:
+        for answer in answers:
+            call = self._calls[answer.pod_uid]
+            assert call.line is not None, "who is in office has just been heard"
+            call.line.say(answer.message)
+        self._stirred.set()
+        if self._search.version != self._version:
+            self._version = self._search.version
+            self._on_change()

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from understudy_operator.observe.store import Raw
+from understudy_operator.plan.elections import OUT_OF_SERVICE
 from understudy_operator.plan.observed import Job, JobSpec, Node, Pod
 from understudy_protocol import pod as names
 from understudy_protocol import wire
@@ -20,7 +21,8 @@ def read_job(raw: Raw) -> Job:
     job_spec = job_template.get("spec", {})
     pod_template = job_spec["template"]
     launcher = spec.get("launcher", {})
-    in_place = spec.get("recovery", {}).get("inPlace", {})
+    recovery, spares = spec.get("recovery", {}), spec.get("spares", {})
+    in_place, fence = recovery.get("inPlace", {}), recovery.get("fenceTimeout", "30s")
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -28,6 +30,7 @@ def read_job(raw: Raw) -> Job:
         generation=int(metadata.get("generation", 1)),
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,
+        orphans="orphan" in metadata.get("finalizers", ()),
         created_at=unix(metadata["creationTimestamp"]),
         completed_at=unix(raw["status"]["completionTime"]) if raw.get("status", {}).get("completionTime") else None,
         status=raw.get("status", {}),
@@ -39,9 +42,13 @@ def read_job(raw: Raw) -> Job:
             job_template_metadata=job_template.get("metadata", {}),
             nproc_per_node=int(launcher.get("nprocPerNode", 1)),
             container=launcher.get("container") or pod_template["spec"]["containers"][0]["name"],
-            spares=int(spec.get("spares", {}).get("replicas", 0)),
+            spares=int(spares.get("replicas", 0)),
             in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
             in_place_window_s=seconds(in_place.get("window", "1h")),
+            min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
+            spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
+            fence_s=0.0 if fence == "Off" else seconds(fence),
+            topology_key=spares.get("topologyKey", ""),
         ),
     )
 
@@ -76,8 +83,14 @@ def read_pod(raw: Raw) -> Pod:
 def read_node(raw: Raw) -> Node:
     conditions = raw.get("status", {}).get("conditions", ())
     ready: Raw = next((c for c in conditions if c["type"] == "Ready"), {})
-    since = ready.get("lastTransitionTime")
-    return Node(raw["metadata"]["name"], ready.get("status") == "True", unix(since) if since else 0.0)
+    since, metadata = ready.get("lastTransitionTime"), raw["metadata"]
+    return Node(
+        metadata["name"],
+        ready.get("status") == "True",
+        unix(since) if since else 0.0,
+        metadata.get("labels", {}),
+        any(taint["key"] == OUT_OF_SERVICE for taint in raw.get("spec", {}).get("taints", ())),
+    )
 
 
 def unix(rfc3339: str) -> float:

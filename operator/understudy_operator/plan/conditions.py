@@ -7,6 +7,7 @@ condition flips. Invalid stays as it was until this operator has tried to write 
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_operator.plan.elections import waits_for_election
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.rfc3339 import whole_seconds
 
@@ -21,9 +22,10 @@ def plan_conditions(observed: Observed, status: Mapping[str, Any], now: float) -
     phase, spares, close = status["phase"], status["spares"], observed.close
     before = {entry["type"]: entry for entry in observed.job.status.get("conditions", ())}
     message = "" if close is None else close.message
-    waits = _waits_for(observed)
+    waits = _waits_for(observed, now)
+    running = _shrunk(observed) if phase == "Running" else message
     wanted: list[Wanted] = [
-        ("Running", phase == "Running", phase, waits or message),
+        ("Running", phase == "Running", phase, waits or running),
         ("Recovering", phase == "Recovering", phase, waits if phase == "Recovering" else ""),
         ("SparesReady", spares["ready"] >= spares["desired"], "Spares", f"{spares['ready']} of {spares['desired']}"),
         ("Completed", phase == "Succeeded", "AllWorkersSucceeded" if phase == "Succeeded" else phase, message),
@@ -59,11 +61,18 @@ def _invalid(observed: Observed, before: Mapping[str, Any] | None) -> Wanted:
     return "Invalid", False, "Accepted", ""
 
 
-def _waits_for(observed: Observed) -> str:
+def _shrunk(observed: Observed) -> str:
+    told, declared = observed.snapshot, observed.job.spec.actives
+    if told is None or not 0 < told.actives < declared:
+        return ""
+    return f"trains with {told.actives} of {declared} members: it grows when pods are there for the others"
+
+
+def _waits_for(observed: Observed, now: float) -> str:
     """What keeps the job from running, in words; "" if nothing does."""
     if observed.close is not None:
         return ""
-    parts = []
+    parts = [office] if (office := waits_for_election(observed, now)) else []
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]

@@ -1,24 +1,38 @@
-"""Which pod coordinates, and in which epoch.
+"""Who coordinates: follows the elections among members, and appoints where none is possible.
 
 Rules: the first coordinator is a spare if there is one (the member least likely to fail with the training). Promoted,
-it stays coordinator. Another is appointed, in a higher epoch that is written to status first, once its pod has ended
-or is being deleted, its node is not ready, the operator could not reach it for UNREACHABLE_S, or its sidecar was
-restarted and has lost the office. Members follow the newest epoch only, and a round needs every rank, so two
-coordinators that both believe to be in office cannot both train.
+it stays coordinator. Whoever is found in office in the newest (epoch, term) is told in status. The operator appoints,
+in a higher epoch that is written to status first,
+  - at the start of the job;
+  - while there is no electorate (before the first round; the appointee has not been heard yet; sidecars of version 1):
+    once the coordinator's pod has ended or is being deleted, its node is not ready, it was not found for UNREACHABLE_S,
+    or its sidecar would not take office;
+  - else only where no election can succeed any more (elections.py), and only who has answered. A coordinator's pod that
+    is being deleted hands its office over by itself.
+Members follow the newest epoch only, and a round needs every rank, so two coordinators that both believe to be in
+office cannot both train.
 
 An epoch is the Unix time of its appointment: a job that is deleted and created anew on the same storage has newer
 rounds than all that its predecessor wrote there, so UNDERSTUDY_ROUND fences across jobs of a name, too.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from understudy_operator.plan.intents import Follow, PatchPod, Unfollow
-from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
+from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
+from understudy_operator.plan.observed import Observed, Pod, office_of
 from understudy_protocol import pod as names
+from understudy_protocol import words
+from understudy_protocol.observer import Appoint, End, NodeFact
+from understudy_protocol.words import CloseReason
 
-UNREACHABLE_S = 8.0
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0
+#: An appointment that was refused is not followed by another one sooner: refusals come within milliseconds.
+REFUSED_S = 1.0
+#: What the pods of a deleted job are told. They get their SIGTERM anyway.
+FAREWELL = Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
 
 
 @dataclass(frozen=True)
@@ -26,35 +40,52 @@ class Office:
     """Who coordinates now, as it goes into status. reason: why somebody new was appointed, "" if nobody was."""
 
     epoch: int
+    term: int  # 0: appointed, and not heard in office yet
     pod: Pod | None
     reason: str
+
+    @property
+    def held(self) -> words.Office:
+        return words.Office(self.epoch, self.term)
 
 
 def plan_office(observed: Observed, now: float) -> Office:
     """The office after this pass."""
-    current = observed.job.status.get("coordinator", {})
-    epoch = int(current.get("epoch", 0))
-    holder = next((pod for pod in observed.pods if pod.uid == current.get("podUID")), None)
+    office = _known_office(observed)
     if observed.close is not None or observed.job.deleting:
-        return Office(epoch, holder, "")
-    unfit = _unfit(observed, holder, now) if epoch else "the job starts"
-    if not unfit:
-        return Office(epoch, holder, "")
-    successor = _choose(observed, holder, now)
-    if successor is None:
-        return Office(epoch, holder, "")
-    return Office(max(epoch + 1, int(now)), successor, unfit)
+        return office
+    if not office.epoch:
+        reason, able = "the job starts", _able(observed, observed.live())
+    elif has_electorate(observed, office.held):
+        reason = why_no_election(observed, office.held, now)
+        # Who has answered is there, whatever a coordinator without a majority said of it last.
+        able = [pod for pod in _able(observed, observed.pods) if pod.uid in observed.coordination.answered]
+    else:
+        reason = _unfit(observed, office.pod, now)
+        # One that would not take office may do so in a new epoch; one that is out of reach may not.
+        refused = bool(observed.coordination.refused)
+        former = "" if office.pod is None or refused else office.pod.uid
+        able = [pod for pod in _able(observed, observed.live()) if pod.uid != former]
+    appointee = _choose(observed, able, now) if reason else None
+    return office if appointee is None else Office(max(office.epoch + 1, int(now)), 0, appointee, reason)
 
 
 def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
-    """The operator's own link to the coordinator."""
-    if observed.close is not None or observed.job.deleting:
+    """The operator's own lines to the coordinator, or to those who may know of one."""
+    if observed.job.deleting:
+        return Unfollow() if observed.job.orphans else FAREWELL
+    if observed.close is not None:
         return Unfollow()
-    if office.pod is None or not office.pod.ip:
+    if not office.epoch:
         return None
-    counts = observed.job.status.get("recoveriesByStrategy", {})
-    by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
-    return Follow(office.pod.uid, office.pod.ip, office.epoch, observed.job.round, by_strategy)
+    appoint = _appointment(observed, office.epoch) if office.term == 0 else None
+    first = [] if office.pod is None else [Callee(office.pod.uid, office.pod.ip, appoint)]
+    running = {pod.uid: pod for pod in observed.pods if not pod.ended}
+    heirs = () if observed.snapshot is None else observed.snapshot.heirs
+    first += [Callee(uid, running[uid].ip) for uid in heirs if uid in running]
+    searching = not observed.coordination.in_office or observed.cut_off
+    others = [Callee(pod.uid, pod.ip) for pod in running.values() if pod.sidecar_started] if searching else []
+    return Follow(office.held, _reachable(first), _reachable(others), _nodes(observed, running.values()))
 
 
 def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:
@@ -69,8 +100,18 @@ def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:
     return tuple(patches)
 
 
+def _known_office(observed: Observed) -> Office:
+    """The newest that status or a coordinator tells."""
+    told = observed.job.status.get("coordinator", {})
+    epoch, term, uid = int(told.get("epoch", 0)), int(told.get("term", 0)), str(told.get("podUID", ""))
+    newest = observed.snapshot
+    if newest is not None and office_of(newest) >= words.Office(epoch, term):
+        epoch, term, uid = newest.token.epoch, newest.token.term, newest.pod_uid
+    return Office(epoch, term, next((pod for pod in observed.pods if pod.uid == uid), None), "")
+
+
 def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
-    """Why the holder of the office cannot go on; "" if it can."""
+    """Why the holder of the office cannot go on, where there is no electorate; "" if it can."""
     if holder is None:
         return "the coordinator's pod is gone"
     if holder.ended:
@@ -80,32 +121,51 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
     if not observed.node_ready(holder.node):
         return f"node {holder.node} of the coordinator's pod {holder.name} is not ready"
     link = observed.coordination
-    if link.followed_uid != holder.uid:
+    if link.in_office:
         return ""
-    if link.refused:
+    if link.refused and now - link.since >= REFUSED_S:
         return f"{holder.name} does not coordinate: {link.refused}"
-    if link.unreachable_since is not None and now - link.unreachable_since >= UNREACHABLE_S:
+    if now - link.since >= UNREACHABLE_S:
         return f"the coordinator's pod {holder.name} could not be reached for {UNREACHABLE_S:g} s"
     return ""
 
 
-def _choose(observed: Observed, former: Pod | None, now: float) -> Pod | None:
+def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:
+    return [pod for pod in pods if pod.alive and pod.sidecar_started and observed.node_ready(pod.node)]
+
+
+def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:
     spec = observed.job.spec
-    # One that has just been refused may take office again in a new epoch; one that is out of reach may not.
-    excluded = former.uid if former is not None and not observed.coordination.refused else None
-    ready = [
-        pod for pod in observed.live() if pod.sidecar_started and observed.node_ready(pod.node) and pod.uid != excluded
-    ]
-    spares = sorted((pod for pod in ready if _waits(pod)), key=lambda pod: pod.created_at)
+    spares = sorted((pod for pod in able if _waits(pod)), key=lambda pod: pod.created_at)
     if spares:
         return spares[0]
     first = not observed.job.status.get("coordinator")
     if first and spec.spares and now - observed.job.created_at < SPARE_PATIENCE_S:
         return None
-    if len(ready) >= spec.actives or not first:  # the first waits for everybody
-        return min(ready, key=lambda pod: (pod.index is None, pod.index or 0, pod.name), default=None)
+    if len(able) >= spec.actives or not first:  # the first waits for everybody
+        return min(able, key=lambda pod: (pod.index is None, pod.index or 0, pod.name), default=None)
     return None
 
 
 def _waits(pod: Pod) -> bool:
     return pod.labels.get(names.LABEL_ROLE) == names.ROLE_SPARE
+
+
+def _appointment(observed: Observed, epoch: int) -> Appoint:
+    newest = -1 if observed.snapshot is None else observed.snapshot.token.round
+    counts = observed.job.status.get("recoveriesByStrategy", {})
+    by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
+    return Appoint(epoch, max(newest, observed.job.round), by_strategy)
+
+
+def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
+    return tuple(callee for callee in callees if callee.ip)
+
+
+def _nodes(observed: Observed, pods: Iterable[Pod]) -> tuple[NodeFact, ...]:
+    """The topology domains of the job's pods, which a pod cannot read itself."""
+    key = observed.job.spec.topology_key
+    if not key:
+        return ()
+    nodes = {pod.node: observed.nodes[pod.node] for pod in pods if pod.node in observed.nodes}
+    return tuple(NodeFact(name, node.labels.get(key, "")) for name, node in sorted(nodes.items()))

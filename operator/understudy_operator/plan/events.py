@@ -12,10 +12,8 @@ from understudy_operator.plan.recoveries import identified
 
 def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -> tuple[Event, ...]:
     before = observed.job.status
-    events = []
-    if office.reason and office.pod is not None:
-        message = f"{office.pod.name} coordinates in epoch {office.epoch}: {office.reason}"
-        events.append(Event("Normal", "CoordinatorAppointed", message))
+    events: list[Event] = []
+    events += _office(before.get("coordinator", {}), office)
     if int(before.get("round", -1)) < 0 <= int(status.get("round", -1)):
         events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
     events += _recoveries(before, status)
@@ -27,6 +25,17 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
     if refusal and refusal != told_refusal(before):
         events.append(Event("Warning", "Refused", refusal))
     return tuple(events)
+
+
+def _office(before: Mapping[str, Any], office: Office) -> Iterator[Event]:
+    if office.pod is None:
+        return
+    if office.reason:
+        message = f"{office.pod.name} coordinates in epoch {office.epoch}: {office.reason}"
+        yield Event("Normal", "CoordinatorAppointed", message)
+    elif office.term > max(1, int(before.get("term", 1))):
+        message = f"{office.pod.name} was elected coordinator (term {office.term} of epoch {office.epoch})"
+        yield Event("Normal", "CoordinatorElected", message)
 
 
 def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_protocol.observer import Appoint, End, NodeFact, Observe
+from understudy_protocol.words import Office
+
 Manifest = Mapping[str, Any]
 
 
@@ -38,19 +41,39 @@ class PatchPod:
 
 
 @dataclass(frozen=True)
-class Follow:
-    """Keep a link to this coordinator, which is appointed (again) at its start."""
+class Callee:
+    """A pod whose sidecar may be in office, or know who is."""
 
     pod_uid: str
     ip: str
-    epoch: int
-    at_least_round: int
-    recoveries_by_strategy: Mapping[str, int]
+    appoint: Appoint | None = None  # to take office with; None: it is asked who is
+
+    @property
+    def epoch(self) -> int:
+        """That it is appointed in; 0 if in none."""
+        return 0 if self.appoint is None else self.appoint.epoch
+
+    @property
+    def greeting(self) -> Appoint | Observe:
+        """The first words on its line."""
+        return self.appoint or Observe()
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Find who is in office, and stay on the line. plan/search.py says how."""
+
+    office: Office  # the newest that status tells: an older one does not count
+    first: tuple[Callee, ...]  # whom to call first, and to keep on the line until somebody is found
+    others: tuple[Callee, ...] = ()  # whom to call in turns, as far as there are lines left
+    nodes: tuple[NodeFact, ...] = ()  # for who is in office
 
 
 @dataclass(frozen=True)
 class Unfollow:
-    """The job needs no coordinator any more."""
+    """The job needs no coordinator any more. end: what the one in office is told as a farewell."""
+
+    end: End | None = None
 
 
 @dataclass(frozen=True)

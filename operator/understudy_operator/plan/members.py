@@ -2,7 +2,8 @@
 
 Rules: before the first round each completion index has a pod of its own. From then on ranks move: a lost pod is
 replaced by a new spare, never by name. Pods beyond the declared number go, spares that wait first; the coordinator
-stays. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will.
+stays. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will. Whom a
+coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
 Failed pods stay for their logs, the newest few.
 """
 
@@ -88,7 +89,8 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
                 yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
-            if entry.fault is Fault.NODE or now - entry.at >= RETURN_S:
+            silent = entry.fault is Fault.NODE
+            if (silent and not observed.cut_off) or (not silent and now - entry.at >= RETURN_S):
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready, and nobody hears of the pod")
@@ -101,17 +103,17 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 def _surplus(observed: Observed) -> Iterator[DeletePod]:
     spec, live = observed.job.spec, observed.live()
-    coordinator = observed.job.status.get("coordinator", {}).get("podUID")
+    coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
     if _before_first_round(observed):
         spares = [pod for pod in live if pod.spare]
         surplus = len(spares) - spec.spares
-        free = [pod for pod in spares if pod.uid != coordinator]
+        free = [pod for pod in spares if pod.uid not in coordinators]
     elif observed.snapshot is None or not observed.seating_known or observed.snapshot.waiting_for:
         return
     else:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
         surplus = len(live) - spec.actives - spec.spares
-        free = [pod for pod in live if pod.uid not in seated and pod.uid != coordinator]
+        free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
     free.sort(key=lambda pod: (pod.sidecar_started, -pod.created_at))  # unstarted ones first, then the youngest
     for pod in free[: max(0, surplus)]:
         yield DeletePod(pod.name, pod.uid, None, f"{spec.spares} spares are wanted")

@@ -1,14 +1,15 @@
 """What the operator knows when it decides: frozen facts, read from raw objects by observe/read.py."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
-from understudy_protocol.words import CloseReason
+from understudy_protocol.words import CloseReason, Office
 
-#: What status.terminalState says of each close, as JobSet spells it.
+NEVER = float("inf")
+#: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
 
 
@@ -26,6 +27,10 @@ class JobSpec:
     spares: int
     in_place_max_restarts: int
     in_place_window_s: float
+    min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
+    spare_timeout_s: float = 30.0
+    fence_s: float = 30.0  # 0: Off
+    topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
 
     @property
     def actives(self) -> int:
@@ -44,6 +49,7 @@ class Job:
     completed_at: float | None  # from status
     spec: JobSpec
     status: Mapping[str, Any]
+    orphans: bool = False  # it is deleted without its pods
 
     @property
     def round(self) -> int:
@@ -85,16 +91,30 @@ class Node:
     name: str
     ready: bool
     since: float = 0.0  # when it became ready, or ceased to be; 0 if the node does not say
+    labels: Mapping[str, str] = field(default_factory=dict)
+    out_of_service: bool = False  # somebody vouches by a taint that nothing runs on it any more
 
 
 @dataclass(frozen=True)
 class Coordination:
-    """What the operator's link to the coordinator tells."""
+    """What the calls to the job's pods tell about who coordinates; plan/search.py keeps it."""
 
-    snapshot: Snapshot | None = None  # the newest, also of a link that has ended since
-    followed_uid: str = ""  # pod uid of the coordinator that the link goes to
-    unreachable_since: float | None = None
-    refused: str = ""  # why the sidecar would not take office
+    snapshot: Snapshot | None = None  # the newest that counts, also of a coordinator that is not there any more
+    in_office: str = ""  # pod uid of the coordinator that is on the line; "" while nobody was found
+    since: float = NEVER  # when that began: to be found, or to be searched for
+    refused: str = ""  # why the appointee would not take office, where it knows of nobody else who has
+    answered: frozenset[str] = frozenset()  # pods that said in this search that they are not in office
+    reached_since: float = NEVER  # when the first of them did: from then on it is not the operator that is cut off
+
+
+def office_of(snapshot: Snapshot) -> Office:
+    return Office(snapshot.token.epoch, snapshot.token.term)
+
+
+def has_majority(snapshot: Snapshot) -> bool:
+    """Whether a majority of those who vote are members; so it is before there is an electorate."""
+    voters = frozenset(snapshot.electorate)
+    return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
 
 
 @dataclass(frozen=True)
@@ -128,15 +148,21 @@ class Observed:
         return told is not None and (bool(told.waiting_for) or any(x.group_rank is not None for x in told.members))
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the coordinator hears less than a majority: who it believes to be silent may well train elsewhere."""
+        return self.snapshot is not None and not has_majority(self.snapshot)
+
+    @property
     def close(self) -> Close | None:
         """Why the job ended, told by status once it is there, before by the coordinator or by any finished pod."""
         for reason, state in TERMINAL_STATES.items():
             if self.job.status.get("terminalState") == state:
                 conditions = self.job.status.get("conditions", ())
                 return Close(reason, next((x["message"] for x in conditions if x["type"] == state), ""))
-        if self.snapshot is not None and self.snapshot.closed is not None:
-            return self.snapshot.closed
-        return next((pod.close for pod in self.pods if pod.close is not None), None)
+        told = [pod.close for pod in self.pods]
+        if self.snapshot is not None:
+            told.insert(0, self.snapshot.closed)
+        return next((close for close in told if close is not None and close.reason in TERMINAL_STATES), None)
 
     def node_ready(self, name: str) -> bool:
         node = self.nodes.get(name)

@@ -115,6 +115,9 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.nproc_per_node,
         job.spec.in_place_max_restarts,
         job.spec.in_place_window_s,
+        job.spec.min_actives,
+        job.spec.spare_timeout_s,
+        job.spec.fence_s,
     )
     return {
         "name": names.SIDECAR_CONTAINER,

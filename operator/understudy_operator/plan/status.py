@@ -28,7 +28,9 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     status["restarts"] = int(before.get("restarts", 0))
     status["restartsCountTowardsMax"] = int(before.get("restartsCountTowardsMax", 0))
     if office.pod is not None and office.epoch:
-        status["coordinator"] = {"epoch": office.epoch, "podName": office.pod.name, "podUID": office.pod.uid}
+        term = {"term": office.term} if office.term else {}
+        status |= term
+        status["coordinator"] = {"epoch": office.epoch, **term, "podName": office.pod.name, "podUID": office.pod.uid}
     if snapshot is not None:
         status |= _from_snapshot(before, snapshot, now)
         if snapshot.token.round >= 0:
@@ -53,7 +55,7 @@ def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: flo
 
 
 def _from_snapshot(before: Mapping[str, Any], snapshot: Snapshot, now: float) -> dict[str, Any]:
-    told: dict[str, Any] = {"term": snapshot.token.term}
+    told: dict[str, Any] = {}
     if snapshot.token.round >= 0:
         told["round"] = max(snapshot.token.round, int(before.get("round", -1)))
     counts = {_camel(name): count for name, count in snapshot.recoveries_by_strategy.items()}

@@ -1,4 +1,4 @@
-"""A coordinator that says what a test wants: the operator's side of the protocol, on a loopback address of its own."""
+"""A sidecar that says what a test wants: the operator's side of the protocol, on a loopback address of its own."""
 
 import asyncio
 import secrets
@@ -9,22 +9,28 @@ from aiohttp import WSMsgType, web
 from understudy_protocol import handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role, caller_proof, server_proof
-from understudy_protocol.observer import Appoint, Refused, Snapshot
+from understudy_protocol.observer import TO_SIDECAR, Appoint, Observe, Refused, Snapshot, Stepping
 
 _HANDSHAKE = wire.message_types(handshake)
 _OBSERVER = wire.message_types(observer)
 
 
-class FakeCoordinator:
-    """`ip` is what a test gives the pod that is to coordinate."""
+class FakeSidecar:
+    """`ip` is what a test gives its pod. It is silent until it has something to tell."""
 
     def __init__(self) -> None:
         self.ip = loopback_address()
-        self.appointments: list[Appoint] = []
+        self.heard: list[object] = []
+        self.takes_office = True  # when it is appointed: it says so as soon as the test tells what
+        self.callers = 0  # also those that proved nothing
         self.observers: set[web.WebSocketResponse] = set()
         self._key, self._job_uid = b"", ""
         self._newest: Snapshot | Refused | None = None
         self._runner: web.AppRunner | None = None
+
+    @property
+    def appointments(self) -> list[Appoint]:
+        return [message for message in self.heard if isinstance(message, Appoint)]
 
     async def start(self, key: bytes, job_uid: str) -> None:
         self._key, self._job_uid = key, job_uid
@@ -40,9 +46,10 @@ class FakeCoordinator:
                 await socket.close()
             await self._runner.cleanup()
 
-    async def tell(self, message: Snapshot | Refused) -> None:
-        """To everybody who listens, and to whoever comes later."""
-        self._newest = message
+    async def tell(self, message: Snapshot | Stepping | Refused) -> None:
+        """To everybody who listens; and to whoever comes later, steps aside."""
+        if not isinstance(message, Stepping):
+            self._newest = message
         for socket in list(self.observers):
             with suppress(ConnectionError):
                 await socket.send_str(wire.encode(message))
@@ -50,18 +57,24 @@ class FakeCoordinator:
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
+        self.callers += 1
         await self._prove(socket)
         self.observers.add(socket)
         try:
             async for frame in socket:
                 message = wire.decode(frame.data, _OBSERVER)
-                assert isinstance(message, Appoint)
-                self.appointments.append(message)
-                if self._newest is not None:
+                assert isinstance(message, TO_SIDECAR)
+                self.heard.append(message)
+                if self._answers(message):
                     await socket.send_str(wire.encode(self._newest))
         finally:
             self.observers.discard(socket)
         return socket
+
+    def _answers(self, message: object) -> bool:
+        if isinstance(message, Appoint) and self.takes_office and isinstance(self._newest, Refused):
+            return False
+        return self._newest is not None and isinstance(message, Observe | Appoint)
 
     async def _prove(self, socket: web.WebSocketResponse) -> None:
         hello = await _receive(socket)

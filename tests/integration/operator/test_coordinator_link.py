@@ -1,4 +1,4 @@
-"""The operator's link to a coordinator, over real sockets: it appoints, learns, and comes back after every end."""
+"""The operator's lines to sidecars, over real sockets: it appoints, finds who is in office, and follows elections."""
 
 import asyncio
 import time
@@ -7,28 +7,56 @@ from dataclasses import replace
 
 import pytest
 
-from tests.integration.operator.coordinator import FakeCoordinator
+from tests.integration.operator.coordinator import FakeSidecar
 from tests.integration.operator.training import a_snapshot
-from understudy_operator.observe import coordinator_link
 from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.plan.intents import Follow
+from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
-from understudy_protocol.observer import Appoint, Refused
+from understudy_protocol.observer import (
+    Appoint,
+    End,
+    NodeFact,
+    Nodes,
+    Observe,
+    Refused,
+    Snapshot,
+    Stepping,
+    StepProgress,
+)
+from understudy_protocol.words import CloseReason, Office
 
 KEY, JOB_UID = b"the job's key", "job-uid"
 LIMIT_S = 10.0
-FORMER = Coordination(a_snapshot(3, ()), "uid-former", unreachable_since=1.0, refused="not in office")
+#: An election is followed within so long of it.
+FOLLOWED_S = 2.0
+FORMER = Coordination(a_snapshot(3, ()), "uid-former", 1.0, "not in office")
+APPOINT = Appoint(7, 3, {"InPlace": 2})
+NOT_IN_OFFICE = Refused("this sidecar is not in office")
+SEVENTH = Office(7, 1)
+
+
+def in_seventh(number: int, uid: str = "uid-s", term: int = 1) -> Snapshot:
+    return a_snapshot(number, (), office=Office(7, term), pod_uid=uid)
 
 
 class Learner:
     """A link, and how often it said that it has learnt something."""
 
-    def __init__(self, ip: str, key: bytes = KEY) -> None:
+    def __init__(self, key: bytes = KEY) -> None:
         self.changes = 0
-        self.link = CoordinatorLink(Follow("uid-s", ip, 7, 3, {"InPlace": 2}), JOB_UID, key, FORMER, self._changed)
+        self.link = CoordinatorLink(JOB_UID, key, FORMER, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
+
+    def appoint(self, sidecar: FakeSidecar) -> None:
+        self.link.follow(Follow(Office(7, 0), (Callee("uid-s", sidecar.ip, APPOINT),)))
+
+    def ask(self, *sidecars: FakeSidecar, nodes: tuple[NodeFact, ...] = ()) -> None:
+        """The first is s, then come a, b, …"""
+        names = ("uid-s", "uid-a", "uid-b")
+        callees = tuple(Callee(uid, sidecar.ip) for uid, sidecar in zip(names, sidecars, strict=False))
+        self.link.follow(Follow(SEVENTH, callees, nodes=nodes))
 
     @property
     def knows(self) -> Coordination:
@@ -39,84 +67,176 @@ class Learner:
             while not holds(self.knows):  # noqa: ASYNC110 (the link tells by a plain call)
                 await asyncio.sleep(0.01)
 
-
-@pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_link, "RETRY_S", 0.02)
+    async def until_heard(self, sidecar: FakeSidecar, *messages: object) -> None:
+        await self.until(lambda _: all(message in sidecar.heard for message in messages))
 
 
 @pytest.fixture
-async def coordinator() -> AsyncIterator[FakeCoordinator]:
-    coordinator = FakeCoordinator()
-    await coordinator.start(KEY, JOB_UID)
-    yield coordinator
-    await coordinator.stop()
+async def sidecars() -> AsyncIterator[list[FakeSidecar]]:
+    """Three, none of them in office."""
+    sidecars = [FakeSidecar() for _ in range(3)]
+    for sidecar in sidecars:
+        await sidecar.start(KEY, JOB_UID)
+        await sidecar.tell(NOT_IN_OFFICE)
+    yield sidecars
+    for sidecar in sidecars:
+        await sidecar.stop()
 
 
 @pytest.fixture
-async def learner(coordinator: FakeCoordinator) -> AsyncIterator[Learner]:
-    learner = Learner(coordinator.ip)
+async def learner() -> AsyncIterator[Learner]:
+    learner = Learner()
     yield learner
     await learner.link.close()
 
 
-async def test_it_appoints_and_learns_what_the_coordinator_tells(coordinator: FakeCoordinator, learner: Learner):
+async def test_it_appoints_and_learns_what_the_coordinator_tells(sidecars: list[FakeSidecar], learner: Learner):
     # given what was known before, of another coordinator: its snapshot alone counts on
-    assert learner.knows == Coordination(FORMER.snapshot, "uid-s", None, "")
+    assert learner.knows == Coordination(FORMER.snapshot, since=learner.knows.since)
 
-    # when the coordinator tells
-    first, second = a_snapshot(4, ()), a_snapshot(5, ())
-    await coordinator.tell(first)
+    # when one is appointed, and tells
+    first, second = in_seventh(4), in_seventh(5)
+    await sidecars[0].tell(first)
+    learner.appoint(sidecars[0])
     await learner.until(lambda known: known.snapshot == first)
-    await coordinator.tell(second)
+    changes = learner.changes
+    await sidecars[0].tell(second)
 
     # then it is known, and the appointment said what status told
     await learner.until(lambda known: known.snapshot == second)
-    assert coordinator.appointments == [Appoint(7, 3, {"InPlace": 2})]
-    assert learner.changes == 2
+    assert sidecars[0].heard == [APPOINT]
+    assert learner.knows.in_office == "uid-s"
+    assert learner.changes == changes + 1
 
 
-async def test_a_refusal_is_known_until_a_snapshot_comes(coordinator: FakeCoordinator, learner: Learner):
-    await coordinator.tell(Refused("this sidecar is not in office"))
+async def test_steps_are_known_without_a_word(sidecars: list[FakeSidecar], learner: Learner):
+    await sidecars[0].tell(in_seventh(4))
+    learner.ask(sidecars[0])
+    await learner.until(lambda known: known.in_office == "uid-s")
+    changes, progress = learner.changes, StepProgress(12, 100, 1.0)
+    await sidecars[0].tell(Stepping(progress))
+    await learner.until(lambda known: known.snapshot == replace(in_seventh(4), progress=progress))
+    assert learner.changes == changes
+
+
+async def test_an_appointees_refusal_is_known_until_a_snapshot_comes(sidecars: list[FakeSidecar], learner: Learner):
+    sidecars[0].takes_office = False
+    learner.appoint(sidecars[0])
     await learner.until(lambda known: known.refused == "this sidecar is not in office")
-    await coordinator.tell(a_snapshot(4, ()))
-    await learner.until(lambda known: known.refused == "")
+    await sidecars[0].tell(in_seventh(4))
+    await learner.until(lambda known: known.refused == "" and known.in_office == "uid-s")
 
 
-async def test_the_time_since_which_it_is_out_of_reach_is_known_until_it_is_back(
-    coordinator: FakeCoordinator, learner: Learner
-):
-    # given a link that works
-    snapshot = a_snapshot(4, ())
-    await coordinator.tell(snapshot)
-    await learner.until(lambda known: known.snapshot == snapshot)
+async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[FakeSidecar], learner: Learner):
+    # given one in office, and the pods that may come into it
+    await sidecars[0].tell(in_seventh(4))
+    learner.ask(*sidecars)
+    await learner.until(lambda known: known.in_office == "uid-s")
+    await learner.until(lambda _: not sidecars[1].observers and len(sidecars[0].observers) == 1)  # settled
 
-    # when the coordinator goes
+    # when it goes
     before = time.time()
-    await coordinator.stop()
-    await learner.until(lambda known: known.unreachable_since is not None)
-    since = learner.knows.unreachable_since
-    assert since is not None
-    assert before <= since <= time.time()
-    changes = learner.changes
+    await sidecars[0].stop()
+    await learner.until(lambda known: not known.in_office)
+    assert before <= learner.knows.since <= time.time()
+    await learner.until(lambda known: known.answered == {"uid-a", "uid-b"})
+
+    # and one of them is elected
+    elected_at = time.monotonic()
+    await sidecars[2].tell(in_seventh(4, "uid-b", term=2))
+
+    # then that is the one
+    await learner.until(lambda known: known.in_office == "uid-b")
+    assert time.monotonic() - elected_at < FOLLOWED_S
+    assert learner.knows.snapshot == in_seventh(4, "uid-b", term=2)
+    assert sidecars[2].heard == [Observe()] * len(sidecars[2].heard)
+
+
+async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_name(
+    sidecars: list[FakeSidecar], learner: Learner
+):
+    # given one that hands its office over, to a pod that the operator would not have called
+    await sidecars[0].tell(in_seventh(4))
+    learner.ask(sidecars[0])
+    await learner.until(lambda known: known.in_office == "uid-s")
+    await sidecars[1].tell(in_seventh(4, "uid-a", term=2))
+
+    # when it says to whom
+    handed_at = time.monotonic()
+    await sidecars[0].tell(Refused("handed over", "uid-a", sidecars[1].ip))
+
+    # then that one is found
+    await learner.until(lambda known: known.in_office == "uid-a")
+    assert time.monotonic() - handed_at < FOLLOWED_S
+
+
+async def test_a_coordinator_that_was_replaced_and_does_not_know_is_not_believed(
+    sidecars: list[FakeSidecar], learner: Learner
+):
+    await sidecars[0].tell(in_seventh(9))
+    await sidecars[1].tell(in_seventh(4, "uid-a", term=2))
+    learner.ask(*sidecars)
+    await learner.until(lambda known: known.in_office == "uid-a")
+    await learner.until(lambda _: not sidecars[0].observers)
+    await sidecars[0].tell(in_seventh(10))
+    assert learner.knows.snapshot == in_seventh(4, "uid-a", term=2)
+
+
+async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars: list[FakeSidecar], learner: Learner):
+    # given a coordinator that goes
+    await sidecars[0].tell(in_seventh(4))
+    learner.ask(sidecars[0])
+    await learner.until(lambda known: known.in_office == "uid-s")
+    await sidecars[0].stop()
+    await learner.until(lambda known: not known.in_office)
+    since, changes = learner.knows.since, learner.changes
     await asyncio.sleep(0.1)
-    assert learner.knows == replace(learner.knows, unreachable_since=since, snapshot=snapshot)
+    assert learner.knows == Coordination(in_seventh(4), since=since)
     assert learner.changes == changes  # told once, however often it dials
 
-    # and comes back
-    await coordinator.start(KEY, JOB_UID)
+    # when it comes back
+    await sidecars[0].start(KEY, JOB_UID)
 
-    # then it is appointed again, in the same epoch
-    await learner.until(lambda known: known.unreachable_since is None)
-    assert [appoint.epoch for appoint in coordinator.appointments] == [7, 7]
+    # then it is found again, and was asked, not appointed
+    await learner.until(lambda known: known.in_office == "uid-s")
+    assert sidecars[0].appointments == []
 
 
-async def test_who_does_not_know_the_key_is_told_nothing_and_not_believed(coordinator: FakeCoordinator):
-    await coordinator.tell(a_snapshot(9, ()))
-    stranger = Learner(coordinator.ip, b"another key")
+async def test_who_is_in_office_is_told_of_nodes(sidecars: list[FakeSidecar], learner: Learner):
+    some, others = (NodeFact("n1", "rack-1"),), (NodeFact("n2", "rack-2"),)
+    await sidecars[0].tell(in_seventh(4))
+    learner.ask(*sidecars, nodes=some)
+    await learner.until_heard(sidecars[0], Nodes(some))
+    learner.ask(*sidecars, nodes=others)
+    await learner.until_heard(sidecars[0], Nodes(others))
+    assert sidecars[0].heard == [Observe(), Nodes(some), Nodes(others)]
+    assert Nodes(some) not in sidecars[1].heard
+
+
+async def test_a_farewell_arrives_before_the_lines_are_closed(sidecars: list[FakeSidecar], learner: Learner):
+    await sidecars[0].tell(in_seventh(4))
+    learner.ask(*sidecars)
+    await learner.until(lambda known: known.in_office == "uid-s")
+    end = End(CloseReason.DELETED, "the TrainingJob was deleted")
+    await learner.link.end(end)
+    await learner.link.close()
+    await learner.until_heard(sidecars[0], end)
+    assert sidecars[1].heard == [Observe()] * len(sidecars[1].heard)
+
+
+async def test_without_anybody_in_office_a_farewell_waits_for_nobody(learner: Learner):
+    before = time.monotonic()
+    await learner.link.end(End(CloseReason.DELETED, "the TrainingJob was deleted"))
+    assert time.monotonic() - before < 0.5
+
+
+async def test_who_does_not_know_the_key_is_told_nothing_and_not_believed(sidecars: list[FakeSidecar]):
+    await sidecars[0].tell(in_seventh(9))
+    stranger = Learner(b"another key")
+    stranger.appoint(sidecars[0])
     try:
-        await stranger.until(lambda known: known.unreachable_since is not None)
-        assert stranger.knows.snapshot == FORMER.snapshot
-        assert coordinator.appointments == []
+        await stranger.until(lambda _: sidecars[0].callers >= 2)
+        assert (stranger.knows.snapshot, stranger.knows.in_office) == (FORMER.snapshot, "")
+        assert sidecars[0].heard == []
     finally:
         await stranger.link.close()

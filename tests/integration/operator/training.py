@@ -5,12 +5,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from tests.integration.operator.coordinator import FakeCoordinator, loopback_address
+from tests.integration.operator.coordinator import FakeSidecar, loopback_address
 from tests.integration.operator.kube import Kube, Raw
 from understudy_protocol import pod as names
-from understudy_protocol.observer import Lost, MemberView, Recovery, Snapshot
-from understudy_protocol.words import RoundToken, WorkersState
+from understudy_protocol.observer import Lost, MemberView, Recovery, Refused, Snapshot
+from understudy_protocol.words import Office, RoundToken, WorkersState
 
+APPOINTED = Office(1, 1)
 NAME = "llm"
 JOB: Raw = {
     "apiVersion": "understudy.dev/v1alpha1",
@@ -45,10 +46,13 @@ class Training:
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
-        self.coordinator = FakeCoordinator()
+        self.coordinator, self.heir = FakeSidecar(), FakeSidecar()
+        self.office = Office(0, 0)
+        self.holder = ""  # pod uid
 
     async def stop(self) -> None:
         await self.coordinator.stop()
+        await self.heir.stop()
 
     # The user
 
@@ -113,9 +117,14 @@ class Training:
         await self.kube.call("PATCH", f"pods/{name}/status", {"status": status})
 
     async def run_all(self, pods: list[Raw]) -> None:
-        """The spare first: it is appointed as soon as it runs, and has the coordinator's address."""
-        for pod in sorted(pods, key=is_spare, reverse=True):
-            await self.run(pod, self.coordinator.ip if is_spare(pod) else "")
+        """The spare first: it is appointed as soon as it runs, and has the coordinator's address. The first active is
+        its heir.
+        """
+        spare, first, *others = sorted(pods, key=lambda pod: (not is_spare(pod), pod["metadata"]["name"]))
+        await self.run(spare, self.coordinator.ip)
+        await self.run(first, self.heir.ip)
+        for pod in others:
+            await self.run(pod)
 
     async def set_node_ready(self, name: str, ready: bool) -> None:
         condition = {"type": "Ready", "status": "True" if ready else "Unknown", "reason": "Test", "message": ""}
@@ -124,6 +133,9 @@ class Training:
             await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", node)
         else:
             await self.kube.call("POST", "/api/v1/nodes", node)
+
+    async def label_node(self, name: str, **labels: str) -> None:
+        await self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
 
     async def end(self, pod: Raw, message: str, exit_code: int) -> None:
         state = {"terminated": {"exitCode": exit_code, "message": message}}
@@ -140,25 +152,40 @@ class Training:
 
     # The coordinator
 
-    async def start(self) -> list[Raw]:
-        """From nothing to round 0; the pods, the spare (which coordinates) last."""
-        job = await self.apply()
+    async def start(self, change: Callable[[Raw], object] = lambda _: None) -> list[Raw]:
+        """From nothing to round 0; the pods, the spare (which coordinates) last. The first active is its heir."""
+        job = await self.apply(change)
         pods = await self.until_pods(3)
         pods.sort(key=is_spare)
         await self.serve(job)
         await self.run_all(pods)
         await self.until_appointed()
+        self.in_office(pods[2])
         await self.tell(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
         await self.until_phase("Running")
         return pods
 
     async def serve(self, job: Raw) -> None:
         secret = await self.kube.call("GET", f"secrets/{NAME}-membership")
-        await self.coordinator.start(base64.b64decode(secret["data"]["key"]), job["metadata"]["uid"])
+        for sidecar in (self.coordinator, self.heir):
+            await sidecar.start(base64.b64decode(secret["data"]["key"]), job["metadata"]["uid"])
+        await self.heir.tell(Refused("this sidecar is not in office"))
+
+    def in_office(self, pod: Raw) -> None:
+        """The appointed coordinator is this pod's sidecar."""
+        self.office, self.holder = Office(self.coordinator.appointments[-1].epoch, 1), pod["metadata"]["uid"]
 
     async def tell(self, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> None:
+        await self.coordinator.tell(self.snapshot(number, seats, **changes))
+
+    async def elect(self, pod: Raw, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> None:
+        """The heir's sidecar has come into office."""
+        self.office, self.holder = Office(self.office.epoch, self.office.term + 1), pod["metadata"]["uid"]
+        await self.heir.tell(self.snapshot(number, seats, **changes))
+
+    def snapshot(self, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> Snapshot:
         members = tuple(view(pod, rank) for pod, rank in seats)
-        await self.coordinator.tell(a_snapshot(number, members, **changes))
+        return a_snapshot(number, members, office=self.office, pod_uid=self.holder, **changes)
 
 
 def a_snapshot(
@@ -169,9 +196,14 @@ def a_snapshot(
     counts: dict[str, int] | None = None,
     waiting_for: str = "",
     closed: Any = None,
+    office: Office = APPOINTED,
+    pod_uid: str = "uid-s",
+    heirs: tuple[str, ...] = (),
+    electorate: tuple[str, ...] = (),
 ) -> Snapshot:
-    token = RoundToken(1, 1, number)
-    return Snapshot(token, "", members, lost, recoveries, counts or {}, None, waiting_for, closed)
+    token = RoundToken(office.epoch, office.term, number)
+    told = (token, pod_uid, members, lost, recoveries, counts or {}, None, waiting_for, closed)
+    return Snapshot(*told, heirs=heirs, electorate=electorate)
 
 
 def view(pod: Raw, rank: int | None) -> MemberView:

@@ -3,6 +3,7 @@
 What a test wants refused, it puts into `refuse`: a function of the manifest that gives the message, or "".
 """
 
+import base64
 import copy
 import itertools
 from collections.abc import Callable, Mapping
@@ -62,6 +63,8 @@ class FakeApi(Api):
         metadata.setdefault("uid", f"uid-{next(self._versions)}")
         metadata.setdefault("creationTimestamp", CREATED)
         metadata["resourceVersion"] = str(next(self._versions))
+        if raw.get("kind") == "Secret" and (texts := raw.pop("stringData", {})):
+            raw["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         if raw.get("kind") == "Service":
             raw["spec"].setdefault("clusterIP", "10.0.0.7")
         self.objects[path] = raw

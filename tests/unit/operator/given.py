@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from understudy_operator.plan.coordination import Office
-from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed, Pod
+from understudy_operator.plan.observed import NEVER, Coordination, Job, JobSpec, Node, Observed, Pod
 from understudy_operator.plan.status import plan_status
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
@@ -60,10 +60,11 @@ def a_job(
     )
 
 
-def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, **status: Any) -> dict[str, Any]:
-    """The status of a job that is in that round, under that pod."""
-    office = {"epoch": epoch, "podName": coordinator, "podUID": f"uid-{coordinator}"}
-    return {"round": number, "coordinator": office, **status}
+def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int = 1, **status: Any) -> dict[str, Any]:
+    """The status of a job that is in that round, under that pod; term 0: which is appointed, and was not heard yet."""
+    heard = {"term": term} if term else {}
+    office = {"epoch": epoch, **heard, "podName": coordinator, "podUID": f"uid-{coordinator}"}
+    return {"round": number, **heard, "coordinator": office, **status}
 
 
 def a_pod(name: str, index: int | None = None, **changes: Any) -> Pod:
@@ -133,6 +134,7 @@ def a_snapshot(
     *,
     number: int = 0,
     epoch: int = 1,
+    term: int = 1,
     lost: Sequence[Lost] = (),
     recoveries: Sequence[Recovery] = (),
     counts: Mapping[str, int] | None = None,
@@ -140,9 +142,12 @@ def a_snapshot(
     waiting_for: str = "",
     closed: Close | None = None,
     coordinator: Pod = S,
+    actives: int = 0,
+    heirs: Iterable[Pod] = (),
+    electorate: Iterable[Pod] = (),
 ) -> Snapshot:
     return Snapshot(
-        RoundToken(epoch, 1, number),
+        RoundToken(epoch, term, number),
         coordinator.uid,
         tuple(members),
         tuple(lost),
@@ -151,6 +156,9 @@ def a_snapshot(
         progress,
         waiting_for,
         closed,
+        actives,
+        tuple(pod.uid for pod in heirs),
+        tuple(pod.uid for pod in electorate),
     )
 
 
@@ -160,20 +168,31 @@ def observed(
     snapshot: Snapshot | None = None,
     *,
     not_ready: Iterable[str] = (),
-    unreachable_since: float | None = None,
+    searches_since: float | None = None,
     refused: str = "",
-    followed: Pod = S,
+    answered: Iterable[Pod] = (),
+    reached_since: float | None = None,
     **changes: Any,
 ) -> Observed:
-    """By default a job that runs in round 0, without a snapshot: the operator has just started."""
-    pods = tuple(pods)
+    """By default a job that runs in round 0. Without a snapshot the operator has just started; else it is on the line.
+
+    searches_since: when it ceased to be. answered: who has said since then not to be in office.
+    """
+    pods, said = tuple(pods), frozenset(pod.uid for pod in answered)
     down = set(not_ready)
     nodes = {pod.node: Node(pod.node, pod.node not in down) for pod in pods if pod.node}
     ordinary = Observed(
         job=job if job is not None else a_job(status=in_round(0)),
         pods=pods,
         nodes=nodes,
-        coordination=Coordination(snapshot, followed.uid, unreachable_since, refused),
+        coordination=Coordination(
+            snapshot,
+            snapshot.pod_uid if snapshot is not None and searches_since is None else "",
+            NOW if searches_since is None else searches_since,
+            refused,
+            said,
+            reached_since if reached_since is not None else searches_since if said and searches_since else NEVER,
+        ),
         has_secret=True,
         has_hostnames_service=True,
         coordinator_address=ADDRESS,
@@ -188,7 +207,7 @@ TIES = [
     a_recovery(NOW, fault=Fault.NODE, strategy=None, cause=Cause(8 * i, f"a{i}", "n", None, None, "silent"))
     for i in range(2)
 ]
-OFFICE = Office(1, S, "")
+OFFICE = Office(1, 1, S, "")
 
 
 def status_of(given: Observed, office: Office = OFFICE, now: float = NOW) -> dict[str, Any]:

@@ -1,19 +1,25 @@
 """One job's passes: what survives from pass to pass, and that no trouble ends them or makes them spin."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
-from tests.unit.operator.fake_api import CREATED, FakeApi
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, TEMPLATE
 from understudy_operator import worker
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
+from understudy_operator.plan.intents import Follow
+from understudy_operator.plan.observed import Coordination
 from understudy_operator.worker import JobWorker
+from understudy_protocol.observer import End
+from understudy_protocol.words import CloseReason
 
 KEY = ("research", "llm")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
@@ -29,18 +35,24 @@ class World:
         self.gone: list[Any] = []
         self.worker: JobWorker | None = None
 
-    def apply_job(self, uid: str = "job-uid", **spec: Any) -> None:
+    def apply_job(self, uid: str = "job-uid", status: Raw | None = None, **spec: Any) -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
         job = {
             "apiVersion": "understudy.dev/v1alpha1",
             "kind": "TrainingJob",
             "metadata": {"namespace": "research", "name": "llm", "uid": uid, "creationTimestamp": CREATED},
             "spec": {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, **spec},
-        }
+        } | ({"status": status} if status else {})
         self.store.put(Kind.JOB, self.api.put(PATH, job))
 
     def delete_job(self) -> None:
         self.store.remove(Kind.JOB, self.api.objects.pop(PATH))
+
+    def mark_deleted(self, finalizer: str) -> None:
+        raw = self.api.objects[PATH]
+        raw["metadata"] |= {"deletionTimestamp": CREATED, "finalizers": [finalizer]}
+        self.store.put(Kind.JOB, self.api.put(PATH, raw))
+        self.wake()
 
     def wake(self) -> None:
         assert self.worker is not None
@@ -65,6 +77,34 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World()
 
 
+class FakeLink:
+    """A CoordinatorLink that calls nobody, and notes what it is asked to do."""
+
+    made: ClassVar[list["FakeLink"]] = []
+
+    def __init__(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> None:
+        del key, on_change
+        self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
+        self.done: list[object] = []
+        FakeLink.made.append(self)
+
+    def follow(self, follow: Follow) -> None:
+        self.done.append(follow)
+
+    async def end(self, end: End) -> None:
+        self.done.append(end)
+
+    async def close(self) -> None:
+        self.done.append("closed")
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
+    FakeLink.made = []
+    monkeypatch.setattr(worker, "CoordinatorLink", FakeLink)
+    return FakeLink.made
+
+
 @asynccontextmanager
 async def at_work(world: World) -> AsyncIterator[None]:
     gateway = Gateway(world.api, world.store)
@@ -85,6 +125,17 @@ async def test_a_new_job_gets_its_objects_then_its_pods(world: World):
     assert created == ["secrets", "services", "services", "pods", "pods", "pods"]
 
 
+async def test_a_worker_that_is_stopped_just_when_it_is_woken_ends(world: World):
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await asyncio.sleep(0.05)  # it waits now
+        world.wake()
+        assert world.worker is not None
+        async with asyncio.timeout(LIMIT_S):
+            await world.worker.stop()
+
+
 async def test_a_worker_whose_job_is_gone_says_so_and_ends(world: World):
     world.apply_job()
     async with at_work(world):
@@ -92,6 +143,59 @@ async def test_a_worker_whose_job_is_gone_says_so_and_ends(world: World):
         world.delete_job()
         world.wake()
         await world.until(lambda: world.gone == [KEY])
+
+
+DELETED = End(CloseReason.DELETED, "the TrainingJob was deleted")
+#: A job that an operator before this one has appointed a coordinator for.
+APPOINTED = {"coordinator": {"epoch": 7, "podName": "gone", "podUID": "gone"}, "round": 0}
+
+
+async def test_the_coordinator_of_a_job_that_is_gone_is_told_so(world: World, links: list[FakeLink]):
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        world.delete_job()
+        world.wake()
+        await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
+
+
+async def test_so_is_one_of_a_job_that_waits_for_its_deletion(world: World, links: list[FakeLink]):
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        world.mark_deleted("foregroundDeletion")
+        await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
+
+
+async def test_and_of_one_whose_name_another_job_has_taken(world: World, links: list[FakeLink]):
+    world.apply_job("first", status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        world.delete_job()
+        world.apply_job("second")
+        world.wake()
+        await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
+    assert links[0].job_uid == "first"
+
+
+async def test_pods_that_are_to_outlive_their_job_go_on(world: World, links: list[FakeLink]):
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        world.mark_deleted("orphan")
+        await world.until(lambda: links[0].done[-1] == "closed")
+        world.delete_job()
+        world.wake()
+        await world.until(lambda: world.gone == [KEY])
+    assert DELETED not in links[0].done
+
+
+async def test_an_operator_that_stops_ends_no_job(world: World, links: list[FakeLink]):
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+    assert links[0].done[-1] == "closed"
+    assert DELETED not in links[0].done
 
 
 async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_name(world: World):

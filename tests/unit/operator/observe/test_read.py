@@ -93,6 +93,23 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     spec = read_job(raw).spec
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
+    assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
+
+
+def test_a_job_that_may_shrink_and_says_how_it_recovers():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["elastic"] = {"minReplicas": 6}
+    raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
+    raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s"}
+    spec = read_job(raw).spec
+    assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
+    assert spec.topology_key == "topology.kubernetes.io/zone"
+
+
+def test_without_a_fence_there_is_no_time_after_which_workers_have_ended():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["recovery"]["fenceTimeout"] = "Off"
+    assert read_job(raw).spec.fence_s == 0.0
 
 
 def test_a_job_that_has_ended_and_is_being_deleted_says_so():
@@ -100,7 +117,13 @@ def test_a_job_that_has_ended_and_is_being_deleted_says_so():
     raw["metadata"]["deletionTimestamp"] = AT
     raw["status"] = {"round": 4, "completionTime": AT}
     job = read_job(raw)
-    assert (job.deleting, job.round, job.completed_at) == (True, 4, T)
+    assert (job.deleting, job.orphans, job.round, job.completed_at) == (True, False, 4, T)
+
+
+def test_a_job_that_is_deleted_without_its_pods_says_so():
+    raw = copy.deepcopy(JOB)
+    raw["metadata"] |= {"deletionTimestamp": AT, "finalizers": ["orphan"]}
+    assert read_job(raw).orphans
 
 
 def test_the_trainer_is_the_container_that_the_launcher_names():
@@ -224,3 +247,11 @@ def test_a_node_says_since_when_it_is_ready():
     assert read_node({"metadata": {"name": "n1"}, "status": {"conditions": [ready]}}).since == unix(
         "2026-01-02T03:04:05Z"
     )
+
+
+def test_a_node_tells_its_labels_and_whether_it_is_out_of_service():
+    metadata = {"name": "n1", "labels": {"rack": "r1"}}
+    other = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    out = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    assert read_node({"metadata": metadata, "spec": {"taints": [other]}}) == Node("n1", False, 0.0, {"rack": "r1"})
+    assert read_node({"metadata": metadata, "spec": {"taints": [other, out]}}).out_of_service

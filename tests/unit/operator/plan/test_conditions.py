@@ -47,6 +47,17 @@ def test_conditions_say_what_is_waited_for_and_which_pod_is_in_trouble():
     assert message == f"waiting for {WAITING}; pod a1: Unschedulable: 0/3 nodes are available"
 
 
+def test_a_job_that_has_shrunk_says_so_and_runs():
+    job = a_job(status=in_round(3), parallelism=3, min_actives=2)
+    status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
+    assert condition(status, "Running")["status"] == "True"
+    assert condition(status, "Running")["message"] == (
+        "trains with 2 of 3 members: it grows when pods are there for the others"
+    )
+    grown = status_of(observed(job, snapshot=a_snapshot(number=5, actives=3)))
+    assert condition(grown, "Running")["message"] == ""
+
+
 @pytest.mark.parametrize(
     ("close", "kind", "reason"),
     [(SUCCEEDED, "Completed", "AllWorkersSucceeded"), (FAILED, "Failed", "RecoveryExhausted")],

@@ -1,4 +1,4 @@
-"""Who coordinates, in which epoch and why; the label and the link that follow."""
+"""Who coordinates, in which epoch and why; the label and the lines that follow. Elections: test_elections.py."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,14 +25,19 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.plan.coordination import UNREACHABLE_S, Office, plan_label, plan_link, plan_office
-from understudy_operator.plan.intents import Follow, PatchPod, Unfollow
-from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.coordination import FAREWELL, REFUSED_S, Office, plan_label, plan_link, plan_office
+from understudy_operator.plan.elections import UNREACHABLE_S
+from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
+from understudy_operator.plan.observed import Coordination, Node, Observed
 from understudy_protocol import pod as names
+from understudy_protocol import words
+from understudy_protocol.observer import Appoint, End, NodeFact
+from understudy_protocol.words import CloseReason
 
 NEW_JOB = a_job()
 AT = int(NOW)  # an epoch is the time of its appointment
-RUNNING = a_job(status=in_round(3, coordinator="s", epoch=4))
+#: Appointed, and not heard yet: there are no voters.
+RUNNING = a_job(status=in_round(3, coordinator="s", epoch=4, term=0))
 
 
 def appointed(given: Observed) -> tuple[str, int, str]:
@@ -81,7 +86,7 @@ UNFIT: Mapping[str, tuple[dict[str, Any], str]] = {
     "deleting": ({"pods": (A0, A1, terminating(S))}, "the coordinator's pod s is being deleted"),
     "node": ({"not_ready": [S.node]}, "node node-s of the coordinator's pod s is not ready"),
     "unreachable": (
-        {"unreachable_since": NOW - UNREACHABLE_S},
+        {"searches_since": NOW - UNREACHABLE_S},
         "the coordinator's pod s could not be reached for 8 s",
     ),
 }
@@ -108,8 +113,11 @@ def test_a_spare_that_has_taken_a_rank_is_no_spare_any_more_and_a_returned_activ
 
 def test_one_that_has_lost_the_office_may_take_it_again_in_a_new_epoch():
     # given its sidecar was restarted
-    given = observed(RUNNING, refused="this sidecar is not in office")
-    assert appointed(given) == ("s", int(NOW), "s does not coordinate: this sidecar is not in office")
+    def refused(seconds: float) -> Observed:
+        return observed(RUNNING, refused="this sidecar is not in office", searches_since=NOW - seconds)
+
+    assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # it would be a hurry without an end
+    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "s does not coordinate: this sidecar is not in office")
 
 
 def test_a_member_that_is_lost_is_not_appointed():
@@ -118,21 +126,35 @@ def test_a_member_that_is_lost_is_not_appointed():
 
 
 def test_an_epoch_is_higher_than_the_one_before_whatever_the_clock_says():
-    ahead = a_job(status=in_round(3, coordinator="s", epoch=AT + 60))
+    ahead = a_job(status=in_round(3, coordinator="s", epoch=AT + 60, term=0))
     assert appointed(observed(ahead, (A0, A1)))[:2] == ("a0", AT + 61)
 
 
 FIT: Mapping[str, dict[str, Any]] = {
     "nothing is wrong": {},
-    "it was unreachable for a moment only": {"unreachable_since": NOW - UNREACHABLE_S + 0.1},
-    "another one was unreachable, before it": {"unreachable_since": NOW - 60, "followed": A0},
-    "another one refused, before it": {"refused": "this sidecar is not in office", "followed": A0},
+    "it was not found for a moment only": {"searches_since": NOW - UNREACHABLE_S + 0.1},
+    "no search has begun": {"coordination": Coordination()},
 }
 
 
 @pytest.mark.parametrize("case", FIT)
 def test_the_coordinator_stays_in_its_epoch_when(case: str):
     assert appointed(observed(RUNNING, **FIT[case])) == ("s", 4, "")
+
+
+def test_who_is_found_in_office_is_the_coordinator_whatever_status_said():
+    told = a_snapshot(coordinator=A1, epoch=4, term=3)
+    assert plan_office(observed(RUNNING, snapshot=told), NOW) == Office(4, 3, A1, "")
+    # and an older one changes nothing
+    newer = a_job(status=in_round(3, coordinator="a0", epoch=5))
+    assert plan_office(observed(newer, snapshot=told), NOW) == Office(5, 1, A0, "")
+
+
+def test_a_coordinator_without_voters_on_the_line_stays_until_its_pod_is_lost():
+    told = a_snapshot(epoch=4)
+    assert plan_office(observed(RUNNING, snapshot=told), NOW) == Office(4, 1, S, "")
+    deleted = observed(RUNNING, (A0, A1, terminating(S)), told)
+    assert appointed(deleted) == ("a0", AT, "the coordinator's pod s is being deleted")
 
 
 def test_without_anybody_who_could_the_office_stays_as_it_is():
@@ -158,35 +180,102 @@ def test_after_the_end_of_the_job_nobody_is_appointed(given: dict[str, Any]):
 def test_the_label_moves_with_the_office():
     labelled = replace(S, labels={**S.labels, names.LABEL_COORDINATOR: "true"})
     given = observed(RUNNING, (A0, A1, labelled))
-    assert plan_label(given, Office(4, labelled, "")) == ()
-    assert plan_label(given, Office(5, A0, "…")) == (
+    assert plan_label(given, Office(4, 1, labelled, "")) == ()
+    assert plan_label(given, Office(5, 0, A0, "…")) == (
         PatchPod("a0", {names.LABEL_COORDINATOR: "true"}),
         PatchPod("s", {names.LABEL_COORDINATOR: None}),
     )
 
 
-# The operator's own link --------------------------------------------------------------------------------------------
+# The operator's own lines -------------------------------------------------------------------------------------------
 
 
-def test_the_link_goes_to_the_office_with_what_status_tells():
-    status = in_round(3, recoveriesByStrategy={"inPlace": 2, "spareSwap": 1})
+def follow_of(given: Observed, office: Office) -> Follow:
+    link = plan_link(given, office)
+    assert isinstance(link, Follow)
+    return link
+
+
+def pods_of(callees: tuple[Callee, ...]) -> list[str]:
+    return [callee.pod_uid.removeprefix("uid-") for callee in callees]
+
+
+def test_the_appointee_is_called_first_with_what_status_tells():
+    status = in_round(3, epoch=4, term=0, recoveriesByStrategy={"inPlace": 2, "spareSwap": 1})
     given = observed(a_job(status=status))
-    follow = plan_link(given, Office(4, S, ""))
-    assert follow == Follow("uid-s", S.ip, 4, at_least_round=3, recoveries_by_strategy={"InPlace": 2, "SpareSwap": 1})
+    follow = follow_of(given, Office(4, 0, S, ""))
+    assert follow.first[0] == Callee("uid-s", S.ip, Appoint(4, 3, {"InPlace": 2, "SpareSwap": 1}))
+    assert follow.office == words.Office(4, 0)
 
 
-def test_the_first_link_tells_that_no_round_was_before():
-    assert plan_link(observed(NEW_JOB), Office(1, S, "")) == Follow("uid-s", S.ip, 1, -1, {})
+def test_the_first_appointment_tells_that_no_round_was_before():
+    assert follow_of(observed(NEW_JOB), Office(1, 0, S, "")).first[0].appoint == Appoint(1, -1, {})
 
 
-@pytest.mark.parametrize("office", [Office(0, None, ""), Office(4, replace(S, ip=""), "")])
-def test_without_an_address_the_link_stays_as_it_is(office: Office):
-    assert plan_link(observed(RUNNING), office) is None
+def test_an_appointment_is_above_the_newest_round_also_where_status_has_not_told_it_yet():
+    given = observed(a_job(status=in_round(3)), snapshot=a_snapshot(number=5))
+    assert follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint == Appoint(AT, 5, {})
 
 
-@pytest.mark.parametrize("given", [{"snapshot": a_snapshot(closed=SUCCEEDED)}, {"job": a_job(deleting=True)}])
-def test_the_link_ends_with_the_job(given: dict[str, Any]):
-    assert plan_link(observed(**given), Office(4, S, "")) == Unfollow()
+def test_who_was_heard_in_office_is_not_appointed_again():
+    assert follow_of(observed(), Office(1, 1, S, "")).first == (Callee("uid-s", S.ip),)
+    assert follow_of(observed(), Office(1, 7, A0, "")).first == (Callee("uid-a0", A0.ip),)
+
+
+def test_heirs_come_after_the_last_coordinator_then_everybody_whose_sidecar_runs():
+    told = a_snapshot(heirs=[A1, a_pod("gone"), A0], electorate=[A0, A1, S])
+    pods = (A0, A1, S, starting(a_pod("new")), a_pod("t"), ended(a_pod("u")), terminating(a_pod("v")))
+    follow = follow_of(observed(pods=pods, snapshot=told, searches_since=NOW), Office(1, 1, S, ""))
+    assert pods_of(follow.first) == ["s", "a1", "a0"]
+    assert pods_of(follow.others) == ["a0", "a1", "s", "t", "v"]
+
+
+def test_while_the_coordinator_is_on_the_line_only_its_heirs_are_kept_in_mind():
+    told = a_snapshot(heirs=[A1], electorate=[A0, A1, S])
+    follow = follow_of(observed(snapshot=told), Office(1, 1, S, ""))
+    assert (pods_of(follow.first), follow.others) == (["s", "a1"], ())
+
+
+def test_everybody_is_called_while_the_coordinator_hears_no_majority_also_whom_it_believes_lost():
+    told = a_snapshot([member(S, None)], electorate=[A0, A1, S], lost=[lost(A0), lost(A1)])
+    assert pods_of(follow_of(observed(snapshot=told), Office(1, 1, S, "")).others) == ["a0", "a1", "s"]
+
+
+def test_a_pod_without_an_address_is_not_called():
+    pods = (A0, replace(A1, ip=""), S)
+    follow = follow_of(observed(pods=pods, searches_since=NOW), Office(4, 1, replace(S, ip=""), ""))
+    assert (pods_of(follow.first), pods_of(follow.others)) == ([], ["a0", "s"])
+
+
+def test_before_the_first_appointment_there_is_nobody_to_call():
+    assert plan_link(observed(NEW_JOB), Office(0, 0, None, "")) is None
+
+
+def test_the_lines_end_with_the_job():
+    assert plan_link(observed(snapshot=a_snapshot(closed=SUCCEEDED)), Office(4, 1, S, "")) == Unfollow()
+
+
+def test_a_job_that_is_deleted_is_closed_unless_its_pods_are_to_stay():
+    deleted = plan_link(observed(a_job(deleting=True)), Office(4, 1, S, ""))
+    assert deleted == FAREWELL == Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
+    orphaning = replace(a_job(deleting=True), orphans=True)
+    assert plan_link(observed(orphaning), Office(4, 1, S, "")) == Unfollow()
+
+
+# What the coordinator is told of nodes ------------------------------------------------------------------------------
+
+
+def test_the_coordinator_is_told_the_domain_of_each_node_of_the_jobs_pods():
+    racks = {A0.node: {"rack": "x"}, A1.node: {}, S.node: {"rack": "y"}, "node-other": {"rack": "z"}}
+    nodes = {name: Node(name, True, labels=labels) for name, labels in racks.items()}
+    pods = (A0, A1, S, pending(a_pod("p")), ended(a_pod("e")), replace(a_pod("t"), node=A0.node))
+    given = observed(a_job(status=in_round(0), topology_key="rack"), pods, nodes=nodes)
+    told = (NodeFact("node-a0", "x"), NodeFact("node-a1", ""), NodeFact("node-s", "y"))
+    assert follow_of(given, Office(1, 1, S, "")).nodes == told
+
+
+def test_without_a_topology_key_it_is_told_nothing_of_nodes():
+    assert follow_of(observed(), Office(1, 1, S, "")).nodes == ()
 
 
 def test_age_decides_between_spares_whatever_their_names():
@@ -195,5 +284,5 @@ def test_age_decides_between_spares_whatever_their_names():
 
 
 def test_an_epoch_is_newer_than_the_last_one_even_where_the_clock_went_back():
-    job = a_job(status=in_round(3, coordinator="s", epoch=int(NOW) + 100))
+    job = a_job(status=in_round(3, coordinator="s", epoch=int(NOW) + 100, term=0))
     assert appointed(observed(job, (A0, A1)))[1] == int(NOW) + 101

@@ -77,9 +77,21 @@ def test_a_recovery_whose_strategy_nobody_knows_is_told_too():
     assert [len(texts) for texts in passes(lasting, a_snapshot(epoch=2), a_snapshot(epoch=2))] == [1, 1, 0]
 
 
+def test_an_election_is_told_once_also_one_that_no_operator_saw():
+    def told(before: Mapping[str, Any], term: int) -> list[str]:
+        given = observed(a_job(status=before), snapshot=a_snapshot(term=term))
+        return [event.message for event in plan_events(given, Office(1, term, S, ""), status_of(given))]
+
+    assert told(in_round(0, term=1), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
+    assert told(in_round(0, term=2), 5) == ["s was elected coordinator (term 5 of epoch 1)"]
+    assert told(in_round(0, term=2), 2) == told(in_round(0, term=0), 1) == []
+    # as is one whose appointment was told before anybody heard of it
+    assert told(in_round(0, term=0), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
+
+
 def test_the_start_the_office_and_the_end_are_told_once():
     given = observed(a_job(), snapshot=a_snapshot())
-    office = Office(1, S, "the job starts")
+    office = Office(1, 1, S, "the job starts")
     told = plan_events(given, office, status_of(given, office))
     assert told == (
         Event("Normal", "CoordinatorAppointed", "s coordinates in epoch 1: the job starts"),

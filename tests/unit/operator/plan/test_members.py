@@ -189,6 +189,21 @@ def test_a_pod_lost_with_its_node_is_deleted_at_once():
     assert deleted(observed(snapshot=snapshot)) == {"a1": None}
 
 
+def test_a_coordinator_without_a_majority_is_not_believed_about_who_fell_silent():
+    # given one that hears two voters of five: it may be cut off, and the others train on under another one
+    voters = [A0, A1, S, a_pod("t"), a_pod("u")]
+
+    def told(*heard: Pod, fault: Fault = Fault.NODE) -> Observed:
+        views = [member(pod, rank) for rank, pod in enumerate(heard)]
+        gone = [lost(pod, fault, NOW - 60) for pod in voters if pod not in heard]
+        return observed(pods=voters, snapshot=a_snapshot(views, lost=gone, electorate=voters))
+
+    assert deleted(told(A0, S)) == {}
+    assert deleted(told(A0, S, A1)) == {"t": None, "u": None}
+    # but what it has seen end has ended
+    assert deleted(told(A0, S, fault=Fault.POD)) == {"a1": None, "t": None, "u": None}
+
+
 def test_a_terminating_pod_is_removed_at_once_only_on_a_node_that_is_not_ready():
     pods = (A0, terminating(A1), S)
     assert deleted(observed(pods=pods, not_ready=[A1.node])) == {"a1": 0}
@@ -224,6 +239,12 @@ def test_when_fewer_spares_are_wanted_those_that_have_not_started_go_first_then_
 def test_the_coordinator_stays_when_fewer_spares_are_wanted():
     assert deleted(with_spares(S, wanted=0, coordinator="s")) == {}
     assert deleted(with_spares(S, a_pod("t"), wanted=0, coordinator="s")) == {"t": None}
+
+
+def test_one_that_was_just_elected_stays_too_before_status_tells_of_it():
+    old, young = a_pod("old"), a_pod("young", created_at=NOW)
+    elected = replace(with_spares(old, young, wanted=0).coordination, in_office=young.uid)
+    assert deleted(replace(with_spares(old, young, wanted=0), coordination=elected)) == {"old": None}
 
 
 def test_who_holds_a_rank_stays_also_where_it_was_made_as_a_spare():

@@ -1,6 +1,7 @@
 """What status says of what is observed: phase, counts, times; and when it is worth a write."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,8 +33,9 @@ from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_operator.plan.status import PROGRESS_EVERY_S, worth_writing
+from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot, StepProgress
-from understudy_protocol.words import WorkersState
+from understudy_protocol.words import CloseReason, WorkersState
 
 ALL_JOINED = a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=-1)
 
@@ -89,6 +91,16 @@ def test_before_the_first_round_nobody_is_active_and_only_spares_are_spares():
         "members": {"desired": 2, "active": 0, "ready": 0},
         "spares": {"desired": 1, "ready": 1, "claimed": 0},
     }
+
+
+def test_a_job_that_has_shrunk_trains_with_less_than_it_declares():
+    job = a_job(status=in_round(3), parallelism=4, min_actives=2)
+    views = [member(A0, 0), member(A1, 1), member(S, None)]
+    status = status_of(observed(job, snapshot=a_snapshot(views, number=4, actives=2)))
+    assert status["members"] == {"desired": 4, "active": 2, "ready": 2}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert status["phase"] == "Running"
+    assert status["replicatedJobsStatus"][0]["ready"] == 0  # as JobSet counts: not all of its pods are ready
 
 
 def test_a_lost_pod_does_not_count_although_its_object_is_still_there():
@@ -149,12 +161,16 @@ def test_the_round_never_goes_back():
 
 
 def test_the_office_is_told_with_its_pod_and_its_epoch():
-    told = status_of(observed(), Office(5, A0, "the coordinator's pod is gone"))["coordinator"]
-    assert told == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
+    appointed = status_of(observed(), Office(5, 0, A0, "the coordinator's pod is gone"))
+    assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
+    assert appointed["term"] == 1  # the newest that was heard
+    elected = status_of(observed(), Office(5, 7, A1, ""))
+    assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1"}
+    assert elected["term"] == 7
 
 
 def test_the_office_stays_told_while_its_pod_is_gone():
-    assert status_of(observed(), Office(1, None, ""))["coordinator"]["podName"] == "s"
+    assert status_of(observed(), Office(1, 1, None, ""))["coordinator"]["podName"] == "s"
 
 
 def test_start_and_completion_are_told_once():
@@ -164,6 +180,19 @@ def test_start_and_completion_are_told_once():
     assert later["startTime"] == micro_time(NOW)
     assert later["completionTime"] == micro_time(NOW + 60)
     assert "startTime" not in after({}, ALL_JOINED)
+
+
+@pytest.mark.parametrize("reason", [CloseReason.SUSPENDED, CloseReason.DELETED])
+def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseReason):
+    close = Close(reason, "…")
+    given = observed(pods=(A0, ended(A1, close), ended(S, close)), snapshot=a_snapshot(closed=close))
+    assert given.close is None
+    status = status_of(given)
+    assert "terminalState" not in status
+    assert "completionTime" not in status
+    assert status["phase"] == "Running"
+    # and one that is stands out
+    assert replace(given, pods=(*given.pods, ended(a_pod("t"), FAILED))).close == FAILED
 
 
 def test_the_end_stays_as_it_was_told_when_the_pods_are_gone():

@@ -1,0 +1,99 @@
+"""Whether members can still elect a coordinator among themselves.
+
+Rules: once a coordinator has told an electorate, the operator keeps out of the way for as long as an election may
+succeed, and appoints only when nobody was found in office for UNREACHABLE_S, and
+  - every pod that could come into office (the last coordinator, and its heirs) has provably ended, or
+  - less than a majority of the electorate may still run, or
+  - nobody has been heard in office for twice the fenceTimeout: by then the workers of all members that a coordinator
+    has not reached have ended, wherever they are. With fenceTimeout Off time proves nothing.
+
+Proof that a pod has ended: its phase, as its kubelet says; that its node is gone, or is tainted out-of-service; that
+its object is gone while its node is ready, whose kubelet then has ended it. An object that was deleted by force under a
+dead node proves nothing. An operator that was restarted knows of no electorate: for it time alone counts.
+"""
+
+from collections.abc import Callable
+
+from understudy_operator.plan.observed import Observed, office_of
+from understudy_protocol.observer import Snapshot
+from understudy_protocol.words import Office
+
+UNREACHABLE_S = 8.0
+#: An operator that was cut off itself finds the coordinator within so long.
+REACHED_S = 2.0
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+def has_electorate(observed: Observed, held: Office) -> bool:
+    """Whether members may elect somebody within this office's epoch."""
+    if held.term == 0:
+        return False  # the appointee has not been heard, and an epoch begins without an electorate
+    told = _told(observed, held)
+    if told is None:
+        return observed.job.round >= 0  # a former operator heard of the office: with the first round come the voters
+    return bool(told.electorate)
+
+
+def why_no_election(observed: Observed, held: Office, now: float) -> str:
+    """Why members cannot elect anybody any more; "" as long as they may, or somebody is in office."""
+    link = observed.coordination
+    alone_s = now - link.since
+    if link.in_office or alone_s < UNREACHABLE_S or now - link.reached_since < REACHED_S:
+        return ""
+    fence_s = observed.job.spec.fence_s
+    if fence_s and alone_s >= 2 * fence_s:
+        return f"nobody was heard in office for {2 * fence_s:g} s, twice the fenceTimeout"
+    told = _told(observed, held)
+    proven = "" if told is None else _proven(told, provably_ended(observed))
+    return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
+
+
+def waits_for_election(observed: Observed, now: float) -> str:
+    """What a job without a coordinator waits for, in words; "" if it has one, or has lost it only just now."""
+    link = observed.coordination
+    told = link.snapshot
+    if told is None or not told.electorate or link.in_office or now - link.since < UNREACHABLE_S:
+        return ""
+    fence_s = observed.job.spec.fence_s
+    until = f", or {2 * fence_s:g} s after the last one was heard"
+    return (
+        "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "
+        f"missing pods have ended, their nodes are deleted or have the taint {OUT_OF_SERVICE}"
+    ) + (until if fence_s else " (fenceTimeout is Off: time proves nothing)")
+
+
+def _told(observed: Observed, held: Office) -> Snapshot | None:
+    """What this operator has heard from who holds that office."""
+    told = observed.snapshot
+    return None if told is None or office_of(told) < held else told
+
+
+def _proven(told: Snapshot, ended: Callable[[str], bool]) -> str:
+    if all(ended(uid) for uid in {told.pod_uid, *told.heirs}):
+        return f"the coordinator's pod and those of its {len(told.heirs)} heirs have ended"
+    left, needed = sum(not ended(uid) for uid in told.electorate), len(told.electorate) // 2 + 1
+    if left < needed:
+        return f"{left} of {len(told.electorate)} voters are left, of which an election needs {needed}"
+    return ""
+
+
+def provably_ended(observed: Observed) -> Callable[[str], bool]:
+    """For pod uids. Whom nobody knows any more may run."""
+    pods = {pod.uid: pod for pod in observed.pods}
+    told = observed.snapshot
+    last_nodes: dict[str, str] = {}
+    if told is not None:
+        last_nodes = {x.pod_uid: x.node for x in told.lost} | {x.pod_uid: x.node for x in told.members}
+
+    def gone(node: str) -> bool:
+        known = observed.nodes.get(node)
+        return bool(node) and (known is None or known.out_of_service)
+
+    def ended(uid: str) -> bool:
+        pod = pods.get(uid)
+        if pod is not None:
+            return pod.ended or gone(pod.node)
+        node = last_nodes.get(uid, "")
+        return gone(node) or observed.node_ready(node)
+
+    return ended

@@ -1,0 +1,212 @@
+"""As long as members may elect a coordinator nobody is appointed; and what proves that they cannot."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    NOW,
+    S,
+    a_job,
+    a_pod,
+    a_snapshot,
+    condition,
+    ended,
+    in_round,
+    lost,
+    member,
+    observed,
+    pending,
+    status_of,
+    terminating,
+)
+from understudy_operator.plan.coordination import Office, plan_office
+from understudy_operator.plan.elections import REACHED_S, UNREACHABLE_S
+from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_protocol.observer import Snapshot
+
+AT = int(NOW)
+T, U = a_pod("t"), a_pod("u")
+PODS = (A0, A1, S, T, U)
+EVERYBODY = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
+JOB = a_job(status=in_round(3, epoch=4), spares=3)
+NOBODY_FOR_8_S = "nobody was found in office for 8 s, and "
+VOTERS_LEFT = NOBODY_FOR_8_S + "2 of 5 voters are left, of which an election needs 3"
+HEIRS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 heirs have ended"
+
+
+def told(**changes: Any) -> Snapshot:
+    """The coordinator's last words: five voters, of which two are its heirs."""
+    ordinary: dict[str, Any] = {"number": 3, "epoch": 4, "heirs": [T, U], "electorate": PODS}
+    return a_snapshot(EVERYBODY, **(ordinary | changes))
+
+
+def alone(pods: tuple[Pod, ...] = PODS, for_s: float = UNREACHABLE_S, **changes: Any) -> Observed:
+    """Nobody was found in office for a while, although everybody who is there was asked."""
+    ordinary: dict[str, Any] = {
+        "snapshot": told(),
+        "searches_since": NOW - for_s,
+        "answered": [x for x in pods if not x.ended],
+    }
+    return observed(changes.pop("job", JOB), pods, **(ordinary | changes))
+
+
+def appointed(given: Observed) -> tuple[str, int, str]:
+    office = plan_office(given, NOW)
+    return ("" if office.pod is None else office.pod.name), office.epoch, office.reason
+
+
+# As long as an election may succeed ---------------------------------------------------------------------------------
+
+ELECTABLE: Mapping[str, Observed] = {
+    "the coordinator is on the line": observed(JOB, PODS, told()),
+    "its pod is being deleted: it hands its office over": observed(JOB, (A0, A1, terminating(S), T, U), told()),
+    "its node is not ready, and it is on the line": observed(JOB, PODS, told(), not_ready=[S.node]),
+    "its pod has ended, and its heirs have not": alone((A0, A1, ended(S), T, U)),
+    "its pod is gone, and its heirs are not": alone((A0, A1, T, U)),
+    "one of its heirs is left": alone((A0, A1, ended(S), ended(T), U)),
+    "nodes are not ready: nothing on them has provably ended": alone(not_ready=[x.node for x in (S, T, U)]),
+    "pods on dead nodes were deleted by force": alone(
+        (A0, A1), nodes={x.node: Node(x.node, x in (A0, A1)) for x in PODS}
+    ),
+    "a majority is there": alone((A0, A1, ended(S), ended(T), U)),
+    "everybody has ended, a moment ago": alone((A0, ended(A1), ended(S), ended(T), ended(U)), UNREACHABLE_S - 0.1),
+    "nobody was heard for a while": alone(for_s=59.9),
+}
+
+
+@pytest.mark.parametrize("case", ELECTABLE)
+def test_nobody_is_appointed_while_members_may_elect_somebody(case: str):
+    office = plan_office(ELECTABLE[case], NOW)
+    assert (office.epoch, office.term, office.reason) == (4, 1, "")
+
+
+# What proves that none can ------------------------------------------------------------------------------------------
+
+HOPELESS: Mapping[str, tuple[Observed, str]] = {
+    "all who could come into office have ended": (alone((A0, A1, ended(S), ended(T), ended(U))), HEIRS_ENDED),
+    "less than a majority is left": (alone((A0, ended(A1), ended(S), ended(T), U)), VOTERS_LEFT),
+    "their objects are gone, on nodes that are ready": (alone((A0, A1)), HEIRS_ENDED),
+    "their nodes are gone": (alone(nodes={x.node: Node(x.node, True) for x in (A0, A1)}), HEIRS_ENDED),
+    "their nodes are out of service": (
+        alone(nodes={x.node: Node(x.node, x in (A0, A1), out_of_service=x not in (A0, A1)) for x in PODS}),
+        HEIRS_ENDED,
+    ),
+    "their objects and their nodes are gone": (
+        alone((A0, A1), nodes={x.node: Node(x.node, True) for x in (A0, A1)}),
+        HEIRS_ENDED,
+    ),
+    "nobody was heard for twice the fenceTimeout": (
+        alone(for_s=60.0),
+        "nobody was heard in office for 60 s, twice the fenceTimeout",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOPELESS)
+def test_a_coordinator_is_appointed_where_no_election_can_succeed(case: str):
+    given, reason = HOPELESS[case]
+    office = plan_office(given, NOW)
+    assert (office.epoch, office.term, office.reason) == (AT, 0, reason)
+    assert office.pod is not None
+
+
+def test_a_lost_members_node_is_known_from_the_coordinators_last_words():
+    # given one that was lost before, and is a voter still
+    last = replace(told(lost=[lost(U)]), members=tuple(EVERYBODY[:-1]))
+    given = alone((A0, A1), snapshot=last, nodes={x.node: Node(x.node, True) for x in PODS})
+    assert appointed(given)[2] == HEIRS_ENDED
+    # and whom no words tell the node of may run
+    forgotten = replace(last, lost=())
+    assert appointed(alone((A0, A1), snapshot=forgotten, nodes=given.nodes))[2] == ""
+
+
+def test_a_pod_that_no_node_has_is_not_proven_to_have_ended():
+    assert appointed(alone((A0, A1, ended(S), ended(T), pending(U))))[2] == ""
+
+
+def test_time_proves_nothing_where_members_do_not_end_their_workers():
+    off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
+    assert appointed(alone(for_s=86_400.0, job=off))[2] == ""
+    assert appointed(alone((A0, A1), for_s=86_400.0, job=off))[2] == HEIRS_ENDED
+
+
+def test_the_time_is_twice_the_jobs_own():
+    patient = a_job(status=in_round(3, epoch=4), spares=3, fence_s=300.0)
+    assert appointed(alone(for_s=599.9, job=patient))[2] == ""
+    assert appointed(alone(for_s=600.0, job=patient))[1] == AT
+
+
+# Who is appointed ---------------------------------------------------------------------------------------------------
+
+
+def test_only_who_has_answered_is_appointed_a_spare_first():
+    assert appointed(alone(for_s=60.0, answered=[A1, U]))[0] == "u"
+    assert appointed(alone(for_s=60.0, answered=[A1, A0]))[0] == "a0"
+    assert appointed(alone(for_s=60.0, answered=[])) == ("s", 4, "")
+    assert appointed(alone((A0, terminating(A1), S, T, U), for_s=60.0, answered=[A1])) == ("s", 4, "")
+
+
+def test_who_answers_is_there_whatever_the_last_coordinator_said_of_it():
+    words = replace(told(lost=[lost(A0), lost(A1)]), members=(member(S, None),))
+    assert appointed(alone((A0, A1, ended(S), ended(T), ended(U)), snapshot=words)) == ("a0", AT, HEIRS_ENDED)
+
+
+def test_an_operator_that_was_cut_off_itself_asks_around_first():
+    soon = alone(for_s=90.0, reached_since=NOW - REACHED_S + 0.1)
+    assert appointed(soon)[2] == ""
+    assert appointed(alone(for_s=90.0, reached_since=NOW - REACHED_S))[1] == AT
+
+
+# What an operator knows that was restarted --------------------------------------------------------------------------
+
+
+def test_an_operator_that_was_restarted_waits_until_the_time_is_over():
+    # given no words of the coordinator, and nobody who could have been in office
+    gone = (A0, A1)
+    assert appointed(alone(gone, snapshot=None))[2] == ""
+    assert appointed(alone(gone, for_s=59.9, snapshot=None))[2] == ""
+    assert appointed(alone(gone, for_s=60.0, snapshot=None))[:2] == ("a0", AT)
+
+
+def test_before_the_first_round_there_are_no_voters():
+    starting = a_job(status=in_round(-1, epoch=4))
+    assert appointed(alone((A0, A1), 0.0, job=starting, snapshot=None)) == ("a0", AT, "the coordinator's pod is gone")
+
+
+def test_words_of_a_former_office_say_nothing_about_this_one():
+    # given a former operator that has heard of a newer office
+    newer = a_job(status=in_round(3, coordinator="s", epoch=4, term=2))
+    assert appointed(alone((A0, A1), job=newer))[2] == ""
+    assert appointed(alone((A0, A1), job=newer, snapshot=told(term=2)))[2] == HEIRS_ENDED
+
+
+def test_a_new_epoch_has_no_voters_until_it_has_told_of_them():
+    appointee = a_job(status=in_round(3, coordinator="s", epoch=5, term=0))
+    assert appointed(alone((A0, A1, ended(S), T, U), 0.0, job=appointee))[2] == "the coordinator's pod s has ended"
+    without = told(epoch=5, electorate=(), heirs=())
+    assert appointed(alone((A0, A1, ended(S), T, U), 0.0, snapshot=without))[2] == "the coordinator's pod s has ended"
+
+
+# What people are told -----------------------------------------------------------------------------------------------
+
+
+def message(given: Observed) -> str:
+    text: str = condition(status_of(given, Office(4, 1, S, "")), "Running")["message"]
+    return text
+
+
+def test_a_job_without_a_coordinator_says_what_it_waits_for():
+    assert message(alone(for_s=UNREACHABLE_S - 0.1)) == ""
+    assert message(alone()) == (
+        "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "
+        "missing pods have ended, their nodes are deleted or have the taint node.kubernetes.io/out-of-service, or 60 s "
+        "after the last one was heard"
+    )
+    off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
+    assert message(alone(job=off)).endswith("out-of-service (fenceTimeout is Off: time proves nothing)")
+    assert message(observed(JOB, PODS, told())) == ""

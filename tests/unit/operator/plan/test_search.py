@@ -1,0 +1,387 @@
+"""Whom the operator calls to find who is in office, whom it believes, and what it says."""
+
+from collections.abc import Sequence
+
+from tests.unit.operator.given import A0, A1, NOW, S, a_pod, a_snapshot, member
+from understudy_operator.plan.intents import Callee, Follow
+from understudy_operator.plan.observed import NEVER, Coordination, Pod
+from understudy_operator.plan.search import LINES, LINGER_S, RETRY_S, VISIT_S, Say, Search
+from understudy_protocol.observer import (
+    Appoint,
+    NodeFact,
+    Nodes,
+    Observe,
+    Refused,
+    Snapshot,
+    Stepping,
+    StepProgress,
+)
+from understudy_protocol.words import Office
+
+T, U = a_pod("t"), a_pod("u")
+CROWD = [a_pod(f"c{number}", number) for number in range(20)]
+VOTERS = [A0, A1, S]
+FIRST = Office(1, 1)
+NODES = (NodeFact("node-a0", "rack-1"),)
+
+
+class Calls:
+    """A search, and an edge to it that dials whom it wants."""
+
+    def __init__(self, before: Coordination | None = None) -> None:
+        self.now = NOW
+        self.search = Search(before or Coordination(), self.now)
+        self.lines: dict[str, Callee] = {}
+        self.said: list[tuple[str, object]] = []
+
+    @property
+    def knows(self) -> Coordination:
+        return self.search.knows
+
+    def follow(
+        self,
+        first: Sequence[Pod | Callee] = (S,),
+        others: Sequence[Pod] = (),
+        office: Office = FIRST,
+        nodes: tuple[NodeFact, ...] = (),
+    ) -> None:
+        callees = tuple(x if isinstance(x, Callee) else Callee(x.uid, x.ip) for x in first)
+        self._say(
+            self.search.follow(Follow(office, callees, tuple(Callee(x.uid, x.ip) for x in others), nodes), self.now)
+        )
+
+    def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
+        self.follow([Callee(pod.uid, pod.ip, Appoint(epoch, -1, {}))], others, Office(epoch, 0))
+
+    def dialed(self) -> list[str]:
+        """Who is on a line, or called now; who was called anew is greeted."""
+        wanted = self.search.calls(self.now)
+        for uid, callee in wanted.items():
+            if self.lines.get(uid) is not callee:
+                self.said.append((uid.removeprefix("uid-"), callee.greeting))
+        self.lines = wanted
+        return [uid.removeprefix("uid-") for uid in wanted]
+
+    def hears(self, pod: Pod, message: object) -> None:
+        self._say(self.search.heard(self.lines[pod.uid], message, self.now))
+
+    def loses(self, *pods: Pod) -> None:
+        for pod in pods:
+            self.search.ended(self.lines.pop(pod.uid), self.now)
+
+    def later(self, seconds: float) -> list[str]:
+        self.now += seconds
+        return self.dialed()
+
+    def _say(self, answers: list[Say]) -> None:
+        self.said += [(x.pod_uid.removeprefix("uid-"), x.message) for x in answers]
+
+
+def in_office(pod: Pod, term: int = 1, epoch: int = 1, number: int = 0) -> Snapshot:
+    members = [member(A0, 0), member(A1, 1), member(S, None)]
+    return a_snapshot(members, epoch=epoch, term=term, number=number, coordinator=pod, electorate=VOTERS)
+
+
+def refused(to: Pod | None = None) -> Refused:
+    return Refused("not in office", "" if to is None else to.uid, "" if to is None else to.ip)
+
+
+def on_the_line(pod: Pod = S) -> Calls:
+    """Found, and settled: the others were given up."""
+    calls = Calls()
+    calls.follow([pod, A0, A1])
+    calls.dialed()
+    calls.hears(pod, in_office(pod))
+    assert calls.later(LINGER_S) == [pod.name]
+    return calls
+
+
+# Whom it calls ------------------------------------------------------------------------------------------------------
+
+
+def test_the_likely_are_called_first_then_the_others_as_far_as_there_are_lines():
+    calls = Calls()
+    calls.follow([S, A0], [A0, A1, S, *CROWD])
+    assert calls.dialed() == ["s", "a0", "a1", "c0", "c1", "c2", "c3", "c4"]
+    assert len(calls.lines) == LINES
+    assert {message for _, message in calls.said} == {Observe()}
+
+
+def test_others_are_called_in_turns_and_the_likely_stay_on_the_line():
+    calls = Calls()
+    calls.follow([S, A0], CROWD)
+    turns = [set(calls.dialed())] + [set(calls.later(VISIT_S)) for _ in range(4)]
+    assert all({"s", "a0"} < turn for turn in turns)
+    asked = [sorted(turn - {"s", "a0"}, key=lambda name: int(name[1:])) for turn in turns]
+    assert [names[0] for names in asked] == ["c0", "c6", "c12", "c0", "c4"]  # 18, 19, then round again
+    assert calls.said.count(("s", Observe())) == 1
+
+
+def test_a_visit_lasts_its_time_whoever_is_asked_to_be_called_meanwhile():
+    calls = Calls()
+    calls.follow([S], CROWD)
+    before = calls.dialed()
+    calls.follow([S], list(reversed(CROWD)))
+    assert sorted(calls.later(VISIT_S / 2)) == sorted(before)
+
+
+def test_few_pods_stay_on_their_lines():
+    calls = Calls()
+    calls.follow([S], [A0, A1])
+    calls.dialed()
+    calls.later(VISIT_S)
+    calls.later(VISIT_S)
+    assert [name for name, _ in calls.said] == ["s", "a0", "a1"]
+
+
+def test_a_line_that_ended_is_tried_again_a_little_later():
+    calls = Calls()
+    calls.follow([S], [A0])
+    calls.dialed()
+    calls.loses(S)
+    assert calls.later(RETRY_S / 2) == ["a0"]
+    assert calls.later(RETRY_S / 2) == ["s", "a0"]
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up():
+    calls = on_the_line()
+    calls.loses(S)
+    calls.follow([S], [A0, A1])
+    calls.dialed()
+    calls.loses(A0)
+    assert calls.later(-3600.0) == ["s", "a0", "a1"]
+
+
+def test_who_is_named_is_called_too():
+    calls = Calls()
+    calls.follow([S])
+    calls.dialed()
+    calls.hears(S, refused(T))
+    assert calls.dialed() == ["s", "t"]
+    calls.hears(T, in_office(T, term=2))
+    assert calls.knows.in_office == T.uid
+
+
+# Whom it believes ---------------------------------------------------------------------------------------------------
+
+
+def test_who_is_in_office_stays_on_the_line_alone():
+    calls = Calls()
+    calls.follow([S, A0], [A1])
+    calls.dialed()
+    calls.hears(S, in_office(S))
+    assert calls.knows == Coordination(in_office(S), S.uid, NOW)
+    assert calls.later(LINGER_S - 0.01) == ["s", "a0", "a1"]
+    assert not calls.search.settled(calls.now)
+    assert calls.later(0.01) == ["s"]
+    assert calls.search.settled(calls.now)
+
+
+def test_a_newer_office_on_another_line_is_the_one_that_counts():
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(S, in_office(S, term=1, number=7))
+    calls.now += 0.3
+    calls.hears(A0, in_office(A0, term=2))
+    assert (calls.knows.in_office, calls.knows.since) == (A0.uid, NOW + 0.3)
+    calls.hears(S, in_office(S, term=1, number=8))
+    assert (calls.knows.in_office, calls.knows.snapshot) == (A0.uid, in_office(A0, term=2))
+
+
+def test_an_older_office_than_status_tells_does_not_count():
+    calls = Calls()
+    calls.follow([S], office=Office(1, 3))
+    calls.dialed()
+    calls.hears(S, in_office(S, term=2))
+    assert (calls.knows.in_office, calls.knows.snapshot, calls.knows.answered) == ("", None, frozenset({S.uid}))
+    calls.hears(S, in_office(S, term=3))
+    assert calls.knows.in_office == S.uid
+
+
+def test_words_of_a_former_search_are_known_and_an_older_office_does_not_count():
+    calls = Calls(Coordination(in_office(S, term=5), S.uid, 1.0, "refused", frozenset("x"), 1.0))
+    assert calls.knows == Coordination(in_office(S, term=5), "", NOW)
+    calls.follow([A0])
+    calls.dialed()
+    calls.hears(A0, in_office(A0, term=4))
+    assert calls.knows.in_office == ""
+
+
+def test_a_coordinator_that_hears_no_majority_is_not_the_last_word():
+    # given one that is cut off from the other voters, and does not know yet that it was replaced
+    calls = on_the_line()
+    cut_off = a_snapshot([member(S, None)], coordinator=S, electorate=VOTERS)
+    calls.hears(S, cut_off)
+    calls.follow([S, A0], [A1])
+    assert calls.dialed() == ["s", "a0", "a1"]
+    calls.hears(A1, refused())
+    assert (calls.knows.in_office, calls.knows.answered) == (S.uid, frozenset({A1.uid}))
+
+    # when its successor is heard
+    calls.hears(A0, in_office(A0, term=2))
+
+    # then that is the one
+    assert calls.later(LINGER_S) == ["a0"]
+    assert calls.knows == Coordination(in_office(A0, term=2), A0.uid, NOW + LINGER_S)
+
+
+# How it loses who was in office -------------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_line_begins_a_search_at_once():
+    calls = on_the_line()
+    version, calls.now = calls.search.version, NOW + 60
+    calls.loses(S)
+    assert calls.knows == Coordination(in_office(S), "", NOW + 60)
+    assert calls.search.version > version
+    assert calls.dialed() == ["a0", "a1"]
+
+
+def test_so_does_its_own_word_and_whom_it_names_is_called():
+    calls = on_the_line()
+    calls.hears(S, refused(A1))
+    assert (calls.knows.in_office, calls.knows.since) == ("", calls.now)
+    assert calls.dialed() == ["s", "a0", "a1"]
+
+
+def test_an_election_is_told_on_the_open_lines():
+    calls = on_the_line()
+    calls.loses(S)
+    calls.dialed()
+    calls.hears(A0, refused())
+    calls.hears(A0, in_office(A0, term=2))
+    assert (calls.knows.in_office, calls.knows.answered, calls.knows.reached_since) == (A0.uid, frozenset(), NEVER)
+
+
+def test_who_answered_is_known_for_as_long_as_it_may_be_there():
+    calls = Calls()
+    calls.follow([S], [A0, A1])
+    calls.dialed()
+    calls.hears(A0, refused())
+    calls.now += 1
+    calls.hears(A1, refused())
+    assert (calls.knows.answered, calls.knows.reached_since) == (frozenset({A0.uid, A1.uid}), NOW)
+    calls.loses(A0)
+    assert (calls.knows.answered, calls.knows.reached_since) == (frozenset({A1.uid}), NOW)
+    calls.loses(A1)
+    assert (calls.knows.answered, calls.knows.reached_since) == (frozenset(), NEVER)
+
+
+def test_answers_of_the_many_count_on_when_their_visit_is_over():
+    calls = Calls()
+    calls.follow([], CROWD)
+    for name in calls.dialed():
+        calls.hears(a_pod(name), refused())
+    calls.later(VISIT_S)
+    assert calls.knows.answered == {f"uid-c{number}" for number in range(LINES)}
+
+
+# Appointments -------------------------------------------------------------------------------------------------------
+
+
+def test_the_appointee_is_greeted_with_its_appointment():
+    calls = Calls()
+    calls.appoint(S, 7)
+    calls.dialed()
+    assert calls.said == [("s", Appoint(7, -1, {}))]
+
+
+def test_one_on_the_line_is_called_anew_and_its_former_answers_are_not_about_the_appointment():
+    calls = Calls()
+    calls.follow([S], [A0])
+    calls.dialed()
+    former = calls.lines[A0.uid]
+    calls.appoint(A0, 7)
+    calls.dialed()
+    assert calls.said[-1] == ("a0", Appoint(7, -1, {}))
+    calls.search.heard(former, refused(), calls.now)
+    assert (calls.knows.refused, calls.knows.answered) == ("", frozenset())
+
+
+def test_an_appointment_is_sent_once_and_the_search_for_its_epoch_begins_with_it():
+    calls = on_the_line()
+    calls.now += 60
+    calls.appoint(A0, 7)
+    assert (calls.knows.in_office, calls.knows.since) == ("", calls.now)
+    calls.dialed()
+    calls.now += 1
+    calls.appoint(A0, 7)  # the next pass wants the same
+    assert calls.knows.since == calls.now - 1
+    calls.hears(A0, in_office(A0, epoch=7))
+    calls.follow([A0], office=Office(7, 1))
+    assert calls.later(LINGER_S) == ["a0"]
+    assert [message for _, message in calls.said].count(Appoint(7, -1, {})) == 1
+
+
+def test_an_appointee_that_refuses_says_why_unless_it_knows_who_is_in_office():
+    calls = Calls()
+    calls.appoint(S, 7, [A0])
+    calls.dialed()
+    calls.hears(A0, refused())
+    calls.hears(S, refused(T))
+    assert calls.knows.refused == ""
+    version = calls.search.version
+    calls.hears(S, refused())
+    assert calls.knows.refused == "not in office"
+    assert calls.search.version > version
+    calls.appoint(A0, 8)
+    assert calls.knows.refused == ""
+
+
+# What is passed on --------------------------------------------------------------------------------------------------
+
+
+def test_steps_come_between_snapshots_and_wake_nobody():
+    calls = on_the_line()
+    version = calls.search.version
+    calls.hears(S, Stepping(StepProgress(12, 100, NOW)))
+    assert calls.knows.snapshot is not None
+    assert calls.knows.snapshot.progress == StepProgress(12, 100, NOW)
+    assert calls.search.version == version
+
+
+def test_steps_of_another_one_are_not_the_jobs():
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(S, in_office(S))
+    calls.hears(A0, Stepping(StepProgress(12, 100, NOW)))
+    assert calls.knows.snapshot == in_office(S)
+
+
+def test_who_is_in_office_is_told_of_nodes_whenever_they_change():
+    calls = Calls()
+    calls.follow([S], nodes=NODES)
+    calls.dialed()
+    assert calls.said == [("s", Observe())]
+    calls.hears(S, in_office(S))
+    calls.hears(S, in_office(S, number=1))
+    calls.follow([S], nodes=NODES)
+    calls.follow([S], nodes=())
+    calls.follow([S], nodes=())
+    assert calls.said[1:] == [("s", Nodes(NODES)), ("s", Nodes(()))]
+
+
+def test_so_is_its_successor_and_itself_on_a_new_line():
+    calls = Calls()
+    calls.follow([S, A0], nodes=NODES)
+    calls.dialed()
+    calls.hears(S, in_office(S))
+    calls.hears(A0, in_office(A0, term=2))
+    calls.loses(A0)
+    calls.later(RETRY_S)
+    calls.hears(A0, in_office(A0, term=2))
+    assert [x for x in calls.said if x[1] == Nodes(NODES)] == [("s", Nodes(NODES)), *[("a0", Nodes(NODES))] * 2]
+
+
+def test_without_facts_nothing_is_said_of_nodes():
+    calls = on_the_line()
+    assert all(message == Observe() for _, message in calls.said)
+
+
+def test_a_message_of_a_newer_version_is_passed_over():
+    calls = on_the_line()
+    before = calls.knows
+    calls.hears(S, object())
+    assert calls.knows == before
