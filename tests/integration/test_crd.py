@@ -15,6 +15,7 @@ from tests.integration.trainingjob_cases import (
     OPEN_RECOVERY,
     REFUSED,
     REFUSED_LATER,
+    REFUSED_LATER_OF_ELASTIC,
     STATUS,
     UNKNOWN_FIELDS,
     Change,
@@ -125,7 +126,12 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     # then the rest is filled in, in the pod as in ours, and quantities are what they were
     assert job["spec"]["launcher"] == {"nprocPerNode": 1}
     assert job["spec"]["spares"] == {"replicas": 0}
-    assert job["spec"]["recovery"] == {"inPlace": {"maxRestarts": 10, "window": "1h"}}
+    assert job["spec"]["recovery"] == {
+        "inPlace": {"maxRestarts": 10, "window": "1h"},
+        "spareTimeout": "30s",
+        "fenceTimeout": "30s",
+    }
+    assert "elastic" not in job["spec"]
     assert replicated_job(job)["replicas"] == 1
     assert {key: job_spec(job)[key] for key in ("parallelism", "completionMode")} == {
         "parallelism": 1,
@@ -190,7 +196,7 @@ def changed_later(change: Change, name: str) -> str:
     return changed(both, name=name)
 
 
-@pytest.mark.parametrize("how", ["--server-side=false", "--server-side=true"])
+@pytest.mark.parametrize("how", ["--server-side=false", "--server-side=true --force-conflicts"])
 @pytest.mark.parametrize("case", REFUSED_LATER)
 def test_cannot_be_changed_later(cluster: "ApiServer", existing: str, case: str, how: str) -> None:
     # given a TrainingJob, and a change to what its pods are made from
@@ -198,7 +204,37 @@ def test_cannot_be_changed_later(cluster: "ApiServer", existing: str, case: str,
 
     # when the change is applied
     manifest = changed_later(change, existing)
-    applied = cluster.kubectl("apply", how, "--dry-run=server", "-f", "-", stdin=manifest)
+    applied = cluster.kubectl("apply", *how.split(), "--dry-run=server", "-f", "-", stdin=manifest)
+
+    # then it is refused, with the field and the mend
+    assert applied.returncode != 0
+    assert f"{field}: " in applied.stderr
+    assert message in applied.stderr
+
+
+@pytest.fixture(scope="module")
+def elastic(cluster: "ApiServer") -> str:
+    """One that may shrink to 6 pods."""
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(may_shrink, name="elastic"))
+    assert created.returncode == 0, created.stderr
+    return "elastic"
+
+
+def may_shrink(job: Manifest) -> None:
+    job["spec"]["elastic"] = {"minReplicas": 6}
+
+
+@pytest.mark.parametrize("case", REFUSED_LATER_OF_ELASTIC)
+def test_how_far_it_may_shrink_cannot_be_changed_later(cluster: "ApiServer", elastic: str, case: str) -> None:
+    # given a TrainingJob that may shrink, and a change to that
+    change, field, message = REFUSED_LATER_OF_ELASTIC[case]
+
+    def both(job: Manifest) -> None:
+        may_shrink(job)
+        change(job)
+
+    # when the change is applied
+    applied = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=changed(both, name=elastic))
 
     # then it is refused, with the field and the mend
     assert applied.returncode != 0

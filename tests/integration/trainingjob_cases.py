@@ -242,6 +242,77 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.inPlace.window",
         "recovery.inPlace.window must be a duration above zero",
     ),
+    "a spareTimeout in days": (
+        lambda job: job["spec"].update(recovery={"spareTimeout": "1d"}),
+        "spec.recovery.spareTimeout",
+        "recovery.spareTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 1h30m",
+    ),
+    "a spareTimeout of nothing": (
+        lambda job: job["spec"].update(recovery={"spareTimeout": ""}),
+        "spec.recovery.spareTimeout",
+        "recovery.spareTimeout must be a duration",
+    ),
+    "a spareTimeout that is off": (
+        lambda job: job["spec"].update(recovery={"spareTimeout": "Off"}),
+        "spec.recovery.spareTimeout",
+        "recovery.spareTimeout must be a duration",
+    ),
+    "a fenceTimeout below 10 s": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "9s"}),
+        "spec.recovery.fenceTimeout",
+        "recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds",
+    ),
+    "a fenceTimeout of nothing": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": ""}),
+        "spec.recovery.fenceTimeout",
+        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a fenceTimeout of a unit alone": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "s"}),
+        "spec.recovery.fenceTimeout",
+        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a fenceTimeout in milliseconds": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "15000ms"}),
+        "spec.recovery.fenceTimeout",
+        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a fenceTimeout that is off in another spelling": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "off"}),
+        "spec.recovery.fenceTimeout",
+        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    ),
+    "an elastic job that may vanish": (
+        lambda job: job["spec"].update(elastic={"minReplicas": 0}),
+        "spec.elastic.minReplicas",
+        "elastic.minReplicas must be at least 1: set it to the least number of pods",
+    ),
+    "an elastic job that needs more pods than it has": (
+        lambda job: job["spec"].update(elastic={"minReplicas": 9}),
+        "spec.elastic.minReplicas",
+        "elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: "
+        "lower it, or leave out elastic",
+    ),
+    "an elastic job that does not say how far": (
+        lambda job: job["spec"].update(elastic={}),
+        "spec.elastic.minReplicas",
+        "Required value",
+    ),
+    "a topology key that is no label's name": (
+        lambda job: job["spec"]["spares"].update(topologyKey="the rack"),
+        "spec.spares.topologyKey",
+        "spares.topologyKey must be the name of a node label, such as topology.kubernetes.io/zone",
+    ),
+    "a topology key with a value": (
+        lambda job: job["spec"]["spares"].update(topologyKey="rack=r1"),
+        "spec.spares.topologyKey",
+        "spares.topologyKey must be the name of a node label",
+    ),
+    "a topology key that is too long": (
+        lambda job: job["spec"]["spares"].update(topologyKey=f"example.com/{'k' * 64}"),
+        "spec.spares.topologyKey",
+        "spares.topologyKey must be the name of a node label",
+    ),
     "a name of 38 characters with a replicatedJob's name of 7": (
         lambda job: job["metadata"].update(name="n" * 38),
         "metadata.name",
@@ -262,7 +333,8 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
 
 # Each is one field that the CRD does not know, at a level of ours, and its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
-    "spec.elastic": lambda job: job["spec"].update(elastic={"minReplicas": 6}),
+    "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
+    "spec.recovery.fencetimeout": lambda job: job["spec"].update(recovery={"fencetimeout": "30s"}),
     "spec.spares.pool": lambda job: job["spec"]["spares"].update(pool="shared"),
     "spec.recovery.inPlace.maxRestart": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestart": 3}}),
     "spec.launcher.nproc_per_node": lambda job: job["spec"]["launcher"].update(nproc_per_node=8),
@@ -280,6 +352,15 @@ ACCEPTED: dict[str, Change] = {
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
+    "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),
+    "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minReplicas": 8}),
+    "a job that shrinks at once": lambda job: job["spec"].update(recovery={"spareTimeout": "0s"}),
+    "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
+    "a fenceTimeout in minutes": lambda job: job["spec"].update(recovery={"fenceTimeout": "1h30m"}),
+    "no fence": lambda job: job["spec"].update(recovery={"fenceTimeout": "Off"}),
+    "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
+    "spares of the same rack": lambda job: job["spec"]["spares"].update(topologyKey="Rack_1.a"),
+    "a topology key that just fits": lambda job: job["spec"]["spares"].update(topologyKey=f"a.b/{'k' * 63}"),
     "a window of hours and minutes": lambda job: job["spec"].update(recovery={"inPlace": {"window": "1h30m"}}),
 }
 
@@ -310,6 +391,26 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "spec.launcher",
         "launcher is immutable",
     ),
+    "that it may shrink": (
+        lambda job: job["spec"].update(elastic={"minReplicas": 6}),
+        "spec.elastic",
+        "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+    ),
+    "another fenceTimeout": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "60s"}),
+        "spec.recovery.fenceTimeout",
+        "recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the",
+    ),
+}
+
+#: The same, for one that may shrink to 6.
+REFUSED_LATER_OF_ELASTIC: dict[str, tuple[Change, str, str]] = {
+    "that it may shrink further": (
+        lambda job: job["spec"].update(elastic={"minReplicas": 5}),
+        "spec.elastic",
+        "elastic is immutable",
+    ),
+    "that it may shrink no more": (lambda job: job["spec"].pop("elastic"), "spec.elastic", "elastic is immutable"),
 }
 
 ALLOWED_LATER: dict[str, Change] = {
@@ -317,6 +418,9 @@ ALLOWED_LATER: dict[str, Change] = {
     "more spares": lambda job: job["spec"]["spares"].update(replicas=5),
     "no more spares": lambda job: job["spec"].pop("spares"),
     "more restarts in place": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestarts": 50}}),
+    "another spareTimeout": lambda job: job["spec"].update(recovery={"spareTimeout": "5m"}),
+    "the fenceTimeout that it has": lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
+    "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
     "a label": lambda job: job["metadata"].update(labels={"team": "research"}),
 }
 
@@ -342,7 +446,7 @@ STATUS: Manifest = {
     "spares": {"desired": 2, "ready": 1, "claimed": 1},
     "round": 4,
     "term": 1,
-    "coordinator": {"epoch": 0, "podName": "shown-workers-spare-0-abcde", "podUID": "0b5c"},
+    "coordinator": {"epoch": 0, "term": 1, "podName": "shown-workers-spare-0-abcde", "podUID": "0b5c"},
     "recoveriesByStrategy": {"inPlace": 3, "spareSwap": 1, "podRecreate": 0, "jobRestart": 0},
     "lastRecovery": {
         "fault": "Process",

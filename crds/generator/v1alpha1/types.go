@@ -55,6 +55,8 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.launcher)",fieldPath=".launcher",message="add launcher: {nprocPerNode: <workers per pod>}: the launcher starts the workers and restarts them after a fault; this version runs no job without it"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.container) || self.replicatedJobs.all(j, j.template.spec.template.spec.containers.exists(c, c.name == self.launcher.container))",fieldPath=".launcher.container",message="launcher.container must name a container of replicatedJobs[].template.spec.template.spec.containers; leave it out to use the first"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, has(self.launcher) && has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
+// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.replicatedJobs.all(j, self.elastic.minReplicas <= j.replicas * j.template.spec.parallelism)",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
+// +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 type TrainingJobSpec struct {
 	// The Jobs whose pods train, as in JobSet. This version takes exactly one
 	// entry. It cannot be changed after creation.
@@ -76,10 +78,18 @@ type TrainingJobSpec struct {
 	// +kubebuilder:default={}
 	Spares Spares `json:"spares,omitempty"`
 
-	// How much recovery is tried before the job fails. May be changed at any time.
+	// How the job recovers, and how much of that is tried before it fails. May be
+	// changed at any time, fenceTimeout aside; a change counts for the pods that are
+	// created after it.
 	// +optional
 	// +kubebuilder:default={}
 	Recovery Recovery `json:"recovery,omitempty"`
+
+	// Lets the job train with less pods than it declares when no spare takes a lost
+	// pod's ranks. Left out, the job waits for a pod instead. It cannot be changed
+	// after creation.
+	// +optional
+	Elastic *Elastic `json:"elastic,omitempty"`
 }
 
 // A Job template and the number of Jobs to make of it.
@@ -185,14 +195,56 @@ type Spares struct {
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="spares.replicas must be 0 or more, and at most 1000: the number of warm pods that wait to take a lost pod's ranks"
 	Replicas int32 `json:"replicas,omitempty"`
+
+	// Name of a node label, such as topology.kubernetes.io/zone or one of your racks:
+	// a lost pod's ranks go to a spare on a node with the same value of it, where one
+	// waits. It does not decide where spares are scheduled: the pod template does.
+	// Default: any spare will do.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="spares.topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
+	TopologyKey string `json:"topologyKey,omitempty"`
 }
 
-// How much recovery is tried before the job fails.
+// Lets the job train with less pods than it declares.
+type Elastic struct {
+	// The least number of pods that the job goes on with: it shrinks to those that
+	// are left when ranks have been vacant for recovery.spareTimeout and no spare
+	// waits, and it grows back at the next round for which there are more. Pods are
+	// counted, not workers: each has launcher.nprocPerNode of them.
+	// +kubebuilder:validation:XValidation:rule="self >= 1",message="elastic.minReplicas must be at least 1: set it to the least number of pods that the training can go on with, or leave out elastic if the job is never to shrink"
+	MinReplicas int32 `json:"minReplicas"`
+}
+
+// How the job recovers.
 type Recovery struct {
 	// Restarts of the workers in place, which keep every pod.
 	// +optional
 	// +kubebuilder:default={}
 	InPlace InPlaceRecovery `json:"inPlace,omitempty"`
+
+	// How long the vacant ranks of a job with elastic wait for a spare, or for a new
+	// pod, before the job shrinks: a duration such as 30s, 5m or 1h30m. 0s: it shrinks
+	// at once. A job without elastic waits for as long as it takes. Default: 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="recovery.spareTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 1h30m: how long vacant ranks of an elastic job wait for a spare"
+	SpareTimeout string `json:"spareTimeout,omitempty"`
+
+	// After how long without a coordinator a pod ends its own workers, because others
+	// may have taken its ranks: a duration of at least 10s, such as 30s or 2m. After
+	// twice that time the operator appoints another coordinator where the pods cannot
+	// elect one. Off: a pod never does, and the operator waits for proof that the
+	// missing pods have ended (their kubelet says so, their node is deleted, or has
+	// the taint node.kubernetes.io/out-of-service). It cannot be changed after
+	// creation. Default: 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after so long without a coordinator a pod ends its workers"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+	FenceTimeout string `json:"fenceTimeout,omitempty"`
 }
 
 // Restarts in place: all workers restart, and every pod stays.
@@ -267,7 +319,8 @@ type TrainingJobStatus struct {
 	// +optional
 	Round *int64 `json:"round,omitempty"`
 
-	// The newest term: a coordinator's time in office.
+	// The newest term: a coordinator's time in office. 1 for an appointed one, then
+	// one more with each election.
 	// +optional
 	Term *int64 `json:"term,omitempty"`
 
@@ -332,11 +385,12 @@ type ReplicatedJobStatus struct {
 // Members, counted. A member is one pod of the job, seen by the coordinator
 // through its sidecar.
 type MembersStatus struct {
-	// Members that the job needs to train.
+	// Members that the job declares. One with elastic also trains with less.
 	// +optional
 	Desired int32 `json:"desired"`
 
-	// Members that hold ranks in the newest round.
+	// Members that hold ranks in the newest round: less than desired while a job with
+	// elastic has shrunk.
 	// +optional
 	Active int32 `json:"active"`
 
@@ -365,6 +419,11 @@ type CoordinatorStatus struct {
 	// Grows with each coordinator that the operator appoints.
 	// +optional
 	Epoch int64 `json:"epoch"`
+
+	// Its term: 1 if the operator has appointed it, more if the pods have elected it
+	// in this epoch. Empty until it was heard in office.
+	// +optional
+	Term *int64 `json:"term,omitempty"`
 
 	// Name of its pod.
 	// +optional
