@@ -76,8 +76,10 @@ class LauncherLink:
                 self._on_down()
 
     async def _read(self, reader: asyncio.StreamReader, outbox: "_Outbox") -> None:
-        while not outbox.hung_up and (line := await reader.readline()):
+        while line := await reader.readline():
             message = wire.decode(line, _MESSAGES)
+            if outbox.hung_up:
+                return  # what it had said before it heard of that
             if isinstance(message, LauncherHello) and self._outbox is not outbox:
                 self._outbox, former = outbox, self._outbox
                 if former is not None:

@@ -145,6 +145,12 @@ def test_of_a_failed_round_the_neighbours_are_drained_and_the_failure_stands() -
     assert exits(driven.do(m.ExitLauncher(81, "Failed"))) == [3]
 
 
+def test_a_worker_that_failed_gets_no_sigterm_while_its_children_are_killed() -> None:
+    driven = running()
+    driven.do(ended(1, 3))
+    assert driven.do(drain()) == terms(0)
+
+
 def test_of_a_round_that_has_failed_altogether_nothing_is_left_to_drain() -> None:
     driven = failed()
     driven.do(*gone(0, code=1))
@@ -182,12 +188,21 @@ def test_a_newer_round_kills_what_still_saves_and_the_drain_stays_unanswered() -
     assert driven.later(60) == [], "the drain's grace is of no more interest"
 
 
+@pytest.mark.parametrize("order", [drain(1), SIGTERM])
+def test_the_workers_of_the_next_round_have_a_grace_of_their_own(order: e.Event) -> None:
+    driven = draining()
+    driven.do(*gone(0, 1), start(1))
+    driven.later(60)
+    driven.do(order)
+    assert driven.later(9) == []
+
+
 def test_a_drain_that_is_repeated_can_only_shorten_the_grace() -> None:
     driven = draining()
+    assert driven.do(drain(grace_s=60), drain(grace_s=5)) == []
+    assert driven.later(4.9) == []
     assert driven.do(drain(grace_s=60)) == []
-    assert driven.later(9.9) == []
-    assert driven.do(drain(grace_s=0.05)) == []
-    assert driven.later(0.06) == kills(0, 1)
+    assert driven.later(0.2) == kills(0, 1)
 
 
 def test_after_a_drain_another_one_is_answered_at_once() -> None:
@@ -267,6 +282,12 @@ def test_a_close_with_a_grace_waits_for_nobody_where_nobody_runs(before: Callabl
     assert before().do(close()) == [e.Exit(CLOSED, "Suspended")]
 
 
+def test_of_a_close_with_a_grace_the_code_counts_although_nobody_is_left_to_save() -> None:
+    driven = failed()
+    driven.do(*gone(0, code=1))
+    assert exits(driven.do(close())) == [CLOSED]
+
+
 @pytest.mark.parametrize("before", [starting, stopping])
 def test_workers_that_are_killed_already_save_nothing_before_a_close(before: Callable[[], Driven]) -> None:
     driven = before()
@@ -296,12 +317,20 @@ def test_a_stop_ends_the_save_of_a_closed_job() -> None:
     assert exits(driven.do(*gone(0, 1, code=137, signal="SIGKILL"))) == [CLOSED]
 
 
+@pytest.mark.parametrize("order", [close(), SIGTERM])
+def test_children_of_workers_that_have_ended_by_themselves_save_nothing(order: e.Event) -> None:
+    driven = running(nproc=1)
+    driven.do(ended(0))
+    assert kills(0)[0] in driven.do(order)
+    assert driven.phase is Phase.LEAVING
+
+
 def test_a_second_close_can_only_shorten_the_grace() -> None:
     driven = closing()
+    assert driven.do(close(60), close(5)) == []
+    assert driven.later(4.9) == []
     assert driven.do(close(60)) == []
-    assert driven.later(9.9) == []
-    assert driven.do(close(0.05)) == []
-    assert driven.later(0.06) == kills(0, 1)
+    assert driven.later(0.2) == kills(0, 1)
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 5.0])
@@ -431,6 +460,7 @@ def test_a_drain_while_the_pod_ends_signals_nobody_again_and_is_answered_before_
 def test_sigterm_while_a_closed_job_saves_is_told_and_the_closes_code_stays() -> None:
     driven = closing()
     assert driven.do(SIGTERM) == [terminating()]
+    assert driven.phase is Phase.CLOSING
     assert driven.do(e.Connected())[1:] == [terminating(28.0)]
     assert exits(driven.do(*gone(0, 1, code=1))) == [CLOSED]
 

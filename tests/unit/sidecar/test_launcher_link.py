@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import select
 import socket
 import tempfile
 import time
@@ -114,18 +116,35 @@ def path() -> Iterator[Path]:
         yield Path(folder) / "sidecar.sock"
 
 
+Connect = Callable[[], Launcher]
+
+
 @pytest.fixture
-async def launcher(heard: Heard, path: Path) -> AsyncIterator[Launcher]:
-    """One that is connected, and has said hello."""
+async def connect(heard: Heard, path: Path) -> AsyncIterator[Connect]:
+    """Connects launchers, which have said nothing yet."""
     server = await heard.link.listen(path)
-    connected = Launcher(path)
+    connected: list[Launcher] = []
+
+    def one() -> Launcher:
+        connected.append(Launcher(path))
+        return connected[-1]
+
+    yield one
+    server.close()
+    for launcher in connected:
+        launcher.close()
+    if heard.events:
+        await until(lambda: heard.events[-1] == "down", "the end of the connection")
+
+
+@pytest.fixture
+async def launcher(heard: Heard, connect: Connect) -> Launcher:
+    """One that is connected, and has said hello."""
+    connected = connect()
     connected.send(hello())
     await until(lambda: heard.events, "the hello")
     assert heard.events.pop() == ("up", 1)
-    yield connected
-    connected.close()
-    server.close()
-    await until(lambda: "down" in heard.events, "the end of the connection")
+    return connected
 
 
 @pytest.fixture
@@ -139,6 +158,16 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def open_fds() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def waits_to_write() -> int:
+    """For how many of this process's files an epoll waits to write, as the kernel tells it."""
+    found = 0
+    for info in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            waited = [line.split() for line in info.read_text().splitlines() if line.startswith("tfd:")]
+            found += sum(bool(int(words[words.index("events:") + 1], 16) & select.EPOLLOUT) for words in waited)
+    return found
 
 
 def leave_stale_socket(path: Path) -> None:
@@ -168,39 +197,51 @@ async def test_messages_go_both_ways_in_their_order(heard: Heard, launcher: Laun
     assert launcher.taken == [StopWorkers("a"), StopWorkers("b"), DropSocket()]
 
 
-async def test_who_does_not_say_hello_first_is_no_launcher(heard: Heard, launcher: Launcher, path: Path) -> None:
-    stranger = Launcher(path)
+async def test_who_does_not_say_hello_first_is_no_launcher(heard: Heard, launcher: Launcher, connect: Connect) -> None:
+    stranger = connect()
     stranger.send(NextPort(666))
     await until(stranger.at_its_end, "the end of the stranger's connection")
-    stranger.close()
     assert heard.events == []
 
 
-async def test_a_newer_launcher_takes_over_without_a_gap(heard: Heard, launcher: Launcher, path: Path) -> None:
-    newer = Launcher(path)
+async def test_a_newer_launcher_takes_over_without_a_gap(heard: Heard, launcher: Launcher, connect: Connect) -> None:
+    newer = connect()
     newer.send(hello(2))
     await until(launcher.at_its_end, "the end of the older connection")
     newer.send(NextPort(5))
     await until(lambda: len(heard.events) == 2, "the newer one's messages")
     assert heard.events == [("up", 2), NextPort(5)], "no down: there was always one"
-    newer.close()
-    await until(lambda: heard.events[-1] == "down", "its end")
+
+
+async def test_what_a_former_launcher_had_still_to_say_is_not_heard(
+    heard: Heard, launcher: Launcher, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Given one that says hello just after another one did, before it can know of that."""
+    caplog.set_level(logging.INFO)
+    newer = connect()
+    newer.socket.send(b'{"type":"Ping"}\n')
+    await until(lambda: "unknown type Ping" in caplog.text, "the newer one's connection")
+    newer.send(hello(2))
+    launcher.send(hello(1))
+    newer.send(NextPort(5))
+    await until(lambda: NextPort(5) in heard.events, "the newer one's message")
+    assert heard.events == [("up", 2), NextPort(5)]
 
 
 async def test_a_stale_socket_makes_way_and_any_user_may_connect(heard: Heard, path: Path) -> None:
     leave_stale_socket(path)
-    server = await heard.link.listen(path)
-    assert mode(path) == 0o666
-    Launcher(path).close()
-    server.close()
+    async with await heard.link.listen(path):
+        assert mode(path) == 0o666
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(path))
 
 
 async def test_a_launchers_last_words_are_heard_although_it_takes_no_more(heard: Heard, launcher: Launcher) -> None:
-    launcher.send(Terminating(3.0))
+    launcher.send(NextPort(1), Terminating(3.0))
     launcher.close()
     heard.link.send(StopWorkers("too late"))
     await until(lambda: "down" in heard.events, "its end")
-    assert heard.events == [Terminating(3.0), "down"]
+    assert heard.events == [NextPort(1), Terminating(3.0), "down"]
 
 
 async def test_nothing_is_sent_while_there_is_no_launcher(heard: Heard, connection: tuple[socket.socket, ...]) -> None:
@@ -273,6 +314,24 @@ async def test_what_a_launcher_never_took_is_closed_with_its_connection(
     launcher.close()
     await until(lambda: "down" in heard.events, "its end")
     await until(lambda: open_fds() == before - 3, "the close of the copy, of both ends and of the outbox's")
+
+
+async def test_a_line_that_the_socket_takes_in_parts_arrives_whole(heard: Heard, launcher: Launcher) -> None:
+    long = StopWorkers("x" * (UNSENT_BYTES // 2))
+    heard.link.send(long)
+    heard.link.drop()
+    await launcher.expect(DropSocket)
+    assert launcher.taken == [long, DropSocket()]
+
+
+async def test_the_loop_waits_for_the_launcher_only_while_something_is_unsent(heard: Heard, launcher: Launcher) -> None:
+    assert waits_to_write() == 0
+    for _ in range(50):
+        heard.link.send(LONG)
+    await until(lambda: waits_to_write() == 1, "the wait")
+    heard.link.drop()
+    await launcher.expect(DropSocket)
+    await until(lambda: waits_to_write() == 0, "the end of the wait: else it is a busy loop")
 
 
 async def test_a_launcher_that_does_not_read_is_hung_up_on(heard: Heard, launcher: Launcher) -> None:
