@@ -44,7 +44,7 @@ from understudy_sidecar.membership.events import (
 )
 from understudy_sidecar.membership.heir import Known
 from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.member import Member, State
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.office import Office
 from understudy_sidecar.server import Server
@@ -147,7 +147,8 @@ class Sidecar:
             self._launcher.hold(fd)
 
     def _look(self) -> Known:
-        return Known(self._voter.vow, self._member.coordinator, self._member.closed)
+        member = self._member
+        return Known(member.coordinator, member.closed, member.state is State.APART, self._voter.vow)
 
     def _handle(self, event: MemberEvent) -> None:
         for effect in self._member.handle(event, now()):

@@ -31,6 +31,7 @@ from understudy_sidecar.membership.events import (
     HeirEffect,
     HeirEvent,
     Received,
+    RecordVow,
     Resign,
     Say,
     Send,
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Office:
-    """known: what the pod's member knows now. on_appointed, on_ended: what the operator has told that concerns it."""
+    """known: what the pod's member knows now. on_office, on_ended: what has happened here that concerns it."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class Office:
         voter: Voter,
         folder: Path,
         known: Callable[[], Known],
-        on_appointed: Callable[[], None],
+        on_office: Callable[[], None],
         on_ended: Callable[[m.Close], None],
     ) -> None:
         self.adjourned = asyncio.Event()
         self.coordinator: Coordinator | None = None
         self._shape, self._identity, self._voter, self._folder = shape, identity, voter, folder
-        self._known, self._on_appointed, self._on_ended = known, on_appointed, on_ended
-        self._heir = HeirMachine(identity.pod_uid, known())
+        self._known, self._on_office, self._on_ended = known, on_office, on_ended
+        self._heir = HeirMachine(identity.pod_uid, voter, known())
         self._links: dict[int, Link] = {}
         self._alarm = Alarm(self._tick)
         self.observers = Observers(lambda: self.coordinator, known)
@@ -129,7 +130,7 @@ class Office:
             self._shape, me.pod_uid, me.ip, appoint.epoch, appoint.at_least_round, counts, now()
         )
         self._tell(Watched(len(self.observers)))
-        self._on_appointed()
+        self._on_office()
 
     def _take(self, effect: TakeOffice) -> None:
         """By election: who waits in the hall is welcomed."""
@@ -142,12 +143,13 @@ class Office:
         self._tell(Watched(len(self.observers)))
         for number, join in callers.items():
             self._tell(Received(number, join))
+        self._on_office()
 
     def _resign(self, reason: str) -> None:
         """Nobody coordinates here any more; members, ours too, look for who does."""
         log.warning("leaves office: %s", reason)
         self.coordinator = None
-        self._heir = HeirMachine(self._identity.pod_uid, self._known())
+        self._heir = HeirMachine(self._identity.pod_uid, self._voter, self._known())
         self._alarm.set(None)
         self._hang_up_all()
         self.observers.changed()
@@ -187,22 +189,28 @@ class Office:
     def _do(self, effect: CoordinatorEffect | HeirEffect) -> None:
         match effect:
             case Send(number, message):
-                if number in self._links:
-                    self._links[number].send(message)
+                self._broadcast((number,), wire.encode(message))
             case Broadcast(numbers, message):
-                text = wire.encode(message)
-                for number in numbers:
-                    if number in self._links:
-                        self._links[number].send_text(text)
+                self._broadcast(numbers, wire.encode(message))
             case Hangup(number, reason):
-                log.debug("hangs up link %d: %s", number, reason)
-                if number in self._links:
-                    self._links[number].hangup()
+                self._hang_up(number, reason)
             case Say(text):
                 log.info("%s: %s", "heir" if self.coordinator is None else "coordinator", text)
+            case RecordVow(vow):
+                records.record_vow(self._folder, vow)
             case TakeOffice():
                 self._take(effect)
             case Adjourn():
                 self.adjourned.set()
             case Resign(reason):
                 self._resign(reason)
+
+    def _broadcast(self, numbers: tuple[int, ...], text: str) -> None:
+        for number in numbers:
+            if number in self._links:
+                self._links[number].send_text(text)
+
+    def _hang_up(self, number: int, reason: str) -> None:
+        log.debug("hangs up link %d: %s", number, reason)
+        if number in self._links:
+            self._links[number].hangup()

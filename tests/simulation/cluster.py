@@ -41,6 +41,7 @@ class SimulatedCluster:
     offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
     assignments: list[tuple[Coordinator, Assign]] = field(default_factory=list)  # not yet looked at by the invariants
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
+    clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when a worker failed of its own, or was killed alone
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
@@ -143,6 +144,17 @@ class SimulatedCluster:
         self.world.say(machine.name, "is on the network again")
         self.network.heal(machine)
         self._back(machine)
+
+    def part(self, group: list[Machine], others: list[Machine]) -> None:
+        names = ", ".join(machine.name for machine in group)
+        self.world.say("network", f"FAULT: {names} and {len(others)} others do not reach each other")
+        self.network.part(group, others)
+
+    def rejoin(self, group: list[Machine], others: list[Machine]) -> None:
+        self.world.say("network", f"{', '.join(machine.name for machine in group)} reach everybody again")
+        self.network.join(group, others)
+        for machine in group:
+            self._back(machine)
 
     def cut_operator(self) -> None:
         """From all pods, not from the API server."""

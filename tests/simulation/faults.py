@@ -32,7 +32,15 @@ KINDS = {
     "coordinator's sidecar hangs": 1,
     "operator down": 2,
     "operator cut off": 1,
+    "partition": 2,
+    "asymmetric partition": 2,
+    "slow network": 2,
+    "clock set": 1,
 }
+SLOWEST_S = 2.0
+CLOCK_S = 5000.0
+
+MANY, MANY_SHARE = 40, 0.02
 LAST_FAULT_S = 30.0
 AT_THE_END = -1.0
 
@@ -49,7 +57,9 @@ class Fault:
 
 
 def draw_setup(rng: random.Random) -> Setup:
-    actives, spares = rng.randint(2, 6), rng.randint(0, 3)
+    actives, spares = rng.randint(1, 6), rng.randint(0, 3)
+    if rng.random() < MANY_SHARE:
+        actives, spares = rng.randint(7, MANY), rng.randint(0, 6)
     pods = actives + spares
     machines = pods + 3 if rng.random() < 0.7 else pods // 2 + 4  # in the second case pods share a machine
     return Setup(
@@ -81,7 +91,9 @@ def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off":
             return rng.uniform(5.0, 60.0)
-        case "cut off":
+        case "slow network":
+            return rng.uniform(5.0, 30.0)
+        case "cut off" | "partition" | "asymmetric partition":
             return rng.choice([rng.uniform(0.2, 6.0), rng.uniform(5.0, 60.0)])
         case "operator down":
             return rng.uniform(2.0, 40.0)
@@ -123,6 +135,10 @@ class Faults:
             "coordinator killed": lambda: self._on_coordinator(self._kill),
             "coordinator's sidecar killed": lambda: self._on_coordinator(lambda pod: pod.kill_sidecar()),
             "operator down": lambda: self._operator_down(fault.lasts_s),
+            "partition": lambda: self._part(fault.lasts_s, whole=True),
+            "asymmetric partition": lambda: self._part(fault.lasts_s, whole=False),
+            "slow network": lambda: self._slow(fault.lasts_s),
+            "clock set": self._set_clock,
             "operator cut off": lambda: self._cut_operator(fault.lasts_s),
         }
         self.struck.append(str(fault))
@@ -200,6 +216,44 @@ class Faults:
                     end(machine)
 
             self.world.after(lasts_s, over)
+
+    def _part(self, lasts_s: float, *, whole: bool) -> None:
+        """Some machines and all others; or some and a few others, which both reach the rest."""
+        machines = self.cluster.machines[:]
+        self.world.rng.shuffle(machines)
+        size = self.world.rng.randint(1, max(1, len(machines) // 2))
+        group, others = machines[:size], machines[size:]
+        if not whole:
+            others = others[: self.world.rng.randint(1, max(1, len(others) // 2))]
+        elif self.world.rng.random() < 0.5:
+            others = [*others, self.cluster.operator.machine]
+        self._disturbed()
+        self.cluster.part(group, others)
+
+        def over() -> None:
+            self._disturbed()
+            self.cluster.rejoin(group, others)
+
+        self.world.after(lasts_s, over)
+
+    def _slow(self, lasts_s: float) -> None:
+        machine = self.world.rng.choice(self.cluster.machines)
+        self._disturbed()
+        self.world.say(machine.name, "FAULT: its network is slow")
+        machine.slow_s = self.world.between(0.1, SLOWEST_S)
+
+        def over() -> None:
+            machine.slow_s = 0.0
+            self._disturbed()
+
+        self.world.after(lasts_s, over)
+
+    def _set_clock(self) -> None:
+        """Processes that start on it from now on have another time."""
+        machine = self.world.rng.choice(self.cluster.machines)
+        machine.clock_ahead_s += self.world.between(-CLOCK_S, CLOCK_S)
+        self.world.say(machine.name, f"FAULT: its clock is {machine.clock_ahead_s:+.0f} s off")
+        self.cluster.clocks_differ = True
 
     def _delete(self, pods: list[Pod]) -> None:
         uids = {pod.uid for pod in pods}

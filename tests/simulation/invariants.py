@@ -15,7 +15,8 @@ from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
-from understudy_protocol.words import NO_ROUND, CloseReason, Office, RoundToken
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Office, RoundToken
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0
@@ -35,12 +36,19 @@ class Invariants:
     _offices: dict[tuple[int, int], object] = field(default_factory=dict)
     _rounds: dict[RoundToken, tuple[object, int, str, int]] = field(default_factory=dict)
     _places: dict[tuple[RoundToken, int], str] = field(default_factory=dict)
+    _vows: dict[str, Vow] = field(default_factory=dict)
+    _grants: dict[tuple[Office, str], set[str]] = field(default_factory=dict)
+    _electorates: dict[Sidecar, ElectorateVersion] = field(default_factory=dict)
+    _settled: dict[int, ElectorateVersion] = field(default_factory=dict)  # the newest that counts, by epoch
+    _offices_seen: int = 0
     _nobody_until: float = 0.0
     _stale_since: dict[Worker, float] = field(default_factory=dict)
 
     def check(self) -> None:
         self.no_rank_is_held_twice()
         self.tokens_only_grow()
+        self.an_office_is_taken_once_and_by_a_majority()
+        self.electorates_follow_each_other()
         self.a_round_is_assigned_by_one_office_with_one_world()
         self.snapshots_only_grow()
         self.a_launcher_exits_0_only_after_success()
@@ -88,14 +96,57 @@ class Invariants:
 
         Which of several failed first the coordinator can only tell by who told it first.
         """
-        if recovery.resumed_at is None or recovery.cause.message != A_PEER_FAILED:
+        if recovery.resumed_at is None or recovery.cause.message != A_PEER_FAILED or self.cluster.clocks_differ:
             return
         if not any(recovery.detected_at - BOUNDED_S < at <= recovery.detected_at for at in self.cluster.worker_faults):
             raise Violation(f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone")
 
+    def an_office_is_taken_once_and_by_a_majority(self) -> None:
+        """3. A majority of the voters has stored that it gave the office to this pod, and nobody takes a vow back."""
+        for pod in self.cluster.pods:
+            before, now = self._vows.get(pod.uid), pod.vow
+            if now is before:
+                continue
+            if before is not None and (now.office < before.office or now.electorate < before.electorate):
+                raise Violation(f"{pod.name} takes its vow back: {before} -> {now}")
+            self._vows[pod.uid] = now
+            if now.granted_to:
+                self._grants.setdefault((now.office, now.granted_to), set()).add(pod.uid)
+        for sidecar in self.cluster.offices[self._offices_seen :]:
+            self._offices_seen += 1
+            coordinator = sidecar.office.coordinator
+            if coordinator is None or coordinator.office.term == 1:
+                continue
+            voters = coordinator.desk.keeper.settled.voters
+            given = voters & self._grants.get((coordinator.office, sidecar.pod.uid), set())
+            if 2 * len(given) <= len(voters):
+                raise Violation(f"office {coordinator.office} was given by {len(given)} of {len(voters)} voters")
+
+    def electorates_follow_each_other(self) -> None:
+        """3. Within an epoch each electorate that comes to count is newer than all before."""
+        for sidecar in self.cluster.offices:
+            coordinator = sidecar.office.coordinator
+            if coordinator is None or not coordinator.desk.keeper.settled.exists:
+                continue
+            version = coordinator.desk.keeper.settled.version
+            if self._electorates.get(sidecar) == version:
+                continue
+            self._electorates[sidecar] = version
+            newest = self._settled.get(version.epoch, version)
+            if version < newest and Office(version.epoch, version.term) == coordinator.office:
+                raise Violation(f"electorate {version} comes to count after {newest}")
+            self._settled[version.epoch] = max(version, newest)
+
     def a_round_is_assigned_by_one_office_with_one_world(self) -> None:
         """3."""
         for coordinator, assign in self.cluster.assignments:
+            settled = coordinator.desk.keeper.settled.voters
+            if (
+                settled
+                and assign.token not in self._rounds
+                and 2 * len(settled & coordinator.desk.roster.linked) <= len(settled)
+            ):
+                raise Violation(f"round {assign.token} is formed with less than a majority of {len(settled)} voters")
             holder = self._offices.setdefault((assign.token.epoch, assign.token.term), coordinator)
             if holder is not coordinator:
                 raise Violation(f"two coordinators assign in epoch and term of {assign.token}")

@@ -40,7 +40,7 @@ class Launcher(Process):
 
     def handle(self, event: e.Event) -> None:
         if self.alive:
-            for effect in self.supervisor.handle(event, self.world.now):
+            for effect in self.supervisor.handle(event, self.now()):
                 self._do(effect)
             self._alarm.set()
 

@@ -2,6 +2,8 @@
 
 - A connection is two FIFOs with a random latency. The end of a process closes its connections: the peer reads what was
   sent before, then the FIN.
+- Two groups of machines may not reach each other while both reach third ones; a machine's network may be slow. What
+  is sent over one connection stays in order, what is sent over several does not.
 - A machine that loses its power, or its network, takes no more part. What is sent meanwhile waits (TCP sends it again);
   after about 3 s (keepalive, TCP_USER_TIMEOUT) the kernel of each side that lives ends the connection as silent. A side
   whose peer's kernel has given up already gets a RST once the network is back: not silent.
@@ -31,6 +33,8 @@ class Machine:
     frozen: bool = False
     cut: bool = False
     clock_ahead_s: float = 0.0  # of its wall clock
+    slow_s: float = 0.0  # what its network adds to each latency, at most
+    unreachable: set[str] = field(default_factory=set)  # machines that it alone does not reach (and they not it)
     not_ready_since: float | None = None  # when it stopped answering the API server
     _backlog: list[Callable[[], None]] = field(default_factory=list)
 
@@ -53,7 +57,7 @@ class Machine:
 
 
 def reachable(a: Machine, b: Machine) -> bool:
-    return a.on and b.on and (a is b or not (a.cut or b.cut))
+    return a.on and b.on and (a is b or not (a.cut or b.cut or b.name in a.unreachable))
 
 
 class End:
@@ -111,7 +115,9 @@ class Link:
 
     def carry(self, sender: End, item: Any) -> None:
         world = self._network.world
-        sender.sent_until = max(sender.sent_until, world.now + world.between(*self._latency))
+        slow_s = max(end.machine.slow_s for end in self.ends)
+        delay = world.between(*self._latency) + (world.between(0.0, slow_s) if slow_s else 0.0)
+        sender.sent_until = max(sender.sent_until, world.now + delay)
         world.at(sender.sent_until, lambda: self._arrive(sender.peer, item))
 
     def _arrive(self, to: End, item: Any) -> None:
@@ -175,6 +181,23 @@ class Network:
         if machine.answers:
             machine.not_ready_since = None
         self._changed(machine)
+
+    def part(self, group: list[Machine], others: list[Machine]) -> None:
+        """No machine of the one reaches one of the other; all may reach third ones."""
+        for a in group:
+            for b in others:
+                a.unreachable.add(b.name)
+                b.unreachable.add(a.name)
+        for machine in group:
+            self._changed(machine)
+
+    def join(self, group: list[Machine], others: list[Machine]) -> None:
+        for a in group:
+            for b in others:
+                a.unreachable.discard(b.name)
+                b.unreachable.discard(a.name)
+        for machine in group:
+            self._changed(machine)
 
     def freeze(self, machine: Machine) -> None:
         machine.not_ready_since = machine.not_ready_since or self.world.now

@@ -25,7 +25,7 @@ class Office:
         self.coordinator: Coordinator | None = None
         self.adjourned = False
         self._sidecar, self._world, self._pod = sidecar, sidecar.world, sidecar.pod
-        self._heir = HeirMachine(self._pod.uid, sidecar.look())
+        self._heir = HeirMachine(self._pod.uid, sidecar.voter, sidecar.look())
         self._links: dict[int, End] = {}
         self._observers: list[End] = []
         self._told_at, self._tell_due = -1.0, False
@@ -119,11 +119,12 @@ class Office:
         self._tell_machine(e.Watched(len(self._observers)))
         for number, join in callers.items():
             self._tell_machine(e.Received(number, join))
+        self._sidecar.handle(e.InOffice())
 
     def _resign(self, reason: str) -> None:
         self._world.say(self._pod.name, f"leaves office: {reason}")
         self.coordinator = None
-        self._heir = HeirMachine(self._pod.uid, self._sidecar.look())
+        self._heir = HeirMachine(self._pod.uid, self._sidecar.voter, self._sidecar.look())
         self._hang_up_all()
         self._changed()
 
@@ -167,6 +168,8 @@ class Office:
                 self._hang_up(number)
             case e.Say(text):
                 self._world.say(self._pod.name, f"{'heir' if self.coordinator is None else 'coordinator'}: {text}")
+            case e.RecordVow(vow):
+                self._pod.vow = vow
             case e.TakeOffice():
                 self._take(effect)
             case e.Adjourn():

@@ -1,38 +1,47 @@
-"""Whom a member calls that has no coordinator: in which order, and how soon again.
+"""Whom a member calls that has no coordinator: in which order, how long it waits there, and how soon it calls again.
 
 The order is the same for all members, so that they meet: first whom somebody has named, then the heirs, then whoever
-the coordinator's Service leads to. One who was called and could not help is followed by the next of the list. Once
-through the list, calls come CALL_AGAIN_S apart.
+the coordinator's Service leads to. In the hall of the first heir that it reaches a member waits long, because there the
+others come too; in those after it only for a moment, and then it begins again. So members that started at different
+times, or that reach different heirs, still are in one hall together before long, and a majority elects. An heir does
+not call itself: its own vote counts in its hall wherever its member looks.
 """
 
 from understudy_protocol.membership import Heir
 from understudy_sidecar.membership.events import SERVICE
 
-#: Who was called must have said something within this time: longer than callers wait in a hall.
-ANSWER_S = 4.0
+#: Longer than it takes everybody to find out that a coordinator hangs (a few missing heartbeats).
+LONG_S = 10.0
+SHORT_S = 2.0
 CALL_AGAIN_S = 0.25
 
 
 class Calls:
     def __init__(self) -> None:
-        self._tried = 0
+        self._answered = 0  # calls of this turn through the list
+        self._turns = 0
         self._last = ""
 
     def fresh(self) -> None:
         """A search begins."""
-        self._tried, self._last = 0, ""
+        self._answered, self._turns, self._last = 0, 0, ""
 
-    def called(self, host: str) -> None:
-        """This one has answered the call."""
-        self._tried += 1
+    def called(self, host: str) -> float:
+        """This one has answered the call; the seconds for which it may say nothing more."""
+        self._answered += 1
         self._last = host
+        return LONG_S if self._answered == 1 else SHORT_S
 
-    def next(self, heirs: tuple[Heir, ...], named: str = "") -> tuple[tuple[str, ...], float]:
+    def next(self, heirs: tuple[Heir, ...], own_ip: str, named: str = "") -> tuple[tuple[str, ...], float]:
         """The hosts to call, in order, and how many seconds to wait before."""
-        hosts = list(dict.fromkeys([*(heir.ip for heir in heirs), SERVICE]))
-        if self._tried and self._last in hosts:
-            after = hosts.index(self._last) + 1
-            hosts = hosts[after:] + hosts[:after]
+        hosts = list(dict.fromkeys([*(heir.ip for heir in heirs if heir.ip != own_ip), SERVICE]))
+        if self._answered and self._last in hosts:
+            hosts = hosts[hosts.index(self._last) + 1 :] or self._begin_again(hosts)
         if named:
             hosts = [named, *(host for host in hosts if host != named)]
-        return tuple(hosts), CALL_AGAIN_S if self._tried > len(hosts) else 0.0
+        return tuple(hosts), CALL_AGAIN_S if self._turns else 0.0
+
+    def _begin_again(self, hosts: list[str]) -> list[str]:
+        self._answered, self._last = 0, ""
+        self._turns += 1
+        return hosts

@@ -29,8 +29,8 @@ from understudy_protocol.observer import End, MemberView, Nodes, Snapshot, StepP
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership import ending, faults, joining, leaving, rounds, settling, succession
-from understudy_sidecar.membership.desk import Desk, State
-from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper
+from understudy_sidecar.membership.desk import Desk, Doubt, State
+from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, majority
 from understudy_sidecar.membership.events import (
     Adjourn,
     CoordinatorEffect,
@@ -116,8 +116,8 @@ class Coordinator:
     def handle(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
         desk = self.desk
         desk.now = now
-        if now > self._due + LATE_S:
-            desk.silence.forgive(desk.roster, now)  # it was this process that stood still
+        if now > self._due + LATE_S and desk.closed is None:
+            self._stood_still(now)
         match event:
             case Received(link, message):
                 self._on_received(link, message, now)
@@ -224,8 +224,10 @@ class Coordinator:
                 faults.lose(desk, member, Fault.POD, reason, now)
             case m.Gone() | m.CloseAck():
                 member.close_acked = True
+            case m.HeartbeatAck(number):
+                self._on_heartbeat_ack(member, number)
             case _:
-                pass  # HeartbeatAck: it was heard, that is all; or of a round that is over
+                pass  # of a round that is over
 
     def _on_phase(self, member: Member, message: "m.Ack | m.Started | m.Finished | m.WorkerFailed", now: float) -> None:
         desk = self.desk
@@ -254,6 +256,25 @@ class Coordinator:
         if desk.book.open:
             faults.recovered(desk, now)
             desk.version += 1
+
+    # Doubt ----------------------------------------------------------------------------------------------------------
+
+    def _stood_still(self, now: float) -> None:
+        """Members may have left meanwhile, and what comes in now may be old: ask who still follows this coordinator."""
+        desk = self.desk
+        desk.silence.forgive(desk.roster, now)
+        self._heartbeat += 1
+        desk.doubt = Doubt(self._heartbeat)
+        desk.say(f"has stood still for {now - self._due:.1f} s: asks who is there")
+        desk.broadcast(desk.roster.links(), m.Heartbeat(self._heartbeat, desk.token))
+
+    def _on_heartbeat_ack(self, member: Member, number: int) -> None:
+        doubt = self.desk.doubt
+        if doubt is not None and number >= doubt.heartbeat:
+            doubt.heard.add(member.uid)
+            voters = self.desk.roster.voters
+            if not voters or len(doubt.heard & voters) >= majority(voters):
+                self.desk.doubt, self.desk.look = None, True
 
     # Time -----------------------------------------------------------------------------------------------------------
 

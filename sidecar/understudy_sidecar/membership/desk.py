@@ -41,6 +41,14 @@ class Draining:
 
 
 @dataclass
+class Doubt:
+    """The coordinator has stood still: it decides nothing before a majority has answered this heartbeat or a later."""
+
+    heartbeat: int
+    heard: set[str] = field(default_factory=set)
+
+
+@dataclass
 class Desk:
     shape: JobShape
     pod_uid: str
@@ -70,6 +78,7 @@ class Desk:
     vacant_since: float | None = None
     started_at: float | None = None  # when all workers of the running round were spawned
     draining: Draining | None = None
+    doubt: Doubt | None = None
     succession_due: float | None = None
     estate_stale: bool = False
     now: float = 0.0  # of the event that is being handled
@@ -129,5 +138,7 @@ class Desk:
         return fact.faulty
 
     def has_majority(self) -> bool:
-        """Whether the electorate's majority is linked, and not silent."""
+        """Whether the electorate's majority is linked, not silent, and still follows this coordinator."""
+        if self.doubt is not None:
+            return False
         return not self.keeper.settled.exists or self.roster.voters_linked >= majority(self.keeper.settled.voters)

@@ -107,6 +107,13 @@ class Called:
 
 
 @dataclass(frozen=True)
+class RecordVow:
+    """Store it before the effects that follow: they rely on it."""
+
+    vow: Vow
+
+
+@dataclass(frozen=True)
 class TakeOffice:
     """A majority has granted it. Who waits in the hall belongs to the new coordinator."""
 
@@ -115,7 +122,7 @@ class TakeOffice:
 
 
 HeirEvent = Called | Received | Dropped | Tick
-HeirEffect = Send | Hangup | Say | TakeOffice
+HeirEffect = Send | Hangup | RecordVow | Say | TakeOffice
 
 
 #: Among the hosts of a Dial: whoever the coordinator's Service leads to.
@@ -168,7 +175,7 @@ class LeaveAsked:
 
 @dataclass(frozen=True)
 class InOffice:
-    """The operator has given the office to this very sidecar: its member belongs to it."""
+    """This very sidecar has come into office: its member belongs to it."""
 
 
 @dataclass(frozen=True)
@@ -220,13 +227,6 @@ class RecordClose:
     """Keep the close where a restarted sidecar and the kubelet find it."""
 
     close: membership.Close
-
-
-@dataclass(frozen=True)
-class RecordVow:
-    """Store it before the effects that follow: they rely on it."""
-
-    vow: Vow
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,19 @@
     IDLE      a member calls, and this is no heir                IDLE      Elsewhere: nobody known; hangs up
     IDLE      a member calls an heir without a coordinator       OPEN      the caller waits in the hall
     OPEN      a majority of the electorate waits                 STANDING  Candidacy for the next term, to all
-    OPEN      nothing has come of it within HALL_S               IDLE      Elsewhere: they call the next
     STANDING  grants of a majority have come                     ELECTED   TakeOffice, with all who wait
-    STANDING  somebody knows a newer office of this epoch        STANDING  Candidacy for the term after that
+    STANDING  somebody knows a newer office of this epoch        STANDING  Candidacy for a newer term, in a moment
+    OPEN      the last caller has gone                           IDLE
     STANDING  somebody knows a newer electorate, or epoch        IDLE      Elsewhere: they call the next
-    STANDING  nothing has come of it within HALL_S               IDLE      Elsewhere: they call the next
     any       the coordinator is known, or the job is closed     IDLE      tells it to all who wait
 
 Rules: an heir asks for nothing before a majority has come to it, so a member that cannot hear the coordinator alone
 moves no term. Callers come because they have lost theirs, each of them in one hall at a time, and all in the same
-order: votes do not split. The heir's own member calls like everybody else. An epoch begins by the operator's
-appointment alone: an heir stands for terms of its electorate's epoch only.
+order (calling.py): votes hardly split. How long they wait is theirs to say. The heir's own
+member is one of them, wherever it looks meanwhile. An epoch begins by the operator's appointment alone: an heir stands
+for terms of its electorate's epoch only.
 """
 
-import zlib
 from dataclasses import dataclass
 from enum import Enum
 
@@ -35,15 +34,16 @@ from understudy_sidecar.membership.events import (
     HeirEffect,
     HeirEvent,
     Received,
+    RecordVow,
     Say,
     Send,
     TakeOffice,
     Tick,
 )
+from understudy_sidecar.membership.voter import Voter
 
-#: How long callers wait in a hall. Heirs differ by up to HALL_SPREAD_S, so that those who wait for each other meet.
-HALL_S = 1.5
-HALL_SPREAD_S = 1.0
+#: Two heirs that wait in each other's hall refuse each other: the first of the list asks again at once, others later.
+AGAIN_S = 0.1
 
 
 class State(Enum):
@@ -55,47 +55,50 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Known:
-    """What the pod's own member knows now."""
+    """What the pod's own member knows now. apart: it has a launcher, and no coordinator: it would vote."""
 
-    vow: Vow
     coordinator: m.Heir | None
     closed: m.Close | None
+    apart: bool
+    vow: Vow
 
 
 class HeirMachine:
     """See the module. One life lasts until it is elected; then the coordinator's machine takes its place."""
 
-    def __init__(self, pod_uid: str, known: Known) -> None:
-        self.pod_uid = pod_uid
+    def __init__(self, pod_uid: str, voter: Voter, known: Known) -> None:
+        self.pod_uid, self.voter = pod_uid, voter
         self.state = State.IDLE
         self._known = known
         self._callers: dict[int, m.Join] = {}
         self._grants: set[str] = set()
         self._stands_for: Office | None = None
-        self._until: float | None = None
+        self._stands_after: Office | None = None
+        self._again_at: float | None = None
         self._out: list[HeirEffect] = []
 
     def handle(self, event: HeirEvent, known: Known, now: float) -> list[HeirEffect]:
         self._known = known
         match event:
             case Called(link, join):
-                self._on_call(link, join, now)
+                self._on_call(link, join)
             case Received(link, m.Grant(office)) if link in self._callers and office == self._stands_for:
-                self._on_grant(self._callers[link])
+                self._on_grant(self._callers[link].pod_uid)
             case Received(link, m.Refusal() as refusal) if link in self._callers:
-                self._on_refusal(link, refusal)
+                self._on_refusal(refusal, now)
             case Dropped(link):
                 self._on_dropped(link)
             case Received() | Tick():
                 pass
         self._tell_what_is_known()
-        if self._until is not None and now >= self._until:
-            self._dissolve(f"nothing has come of it within {HALL_S:g} s")
+        self._stand_if_possible()
+        if self._again_at is not None and now >= self._again_at:
+            self._stand_again()
         effects, self._out = self._out, []
         return effects
 
     def deadline(self) -> float | None:
-        return self._until
+        return self._again_at
 
     @property
     def callers(self) -> dict[int, m.Join]:
@@ -103,36 +106,33 @@ class HeirMachine:
         return dict(self._callers)
 
     def electorate(self) -> Electorate:
-        estate = self._known.vow.estate
+        estate = self.voter.vow.estate
         if estate is None:
             return Electorate()
         return Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
 
     # Callers --------------------------------------------------------------------------------------------------------
 
-    def _on_call(self, link: int, join: m.Join, now: float) -> None:
+    def _on_call(self, link: int, join: m.Join) -> None:
         if not self._may_stand() and self._known.closed is None and self._known.coordinator is None:
             self._send_away(link, None)
             return
         self._callers[link] = join
         if self.state is State.IDLE:
             self.state = State.OPEN
-            self._until = now + HALL_S + HALL_SPREAD_S * (zlib.crc32(self.pod_uid.encode()) % 1000) / 1000
-        if self.state is State.STANDING:
+        elif self.state is State.STANDING:
             self._ask(link)
-        elif self.electorate().carried_by({caller.pod_uid for caller in self._callers.values()}):
-            self._stand(self._next_office())
 
     def _may_stand(self) -> bool:
         """Whether this is an heir of the newest epoch that it knows."""
-        electorate, vow = self.electorate(), self._known.vow
+        electorate, vow = self.electorate(), self.voter.vow
         return electorate.exists and electorate.version.epoch == vow.office.epoch
 
     def _on_dropped(self, link: int) -> None:
         join = self._callers.pop(link, None)
         if join is not None:
             self._grants.discard(join.pod_uid)
-        if not self._callers:
+        if not self._callers and self.state is State.OPEN:
             self._close_hall()
 
     def _tell_what_is_known(self) -> None:
@@ -150,38 +150,65 @@ class HeirMachine:
 
     def _next_office(self) -> Office:
         known = [join.office for join in self._callers.values()]
-        newest = max([self._known.vow.office, *known])
+        newest = max([self.voter.vow.office, *known])
         return Office(newest.epoch, newest.term + 1)
+
+    def _stand_if_possible(self) -> None:
+        """A majority is here, the own member included, wherever that looks meanwhile."""
+        if self.state not in (State.IDLE, State.OPEN) or not self._may_stand() or self._known.coordinator is not None:
+            return
+        here = {caller.pod_uid for caller in self._callers.values()} | ({self.pod_uid} if self._known.apart else set())
+        if self._known.closed is None and self.electorate().carried_by(here):
+            self._stand(self._next_office())
 
     def _stand(self, office: Office) -> None:
         if office.epoch != self.electorate().version.epoch:
             self._dissolve(f"epoch {office.epoch} is known, and its electorate is not")
             return
         self.state, self._stands_for, self._grants = State.STANDING, office, set()
+        self._stands_after = self._again_at = None
         self._out.append(Say(f"stands for office {office}: {len(self._callers)} members have called"))
         for link in self._callers:
             self._ask(link)
+        candidacy = m.Candidacy(office, self.electorate().version, self.pod_uid)
+        if self._known.apart and self.voter.grant(candidacy):
+            self._out.append(RecordVow(self.voter.vow))
+            self._on_grant(self.pod_uid)
 
     def _ask(self, link: int) -> None:
         if self._stands_for is not None:
             self._out.append(Send(link, m.Candidacy(self._stands_for, self.electorate().version, self.pod_uid)))
 
-    def _on_grant(self, join: m.Join) -> None:
-        self._grants.add(join.pod_uid)
+    def _on_grant(self, uid: str) -> None:
+        self._grants.add(uid)
         electorate = self.electorate()
         if self.state is State.STANDING and self._stands_for is not None and electorate.carried_by(self._grants):
-            self.state, self._until = State.ELECTED, None
+            self.state = State.ELECTED
+            self._stands_after = self._again_at = None
             self._out.append(Say(f"elected to office {self._stands_for} by {len(self._grants)} members"))
-            self._out.append(TakeOffice(self._stands_for, self._known.vow.estate))
+            self._out.append(TakeOffice(self._stands_for, self.voter.vow.estate))
 
-    def _on_refusal(self, link: int, refusal: m.Refusal) -> None:
+    def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if self.state is not State.STANDING or self._stands_for is None:
             return
         newer = refusal.electorate > self.electorate().version
         if newer or refusal.office.epoch > self._stands_for.epoch:
             self._dissolve(f"a member knows electorate {refusal.electorate} and office {refusal.office}")
         elif refusal.office >= self._stands_for:
-            self._stand(Office(refusal.office.epoch, refusal.office.term + 1))
+            self._stands_after = max(refusal.office, self._stands_after or refusal.office)
+            if self._again_at is None:
+                self._again_at = now + AGAIN_S * self._place()
+
+    def _stand_again(self) -> None:
+        self._again_at = None
+        if self._stands_after is not None:
+            office = max(self._stands_after, self.voter.vow.office)
+            self._stand(Office(office.epoch, office.term + 1))
+
+    def _place(self) -> int:
+        """Among the heirs: 0 for the first."""
+        heirs = self.voter.vow.heirs
+        return next((place for place, heir in enumerate(heirs) if heir.pod_uid == self.pod_uid), len(heirs))
 
     def _dissolve(self, reason: str) -> None:
         self._out.append(Say(f"sends {len(self._callers)} callers away: {reason}"))
@@ -197,6 +224,6 @@ class HeirMachine:
     def _close_hall(self) -> None:
         self._callers.clear()
         self._grants = set()
-        self._stands_for = self._until = None
+        self._stands_for = self._stands_after = self._again_at = None
         if self.state is not State.ELECTED:
             self.state = State.IDLE

@@ -30,7 +30,7 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
         return
     desk.roster.leaving[member.uid] = now + leaving.grace_s
     desk.members_changed(now)
-    if member.group_rank is not None and desk.state is State.RUNNING:
+    if desk.state is State.RUNNING and member.group_rank is not None and member.group_rank not in desk.roster.finished:
         _drain(desk, leaving.grace_s, now)
 
 
@@ -73,9 +73,15 @@ def on_time(desk: Desk, now: float) -> None:
     """What is overdue counts as lost; so does who only waits for others that have drained."""
     for uid in [uid for uid, until in desk.roster.leaving.items() if now >= until]:
         faults.lose(desk, desk.roster.members[uid], Fault.POD, "it was asked to leave, and its grace is over", now)
-    if desk.draining is not None and now >= desk.draining.until:
+    if desk.draining is None:
+        return
+    if now >= desk.draining.until:
         for member in [x for x in desk.roster.active() if x.uid in desk.roster.leaving]:
             faults.lose(desk, member, Fault.POD, "it was asked to leave, and its grace is nearly over", now)
+    drained = [x for x in desk.roster.active() if x.workers is WorkersState.IDLE]
+    if desk.state is State.RUNNING and drained and not waits(desk, now) and not desk.roster.leaving:
+        text = "it was drained with a member that has left, and the others had finished"
+        faults.open_fault(desk, Fault.POD, faults.cause_of(desk, drained[0], None, text), now)
 
 
 def _drain(desk: Desk, grace_s: float, now: float) -> None:

@@ -32,7 +32,7 @@ from enum import Enum
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.words import CLOSE_EXIT_CODES, NO_OFFICE, NO_ROUND, CloseReason, RoundToken, WorkersState
-from understudy_sidecar.membership.calling import ANSWER_S, Calls
+from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import (
     Dial,
     Ended,
@@ -122,7 +122,7 @@ class Member:
             case LeaveAsked(reason, grace_s, verdict):
                 self._leave(m.Leaving(reason, grace_s, verdict), now)
             case InOffice():
-                self._look_again("its own sidecar is in office", self.identity.ip)
+                self._on_own_office()
             case Ended(close):
                 self._on_close(close)
             case Tick():
@@ -212,8 +212,7 @@ class Member:
         if self.state is State.NO_LAUNCHER:
             self._hang_up("no launcher is connected")
             return
-        self._calls.called(host)
-        self._answer_until = now + ANSWER_S
+        self._answer_until = now + self._calls.called(host)
         self._introduce(now)
 
     def _introduce(self, now: float) -> None:
@@ -267,6 +266,10 @@ class Member:
         self._hang_up(reason)
         self._dial(named)
 
+    def _on_own_office(self) -> None:
+        self._calls.fresh()
+        self._look_again("its own sidecar is in office", self.identity.ip)
+
     def _hang_up(self, reason: str) -> None:
         if self._linked or self._dialing:
             self._out.append(HangupCoordinator(reason))
@@ -274,7 +277,7 @@ class Member:
         self._answer_until = self._fault_told_at = None
 
     def _dial(self, named: str = "") -> None:
-        hosts, delay_s = self._calls.next(self.voter.vow.heirs, named)
+        hosts, delay_s = self._calls.next(self.voter.vow.heirs, self.identity.ip, named)
         self._dialing = True
         self._out.append(Dial(hosts, delay_s))
 
@@ -328,7 +331,6 @@ class Member:
         if not self.voter.grant(candidacy):
             self._out.append(ToCoordinator(m.Refusal(before.office, before.electorate)))
             return
-        self._answer_until = now + ANSWER_S
         if self.voter.vow != before:
             self._out.append(RecordVow(self.voter.vow))
             self._out.append(Say(f"grants office {candidacy.office} to {candidacy.pod_uid}"))
@@ -417,7 +419,7 @@ class Member:
             elif self._fault_told_at is not None and now >= self._fault_told_at + FAULT_ANSWER_S:
                 self._look_again(f"the coordinator has not answered a fault for {FAULT_ANSWER_S:g} s")
         elif self.state is State.APART and self._answer_until is not None and now >= self._answer_until:
-            self._look_again(f"who was called has said nothing for {ANSWER_S:g} s")
+            self._look_again("nothing has come of the call")
         if self._fenceable() and now - self._last_heard >= self.identity.fence_s:
             self._stop(f"no coordinator in office was heard for {now - self._last_heard:.0f} s")
 

@@ -33,7 +33,12 @@ def settle(desk: Desk, now: float) -> None:
             desk.lost[uid] = Lost(uid, uid, "", Fault.POD, "it has not come to the new coordinator", now)
         faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now)
         return
-    member = next(x for x in former.seats.values() if x.workers in _ENDED)
+    stopped = next((x for x in former.seats.values() if x.workers is WorkersState.IDLE), None)
+    if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
+        text = "its workers were stopped while no coordinator was in office"
+        faults.open_fault(desk, Fault.POD, faults.cause_of(desk, stopped, None, text), now)
+        return
+    member = next(x for x in former.seats.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while no coordinator was in office"
     cause = faults.cause_of(desk, member, failure, text)

@@ -75,7 +75,8 @@ def tell_estate(desk: Desk) -> None:
         tuple(desk.book.charges),
         dict(desk.book.counts),
     )
-    members = (desk.roster.members.get(heir.pod_uid) for heir in desk.heirs)
+    uids = [heir.pod_uid for heir in desk.heirs] + [desk.pod_uid]  # itself: its sidecar may crash alone
+    members = (desk.roster.members.get(uid) for uid in uids)
     desk.broadcast([x.link for x in members if x is not None and x.link is not None], estate)
 
 

@@ -31,7 +31,8 @@ class Observer(Link):
 
 def an_office(folder: Path) -> Office:
     voter = Voter(recorded_vow(folder))
-    return Office(SHAPE, ME, voter, folder, lambda: Known(voter.vow, None, None), lambda: None, lambda close: None)
+    known = Known(None, None, False, voter.vow)
+    return Office(SHAPE, ME, voter, folder, lambda: known, lambda: None, lambda close: None)
 
 
 def appoint(office: Office, epoch: int) -> Observer:

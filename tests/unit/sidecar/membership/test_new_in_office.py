@@ -72,5 +72,5 @@ def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: Wo
     office.join("active-0", ROUND, 0, RUNNING)
     office.join("active-1", ROUND, 1, workers)
     assert office.assigned() == {"active-0": 0, "active-1": 1}
-    assert office.recovery().fault is Fault.PROCESS
+    assert office.recovery().fault is (Fault.PROCESS if workers is WorkersState.FAILED else Fault.POD)
     assert office.recovery().cause.pod == "active-1"
