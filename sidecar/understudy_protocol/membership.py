@@ -238,7 +238,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Regularly (see heartbeat_s of Welcome), and at once to all actives when the training stands still."""
+    """Regularly (see heartbeat_s of Welcome), and at once where the training, or the coordinator, has stood still."""
 
     number: int
     token: RoundToken
