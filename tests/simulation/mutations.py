@@ -1,0 +1,229 @@
+"""Deliberate bugs, each a small change of one rule: the simulation must find every one of them.
+
+A mutation is a context manager that breaks the code while it is open. `seeds` is where to look: the first that finds
+it is usually among the first dozen; a rule that only matters in rare schedules is looked for longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from tests.simulation.sidecars import Sidecar as SimulatedSidecar
+from understudy_launcher.supervise import Supervisor
+from understudy_protocol import launcher as l
+from understudy_protocol import membership as m
+from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
+from understudy_sidecar.membership import electorate, events, faults, joining, leaving, rounds, settling
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper
+from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.roster import Member as Record
+from understudy_sidecar.membership.roster import Roster
+from understudy_sidecar.membership.silence import SilenceWatch
+from understudy_sidecar.membership.voter import Voter
+
+Open = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    open: Open
+    seeds: int = 300
+
+
+def _patch(target: Any, name: str, broken: Any) -> Open:
+    return lambda: mock.patch.object(target, name, broken)
+
+
+def _grant_anything(self: Voter, candidacy: m.Candidacy) -> bool:
+    self.vow = replace(self.vow, office=max(self.vow.office, candidacy.office), granted_to=candidacy.pod_uid)
+    return True
+
+
+def _half_is_enough(voters: Any) -> int:
+    return len(voters) // 2
+
+
+def _one_vote_is_enough(self: Electorate, uids: Any) -> bool:
+    return bool(self.voters & uids)
+
+
+def _always(self: Any) -> bool:
+    return True
+
+
+@contextmanager
+def _vows_are_forgotten() -> Iterator[None]:
+    """A sidecar that is restarted knows nothing of what it has promised."""
+    do = SimulatedSidecar._do
+
+    def forgetful(self: SimulatedSidecar, effect: events.MemberEffect) -> None:
+        if not isinstance(effect, events.RecordVow):
+            do(self, effect)
+
+    with mock.patch.object(SimulatedSidecar, "_do", forgetful):
+        yield
+
+
+@contextmanager
+def _an_older_assignment_is_followed() -> Iterator[None]:
+    on_assign = Member._on_assign
+
+    def gullible(self: Member, assign: m.Assign) -> None:
+        if assign.token < self.token:
+            self.token = replace(assign.token, round=assign.token.round - 1)
+        on_assign(self, assign)
+
+    def follow(self: Voter, office: Any) -> bool:
+        return True
+
+    with mock.patch.object(Member, "_on_assign", gullible), mock.patch.object(Voter, "follow", follow):
+        yield
+
+
+@contextmanager
+def _the_first_to_finish_ends_the_job() -> Iterator[None]:
+    with mock.patch.object(Roster, "all_finished", lambda self: bool(self.finished)):
+        yield
+
+
+@contextmanager
+def _exit_0_on_failure() -> Iterator[None]:
+    with mock.patch.dict(CLOSE_EXIT_CODES, {CloseReason.FAILED: 0}):
+        yield
+
+
+def _no_fence(self: Member) -> bool:
+    return False
+
+
+def _lose_and_forget(desk: Desk, member: Record, fault: Fault, reason: str, now: float) -> None:
+    """The rank of a lost member is not vacant."""
+    desk.roster.unlink(member)
+    desk.members_changed(now)
+
+
+def _resume_without_what_was_missed(desk: Desk, member: Record, link: int, join: m.Join, now: float) -> None:
+    desk.roster.relink(member, link)
+    member.join, member.last_heard = join, now
+    joining.welcome(desk, member)
+
+
+def _nobody_is_silent(self: SilenceWatch, *_: object) -> list[Any]:
+    return []
+
+
+@contextmanager
+def _old_workers_live_on() -> Iterator[None]:
+    start = Supervisor._on_start_workers
+
+    def careless(self: Supervisor, order: l.StartWorkers, now: float) -> None:
+        self._groups = set()
+        start(self, order, now)
+
+    with mock.patch.object(Supervisor, "_on_start_workers", careless):
+        yield
+
+
+@contextmanager
+def _survivors_are_moved() -> Iterator[None]:
+    """Every round gives the ranks anew, by who came first, without telling those who keep theirs."""
+    form = rounds._assign
+
+    def shuffle(desk: Desk) -> None:
+        form(desk)
+        active = desk.roster.active()
+        if len(active) > 1 and desk.token.round > 0:
+            first, second = active[0], active[1]
+            assert second.assign is not None
+            wrong = replace(second.assign, group_rank=0, rank_offset=0)
+            desk.send(second, replace(wrong, token=wrong.token.next_round()))
+            assert first.assign is not None
+
+    with mock.patch.object(rounds, "_assign", shuffle):
+        yield
+
+
+def _adopt_without_looking(desk: Desk, now: float) -> None:
+    desk.state, desk.first = State.RUNNING, False
+
+
+def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
+    """Members that leave are never waited for, nor ever lost."""
+    desk.roster.leaving.clear()
+
+
+def _blame_the_first(desk: Desk, member: Record, fault: Fault, reason: str, now: float) -> None:
+    _LOSE(desk, member, fault, reason, now)
+    if desk.book.open and desk.book.open[-1].fault is not Fault.PROCESS:
+        return
+
+
+_LOSE = faults.lose
+
+
+@contextmanager
+def _peers_are_blamed() -> Iterator[None]:
+    with mock.patch("understudy_sidecar.membership.recoveries.RecoveryBook.revise", lambda *_: None):
+        yield
+
+
+@contextmanager
+def _spares_are_not_told_of_the_close() -> Iterator[None]:
+    from understudy_sidecar.membership import ending
+
+    def to_actives_only(desk: Desk, reason: CloseReason, message: str, now: float) -> None:
+        links = desk.roster.links
+
+        def of_actives() -> tuple[int, ...]:
+            return tuple(x.link for x in desk.roster.active() if x.link is not None)
+
+        desk.roster.links = of_actives  # type: ignore[method-assign]
+        close(desk, reason, message, now)
+        desk.roster.links = links  # type: ignore[method-assign]
+
+    close = ending.close
+    with mock.patch.object(ending, "close", to_actives_only):
+        yield
+
+
+@contextmanager
+def _a_proposal_counts_without_the_old_majority() -> Iterator[None]:
+    def hasty(self: ElectorateKeeper, uid: str, version: Any) -> bool:
+        if self.proposed is None or version != self.proposed.version:
+            return False
+        self.settled, self.proposed = Electorate(self.proposed.version, self.proposed.voters), None
+        return True
+
+    with mock.patch.object(ElectorateKeeper, "acknowledged", hasty):
+        yield
+
+
+MUTATIONS = (
+    Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
+    Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
+    Mutation("one vote elects", _patch(Electorate, "carried_by", _one_vote_is_enough), 1000),
+    Mutation("vows are forgotten at a restart", _vows_are_forgotten, 1000),
+    Mutation("rounds are formed without a majority", _patch(Desk, "has_majority", _always), 3000),
+    Mutation("an older coordinator's assignment is followed", _an_older_assignment_is_followed, 3000),
+    Mutation("a proposal counts before the old majority has it", _a_proposal_counts_without_the_old_majority, 3000),
+    Mutation("the first member to finish ends the job", _the_first_to_finish_ends_the_job),
+    Mutation("a failed job exits 0", _exit_0_on_failure),
+    Mutation("the fence never falls", _patch(Member, "_fenceable", _no_fence), 1000),
+    Mutation("a lost member keeps its rank", _patch(faults, "lose", _lose_and_forget)),
+    Mutation("who comes back is not told what it missed", _patch(joining, "_resume", _resume_without_what_was_missed)),
+    Mutation("silence is never a loss", _patch(SilenceWatch, "lost", _nobody_is_silent)),
+    Mutation("old workers live on beside the new ones", _old_workers_live_on),
+    Mutation("a rank is given twice", _survivors_are_moved),
+    Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
+    Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody)),
+    Mutation("innocent workers are blamed", _peers_are_blamed),
+    Mutation("spares are not told of the close", _spares_are_not_told_of_the_close),
+    Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
+)
