@@ -38,6 +38,7 @@ class LauncherLink:
     ) -> None:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._outbox: _Outbox | None = None  # to the launcher that is connected
+        self._holds = False  # the launcher, a copy from this process
 
     async def listen(self, path: Path) -> asyncio.Server:
         with contextlib.suppress(FileNotFoundError):
@@ -53,14 +54,18 @@ class LauncherLink:
     def hold(self, fd: int) -> None:
         """Have the launcher keep a copy of this connection open, so that it outlives this process. `fd` stays ours.
 
-        Who hangs up says drop() too: a close alone is not seen by the peer any more. A launcher that connects later
-        holds nothing until it is told to again.
+        Who hangs up says drop() too: a close alone is not seen by the peer any more. Both are for the launcher that is
+        connected; for one that connects later they are to be said again.
         """
         if self._outbox is not None:
             self._outbox.put(HoldSocket(), fd)
+            self._holds = True
 
     def drop(self) -> None:
-        self.send(DropSocket())
+        """Have it close the copy. What a sidecar before this one had it keep stays: that membership is to go on."""
+        if self._outbox is not None and self._holds:
+            self._outbox.put(DropSocket())
+            self._holds = False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         outbox = _Outbox(writer.get_extra_info("socket").fileno())

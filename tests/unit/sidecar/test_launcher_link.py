@@ -192,7 +192,7 @@ async def test_messages_go_both_ways_in_their_order(heard: Heard, launcher: Laun
     assert heard.events == [NextPort(1), NextPort(2), Terminating(3.0)]
     heard.link.send(StopWorkers("a"))
     heard.link.send(StopWorkers("b"))
-    heard.link.drop()
+    heard.link.send(DropSocket())
     await launcher.expect(DropSocket)
     assert launcher.taken == [StopWorkers("a"), StopWorkers("b"), DropSocket()]
 
@@ -303,6 +303,34 @@ async def test_a_held_connection_ends_when_the_last_copy_is_closed(
     assert theirs.recv(1) == b""
 
 
+async def test_a_sidecar_that_has_just_started_drops_nothing_of_the_one_before(
+    heard: Heard, launcher: Launcher
+) -> None:
+    heard.link.drop()
+    heard.link.send(StopWorkers("the end of the test"))
+    await launcher.expect(StopWorkers)
+    assert launcher.taken == [StopWorkers("the end of the test")]
+
+
+async def test_what_was_not_dropped_while_no_launcher_was_there_is_dropped_when_it_is_back(
+    heard: Heard, launcher: Launcher, connect: Connect, connection: tuple[socket.socket, socket.socket]
+) -> None:
+    heard.link.hold(connection[0].fileno())
+    ((_, (fd,)),) = await launcher.expect(HoldSocket)
+    os.close(fd)
+    launcher.close()
+    await until(lambda: heard.events == ["down"], "its end")
+    heard.link.drop()
+    back = connect()
+    back.send(hello(2))
+    await until(lambda: heard.events[-1] == ("up", 2), "its return")
+    heard.link.drop()
+    heard.link.drop()
+    heard.link.send(StopWorkers("the end of the test"))
+    await back.expect(StopWorkers)
+    assert back.taken == [DropSocket(), StopWorkers("the end of the test")], "once"
+
+
 async def test_what_a_launcher_never_took_is_closed_with_its_connection(
     heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
 ) -> None:
@@ -319,7 +347,7 @@ async def test_what_a_launcher_never_took_is_closed_with_its_connection(
 async def test_a_line_that_the_socket_takes_in_parts_arrives_whole(heard: Heard, launcher: Launcher) -> None:
     long = StopWorkers("x" * (UNSENT_BYTES // 2))
     heard.link.send(long)
-    heard.link.drop()
+    heard.link.send(DropSocket())
     await launcher.expect(DropSocket)
     assert launcher.taken == [long, DropSocket()]
 
@@ -329,7 +357,7 @@ async def test_the_loop_waits_for_the_launcher_only_while_something_is_unsent(he
     for _ in range(50):
         heard.link.send(LONG)
     await until(lambda: waits_to_write() == 1, "the wait")
-    heard.link.drop()
+    heard.link.send(DropSocket())
     await launcher.expect(DropSocket)
     await until(lambda: waits_to_write() == 0, "the end of the wait: else it is a busy loop")
 
