@@ -1,25 +1,27 @@
 """The member's connection to the coordinator: dials, proves the key, hands messages to and fro.
 
-Rules: the addresses are tried in turn, each for at most CONNECT_S (TCP_S to connect: a pulled cable answers nothing,
-and a frozen machine's kernel takes the call that nobody will answer). After the last one it waits, 50 ms doubling to
-1 s, and starts again, until a link is up or another dial() replaces this one. It never dials by itself.
+Rules: the addresses are tried in turn. One that takes TCP_S to connect (a pulled cable) or ANSWER_S to answer (a frozen
+machine's kernel takes the call that nobody will answer) is given up; a coordinator that is called by ten thousand at
+once is slow, but answers step by step. After the last address it waits, 50 ms doubling to 1 s, and starts again, until
+a link is up or another dial() replaces this one. It never dials by itself.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
-import socket
 from collections.abc import Callable
 
 from understudy_protocol import handshake, membership, pod, wire
 from understudy_protocol.handshake import Caller, NotProven, Role
+from understudy_sidecar.alarm import Alarm
+from understudy_sidecar.clock import LATE_S, now
 from understudy_sidecar.frames import Broken
 from understudy_sidecar.link import Link
+from understudy_sidecar.tcp import end_everywhere, watch_peer
 from understudy_sidecar.upgrade import check_answer, request
 
-CONNECT_S = 3.0
 TCP_S = 1.0
+ANSWER_S = 3.0
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
 #: An heir is sent the whole electorate.
@@ -92,7 +94,7 @@ class CoordinatorClient:
 
     def is_up(self, call: "_Call") -> None:
         self._call, self._dialing = call, None
-        self._on_socket(call.socket.fileno())
+        self._on_socket(call.fileno())
         self._on_up(call.host)
 
     def is_down(self, call: "_Call") -> None:
@@ -107,9 +109,7 @@ class CoordinatorClient:
         while True:
             for host, port in addresses:
                 try:
-                    async with asyncio.timeout(CONNECT_S):
-                        await self._try(host, port)
-                    return
+                    return await self._try(host, port)
                 except (OSError, ValueError, Broken) as error:  # ValueError: an address that is none
                     why = f"{host}:{port}: {error or type(error).__name__}"
                     if why != said:
@@ -120,43 +120,78 @@ class CoordinatorClient:
 
     async def _try(self, host: str, port: int) -> None:
         """One call, until it is up. Raises where it does not come to that."""
-        loop = asyncio.get_running_loop()
-        with contextlib.ExitStack() as undo:
-            sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-            undo.callback(sock.close)
-            sock.setblocking(False)
-            async with asyncio.timeout(TCP_S):
-                await loop.sock_connect(sock, (host, port))
-            call = _Call(self, sock, host, port)
-            undo.callback(call.result.cancel)
-            undo.callback(call.cut)
-            await loop.create_connection(lambda: call, sock=sock)
-            await call.result
-            undo.pop_all()
+        async with asyncio.timeout(None) as limit:
+            call = _Call(self, host, port, _Patience(limit))
+            try:
+                await asyncio.get_running_loop().create_connection(lambda: call, host, port)
+                await call.result
+            except asyncio.CancelledError:
+                if not call.up:
+                    raise
+            finally:
+                call.end_unless_up()
+
+
+class _Patience:
+    """How long the peer may take for its next answer; what this process itself takes does not count."""
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._alarm = Alarm(self._on_time)
+        self._limit_s = self._due = 0.0
+
+    def allow(self, limit_s: float) -> None:
+        """From now on, in place of what was allowed before."""
+        self._limit_s, self._due = limit_s, now() + limit_s
+        self._alarm.set(self._due)
+
+    def stop(self) -> None:
+        self._alarm.set(None)
+
+    def _on_time(self) -> None:
+        if now() > self._due + LATE_S:
+            self.allow(self._limit_s)
+        else:
+            self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
 class _Call(Link):
     """One call: the head of the upgrade, then Hello, Challenge and Prove, then the coordinator's messages."""
 
-    def __init__(self, client: CoordinatorClient, sock: socket.socket, host: str, port: int) -> None:
+    def __init__(self, client: CoordinatorClient, host: str, port: int, patience: _Patience) -> None:
         super().__init__(0, masks=True, limit=MESSAGE_BYTES)
-        self.socket, self.host, self._port = sock, host, port
+        self.host, self._port = host, port
+        self.up = False  # both sides have proved the key
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of the handshake
         self._client = client
         self._caller = Caller(client.key, Role.MEMBER, client.job_uid, secrets.token_hex(handshake.NONCE_BYTES))
         self._token = b""
-        self._up = False
+        self._patience = patience
+        patience.allow(TCP_S)
+
+    def end_unless_up(self) -> None:
+        """The dialing is over."""
+        self._patience.stop()
+        if not self.up:
+            self.result.cancel()
+            self.cut()
+
+    def fileno(self) -> int:
+        return int(self.transport.get_extra_info("socket").fileno())
 
     def connected(self) -> None:
+        self._patience.allow(ANSWER_S)
+        watch_peer(self.transport.get_extra_info("socket"))
         head, self._token = request(self.host, self._port, pod.MEMBERSHIP_PATH)
         self.write_head(head)
 
     def head_received(self, head: bytes) -> None:
         check_answer(head, self._token)
+        self._patience.allow(ANSWER_S)
         self.send(self._caller.hello)
 
     def text_received(self, text: bytes) -> None:
-        if self._up:
+        if self.up:
             self._on_message(wire.decode(text, _MEMBERSHIP))
             return
         try:
@@ -164,21 +199,23 @@ class _Call(Link):
         except NotProven as error:
             raise Broken(str(error)) from error
         self.send(prove)
-        self._up = True
+        self.up = True
+        self._patience.stop()
         self.result.set_result(None)
         self._client.is_up(self)
 
     def broke(self, error: Broken | wire.WireError) -> None:
-        if self._up:
+        if self.up:
             log.warning("hangs up on the coordinator: %s", error)
         elif not self.result.done():
             self.result.set_exception(error)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        end_everywhere(self.transport)  # the launcher may hold the same socket
+        super().connection_lost(exc)
+
     def ended(self, silent: bool) -> None:
-        # The launcher may hold a duplicate of the socket: without this the coordinator would not hear of the end.
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        if self._up:
+        if self.up:
             self._client.is_down(self)
         elif not self.result.done():
             self.result.set_exception(ConnectionError("it hung up"))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from understudy_protocol import wire
 from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
-from understudy_sidecar.tcp import was_silent, watch_peer
+from understudy_sidecar.tcp import was_silent
 from understudy_sidecar.upgrade import NotUpgraded, take_head
 
 UNSENT_BYTES = 1 << 20
@@ -30,6 +30,8 @@ class Link(asyncio.Protocol):
         self._received = bytearray()
         self._frames = Frames(self._received, masked=not masks, limit=limit)
         self._head_pending = True
+        self._reading = False
+        self._answers: list[bytes] = []  # to what is being read: they go out in one write
         self._transport: asyncio.Transport | None = None
         self._ending = False  # hung up or cut off: nothing more is read or sent
         self._ended = False
@@ -56,6 +58,7 @@ class Link(asyncio.Protocol):
     def cut(self) -> None:
         """The end at once: what still waits is dropped."""
         self._ending = True
+        self._answers.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -71,6 +74,12 @@ class Link(asyncio.Protocol):
         return self._ended
 
     # For the server and the client -----------------------------------------------------------------------------------
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """While the connection lasts."""
+        assert self._transport is not None
+        return self._transport
 
     def connected(self) -> None:
         """The TCP connection is there."""
@@ -92,8 +101,9 @@ class Link(asyncio.Protocol):
         raise NotImplementedError
 
     def write_head(self, head: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(head)
+        self._answers.append(head)
+        if not self._reading:
+            self._write_answers()
 
     def limit(self, message_bytes: int) -> None:
         """From now on a message of the peer's may have so many bytes."""
@@ -103,7 +113,6 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        watch_peer(transport.get_extra_info("socket"))
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "?"
         self.connected()
@@ -112,19 +121,16 @@ class Link(asyncio.Protocol):
         if self._ending:
             return
         self._received += data
+        self._reading = True
         try:
-            if self._head_pending:
-                head = take_head(self._received)
-                if head is None:
-                    return
-                self._head_pending = False
-                self.head_received(head)
-            while not self._ending and (message := self._frames.take()) is not None:
-                self._take(*message)
+            self._read()
         except (Broken, wire.WireError) as error:
             self._received.clear()
             self.broke(error)
             self._refuse(error)
+        finally:
+            self._reading = False
+            self._write_answers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ending = self._ended = True
@@ -134,6 +140,16 @@ class Link(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         self.ended(was_silent(exc))
+
+    def _read(self) -> None:
+        if self._head_pending:
+            head = take_head(self._received)
+            if head is None:
+                return
+            self._head_pending = False
+            self.head_received(head)
+        while not self._ending and (message := self._frames.take()) is not None:
+            self._take(*message)
 
     def _take(self, opcode: int, payload: bytes) -> None:
         if opcode == Opcode.TEXT:
@@ -150,8 +166,15 @@ class Link(asyncio.Protocol):
         if waiting > UNSENT_BYTES:
             log.warning("%s reads too slowly: %d bytes wait, at most %d may; cut off", self.peer, waiting, UNSENT_BYTES)
             self.cut()
+        elif self._reading:
+            self._answers.append(frame(opcode, payload, masked=self._masks))
         else:
             self._transport.write(frame(opcode, payload, masked=self._masks))
+
+    def _write_answers(self) -> None:
+        if self._answers and self._transport is not None:
+            self._transport.write(b"".join(self._answers))
+            self._answers.clear()
 
     def _refuse(self, error: Broken | wire.WireError) -> None:
         match error:
@@ -167,6 +190,7 @@ class Link(asyncio.Protocol):
         if self._ending or self._transport is None:
             return
         self._ending = True
-        self._transport.write(words)
+        self._answers.append(words)
+        self._write_answers()
         self._transport.write_eof()
         self._cut_off = asyncio.get_running_loop().call_later(HANGUP_S, self.cut)

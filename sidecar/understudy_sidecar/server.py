@@ -19,6 +19,7 @@ from understudy_sidecar.complaints import Complaints
 from understudy_sidecar.frames import Broken, CloseCode
 from understudy_sidecar.link import Link
 from understudy_sidecar.lobby import Lobby
+from understudy_sidecar.tcp import watch_peer
 from understudy_sidecar.upgrade import accept
 
 #: Of a caller that has proved nothing, a member and the operator: the most bytes that a message may have.
@@ -65,7 +66,10 @@ class Server:
     async def listen(self, port: int, host: str | None = None) -> int:
         """Take calls on all addresses, or on one; the port (0 chooses a free one)."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._caller, host, port, backlog=LISTEN_BACKLOG)
+        self._server = await loop.create_server(self._caller, host, port, backlog=LISTEN_BACKLOG, start_serving=False)
+        for listener in self._server.sockets:
+            watch_peer(listener)  # each connection that it accepts has its options, at no call of its own
+        await self._server.start_serving()
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, limit_s: float) -> None:

@@ -3,7 +3,10 @@
 1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size.
 """
 
+import asyncio
+import contextlib
 import errno
+import os
 import socket
 from typing import Protocol
 
@@ -15,18 +18,26 @@ _SILENT = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
 class HasOptions(Protocol):
-    """A socket, or what a transport shows of its own."""
+    """A socket, or what a transport or a server shows of its own."""
 
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
 def watch_peer(sock: HasOptions) -> None:
-    """Let the kernel end this connection when the peer's machine stops answering."""
+    """Let the kernel end a connection, or all that a listener accepts, when the peer's machine stops answering."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+def end_everywhere(transport: asyncio.Transport) -> None:
+    """End a connection for every process that holds its socket; closing it here would end it only here."""
+    ours = transport.get_extra_info("socket")
+    duplicate = socket.socket(ours.family, ours.type, ours.proto, fileno=os.dup(ours.fileno()))
+    with duplicate, contextlib.suppress(OSError):  # it has ended already
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def was_silent(error: BaseException | None) -> bool:

@@ -91,7 +91,7 @@ async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the kernel of a frozen machine does: the successor would never have been called."""
-    monkeypatch.setattr(client_module, "CONNECT_S", 0.2)
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with dialing(mute.getsockname(), at(served)) as calls:
             await until(lambda: calls.ups)
