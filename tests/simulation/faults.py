@@ -41,6 +41,20 @@ SLOWEST_S = 2.0
 CLOCK_S = 5000.0
 
 MANY, MANY_SHARE = 40, 0.02
+#: A quarter of the schedules is about coordinators: several go, one soon after the other.
+ELECTIONS = {
+    "coordinator killed": 3,
+    "coordinator's sidecar killed": 3,
+    "coordinator's sidecar hangs": 3,
+    "sidecar killed": 2,
+    "partition": 4,
+    "asymmetric partition": 3,
+    "frozen": 2,
+    "operator down": 3,
+    "worker killed": 2,
+    "slow network": 2,
+}
+ELECTIONS_SHARE = 0.25
 LAST_FAULT_S = 30.0
 AT_THE_END = -1.0
 
@@ -77,10 +91,11 @@ def draw_setup(rng: random.Random) -> Setup:
 def draw_faults(rng: random.Random, most: int = 5) -> list[Fault]:
     if rng.random() < 0.05:  # a script with a bug: it fails again and again
         return [Fault(5.0 + 3.0 * number, "worker exits 1") for number in range(rng.randint(2, 8))]
+    kinds, most = (ELECTIONS, 2 * most) if rng.random() < ELECTIONS_SHARE else (KINDS, most)
     faults = []
     at = rng.uniform(0.0, LAST_FAULT_S)
     for _ in range(rng.randint(1, most)):
-        kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = rng.choices(list(kinds), list(kinds.values()))[0]
         faults.append(Fault(AT_THE_END if rng.random() < 0.15 else at, kind, _lasts(rng, kind)))
         soon = at + rng.choice([0.0, rng.uniform(0.0, 0.5), rng.uniform(0.0, 5.0)])  # within the recovery
         at = soon if rng.random() < 0.5 else rng.uniform(0.0, LAST_FAULT_S)
@@ -94,7 +109,7 @@ def _lasts(rng: random.Random, kind: str) -> float:
         case "slow network":
             return rng.uniform(5.0, 30.0)
         case "cut off" | "partition" | "asymmetric partition":
-            return rng.choice([rng.uniform(0.2, 6.0), rng.uniform(5.0, 60.0)])
+            return rng.choice([rng.uniform(0.2, 6.0), rng.uniform(5.0, 60.0), rng.uniform(30.0, 150.0)])
         case "operator down":
             return rng.uniform(2.0, 40.0)
     return 0.0

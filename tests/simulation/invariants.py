@@ -41,6 +41,7 @@ class Invariants:
     _electorates: dict[Sidecar, ElectorateVersion] = field(default_factory=dict)
     _settled: dict[int, ElectorateVersion] = field(default_factory=dict)  # the newest that counts, by epoch
     _offices_seen: int = 0
+    _success_seen: bool = False
     _nobody_until: float = 0.0
     _stale_since: dict[Worker, float] = field(default_factory=dict)
 
@@ -165,10 +166,20 @@ class Invariants:
         for pod in self.cluster.pods:
             close = pod.recorded_close
             if close is not None and close.reason is CloseReason.SUCCEEDED:
-                if self.cluster.training.checkpoint[0] < self.cluster.training.steps:
-                    raise Violation(f"closed as succeeded at step {self.cluster.training.checkpoint[0]}")
+                self.a_success_is_one()
             elif pod.exit_code == 0 and not pod.asked_to_end:
                 raise Violation(f"{pod.name} exits 0 before the close")
+
+    def a_success_is_one(self) -> None:
+        """All steps were made, and all workers of some round exited 0."""
+        if self._success_seen:
+            return
+        self._success_seen = True
+        training, world = self.cluster.training, self.cluster.setup.actives * self.cluster.setup.nproc
+        if training.checkpoint[0] < training.steps:
+            raise Violation(f"closed as succeeded at step {training.checkpoint[0]}")
+        if not any(len(codes) == world and set(codes.values()) == {0} for codes in training.exits.values()):
+            raise Violation(f"closed as succeeded, and in no round all workers exited 0: {training.exits}")
 
     def no_stale_round_steps_for_long(self) -> None:
         """5. A round that was replaced out of reach of its members steps on at most until its fence falls.

@@ -9,7 +9,7 @@ from tests.simulation.process import Alarm, Process
 from tests.simulation.training import Worker
 from understudy_launcher import events as e
 from understudy_launcher.supervise import Supervisor
-from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.launcher import TO_LAUNCHER, StartWorkers
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
@@ -20,8 +20,9 @@ SAVE_S = (0.1, 2.0)
 GROUP_POLL_S = 0.1
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
-#: The share of workers that react neither to SIGTERM nor to the end of their peers.
+#: The share of workers that react neither to SIGTERM nor to the end of their peers, and of those that SIGTERM kills.
 STUCK = 0.05
+UNTRAPPED = 0.2
 
 
 class Launcher(Process):
@@ -32,6 +33,7 @@ class Launcher(Process):
         self.pod, self._training = pod, pod.cluster.training
         self.supervisor = Supervisor(1, pod.cluster.shape.nproc_per_node, pod.grace_s)
         self.workers: dict[int, Worker] = {}
+        self._untrapped: set[int] = set()  # local ranks
         self._link: End | None = None
         self._port = 20000
         self._alarm = Alarm(self, self.supervisor.deadline, lambda: self.handle(e.Tick()))
@@ -82,14 +84,17 @@ class Launcher(Process):
             self.post(lambda: self._reap(worker, code, signal, message))
 
         worker = Worker(start, local_rank, self.pod.name, self.machine, stepped, exited)
-        worker.stuck = self.world.rng.random() < STUCK
+        fate = self.world.rng.random()
+        worker.stuck = fate < STUCK
+        (self._untrapped.add if fate >= 1 - UNTRAPPED else self._untrapped.discard)(local_rank)
         self.workers[local_rank] = worker
         self.pod.spawned(worker)
         delay = self.world.between(*SPAWN_S)
         self.world.after(delay, lambda: self.machine.post(lambda: self._training.join(worker)))
 
     def _reap(self, worker: Worker, code: int | None, signal: str | None, said: str) -> None:
-        shell = 137 if code is None else code
+        shell = {"SIGKILL": 137, "SIGTERM": 143}[signal] if signal is not None else code
+        assert shell is not None
         self.handle(e.WorkerEnded(worker.local_rank, code, signal, shell, said, self.world.now))
         emptied = e.GroupEmptied(worker.local_rank)
         self.later(self.world.between(0.0, GROUP_POLL_S), lambda: self.handle(emptied))
@@ -99,11 +104,15 @@ class Launcher(Process):
         if worker is None or not worker.alive:
             return
         if signal.aim is e.Aim.KILL_GROUP:
-            delay = self.world.between(*KILL_S)
-            self.world.after(delay, lambda: self.machine.post(lambda: worker.end(None, "SIGKILL")))
+            self._end(worker, KILL_S, None, "SIGKILL")
+        elif signal.local_rank in self._untrapped:
+            self._end(worker, KILL_S, None, "SIGTERM")
         elif not worker.stuck:
-            delay = self.world.between(*SAVE_S)
-            self.world.after(delay, lambda: self.machine.post(lambda: worker.end(0, None)))
+            self._end(worker, SAVE_S, 0, None)
+
+    def _end(self, worker: Worker, within_s: tuple[float, float], code: int | None, signal: str | None) -> None:
+        delay = self.world.between(*within_s)
+        self.world.after(delay, lambda: self.machine.post(lambda: worker.end(code, signal)))
 
     # The unix socket (sidecar_link.py) ------------------------------------------------------------------------------
 
@@ -114,8 +123,13 @@ class Launcher(Process):
             return
         self._link, theirs = self.pod.network.connect(self.machine, self.machine)
         sidecar.launcher_connected(theirs)
-        self.listen(self._link, self.handle, lambda silent: self._lost_sidecar())  # type: ignore[arg-type]
+        self.listen(self._link, self._hear, lambda silent: self._lost_sidecar())
         self.handle(e.Connected())
+
+    def _hear(self, message: object) -> None:
+        """What holds a socket is not modelled as a message: pods.py keeps it from the end of the sidecar on."""
+        assert isinstance(message, TO_LAUNCHER), message
+        self.handle(message)  # type: ignore[arg-type]
 
     def _lost_sidecar(self) -> None:
         self._link = None

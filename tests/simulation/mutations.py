@@ -124,7 +124,7 @@ def _old_workers_live_on() -> Iterator[None]:
     start = Supervisor._on_start_workers
 
     def careless(self: Supervisor, order: l.StartWorkers, now: float) -> None:
-        self._groups = set()
+        self._groups.left.clear()
         start(self, order, now)
 
     with mock.patch.object(Supervisor, "_on_start_workers", careless):
@@ -159,18 +159,9 @@ def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
     desk.roster.leaving.clear()
 
 
-def _blame_the_first(desk: Desk, member: Record, fault: Fault, reason: str, now: float) -> None:
-    _LOSE(desk, member, fault, reason, now)
-    if desk.book.open and desk.book.open[-1].fault is not Fault.PROCESS:
-        return
-
-
-_LOSE = faults.lose
-
-
 @contextmanager
 def _peers_are_blamed() -> Iterator[None]:
-    with mock.patch("understudy_sidecar.membership.recoveries.RecoveryBook.revise", lambda *_: None):
+    with mock.patch("understudy_sidecar.membership.recoveries.RecoveryBook.revise"):
         yield
 
 

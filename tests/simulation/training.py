@@ -36,6 +36,7 @@ class Worker:
     on_exit: Callable[[int | None, str | None, str], None]
     alive: bool = True
     stuck: bool = False  # does not react to SIGTERM, nor to its peers' end
+    code: int | None = None  # its exit code, once it has ended by itself
     done: bool = False  # has made all its steps, and is about to exit 0
 
     @property
@@ -48,7 +49,7 @@ class Worker:
 
     def end(self, code: int | None, signal: str | None, message: str = "") -> None:
         if self.alive:
-            self.alive = False
+            self.alive, self.code = False, code
             self.on_exit(code, signal, message or (f"exit code {code}" if signal is None else f"killed by {signal}"))
 
 
@@ -75,6 +76,7 @@ class Training:
         self.total_steps = 0
         self.newest_since = 0.0  # when the newest round stepped first
         self.stale_for_s = 0.0  # how long after that an older round stepped, at most
+        self.exits: dict[RoundToken, dict[int, int | None]] = {}  # exit codes of a round's workers, by rank
         self.last_step_made: Callable[[], None] = lambda: None
 
     def join(self, worker: Worker) -> None:
@@ -121,6 +123,7 @@ class Training:
 
     def left(self, worker: Worker) -> None:
         """A worker has ended: its peers notice, if its kernel can tell them."""
+        self.exits.setdefault(worker.token, {})[worker.rank] = worker.code
         group = self._group(worker)
         if not worker.done:
             group.broken = True

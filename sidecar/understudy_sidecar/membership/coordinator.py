@@ -126,8 +126,7 @@ class Coordinator:
             case Watched(observers):
                 self._observers = observers
             case Told(Nodes(facts)):
-                desk.facts = {fact.node: fact for fact in facts}
-                desk.look = True
+                desk.learn_nodes(facts)
             case Told(Superseded(office, uid, ip)) if office > desk.office and uid != desk.pod_uid:
                 desk.broadcast(desk.roster.links(), m.Elsewhere(uid, ip))
                 desk.out.append(Resign(f"the operator has appointed {uid} to office {office}"))
@@ -266,6 +265,7 @@ class Coordinator:
         self._heartbeat += 1
         desk.doubt = Doubt(self._heartbeat)
         desk.say(f"has stood still for {now - self._due:.1f} s: asks who is there")
+        self._due = now
         desk.broadcast(desk.roster.links(), m.Heartbeat(self._heartbeat, desk.token))
 
     def _on_heartbeat_ack(self, member: Member, number: int) -> None:

@@ -126,6 +126,13 @@ class Desk:
     def is_current(self, member: Member, token: RoundToken) -> bool:
         return self.state is State.RUNNING and token == self.token and member.group_rank is not None
 
+    def learn_nodes(self, facts: Iterable[NodeFact]) -> None:
+        self.facts = {fact.node: fact for fact in facts}
+        self.look = True
+        for member in self.roster.active():
+            assert member.group_rank is not None
+            self.roster.domains[member.group_rank] = self.domain(member.node) or member.join.domain
+
     def domain(self, node: str) -> str:
         fact = self.facts.get(node)
         return "" if fact is None else fact.domain

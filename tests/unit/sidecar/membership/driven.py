@@ -82,12 +82,15 @@ class Driven:
         votes: bool = True,
         office: Office = NO_OFFICE,
         node: str = "",
+        leaving: m.Leaving | None = None,
+        world: int = 0,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
         index = None if name.startswith("spare") else int(name[-1])
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
-        join = m.Join(f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000, office, votes=votes)
+        who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
+        join = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:
