@@ -86,7 +86,9 @@ class Launcher(Process):
         worker = Worker(start, local_rank, self.pod.name, self.machine, stepped, exited)
         fate = self.world.rng.random()
         worker.stuck = fate < STUCK
-        (self._untrapped.add if fate >= 1 - UNTRAPPED else self._untrapped.discard)(local_rank)
+        self._untrapped.discard(local_rank)
+        if fate >= 1 - UNTRAPPED:
+            self._untrapped.add(local_rank)
         self.workers[local_rank] = worker
         self.pod.spawned(worker)
         delay = self.world.between(*SPAWN_S)
