@@ -1,4 +1,4 @@
-"""What all processes of a benchmarked job agree upon: its key, its shape, and its pods."""
+"""What all processes of a benchmarked job agree upon: its key and its shape."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ KEY = b"the benchmark's key"
 UID = "job-uid"
 EPOCH = 1
 
-#: Longer than any run: a member that is slow because the machine is shared may be late, but not lost.
-IN_PLACE = (10, 3600.0)
+NPROC_PER_NODE = 8
 
 
 def shape(actives: int) -> JobShape:
-    return JobShape(UID, "benchmarks", "rendezvous", actives, 8, *IN_PLACE)
+    return JobShape(
+        UID,
+        "benchmarks",
+        "rendezvous",
+        actives,
+        NPROC_PER_NODE,
+        in_place_max_restarts=10,
+        in_place_window_s=3600.0,
+    )
