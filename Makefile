@@ -2,7 +2,7 @@
 PY := scripts/py
 E2E_LOGS := build/e2e-logs
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit simulation integration e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-docs images crds docs lock format clean
+.PHONY: help demo test check unit simulation simulate integration e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-docs images crds docs lock format clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ unit:  ## unit tests: pure, seconds
 
 simulation:  ## coordinator, members and launchers in simulated time under seeded faults
 	$(PY) -m pytest -q tests/simulation
+
+simulate:  ## the same with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
+	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries

@@ -1,0 +1,67 @@
+"""`make simulate SEEDS=n`: so many seeds on all cores; what breaks is printed, shrunken, with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+
+from tests.simulation.run import draw_case, run_case
+from tests.simulation.shrink import shrink
+from tests.simulation.world import Violation
+
+BATCH = 25
+SAY_EVERY_S = 10.0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2000, help="how many (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--most-failures", type=int, default=3, help="stop after so many (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    last = options.first_seed + options.seeds
+    batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
+    failed = _run(batches, options.seeds, options.most_failures)
+    for seed in failed:
+        case, violation = shrink(draw_case(seed))
+        print(f"\nseed {seed}, its smallest case:\n{violation}\n{case}")
+    print(
+        f"{len(failed)} of {options.seeds} seeds break something" if failed else f"{options.seeds} seeds: no violation"
+    )
+    return 1 if failed else 0
+
+
+def _run(batches: list[range], seeds: int, most_failures: int) -> list[int]:
+    failed: list[int] = []
+    done, begun = 0, time.monotonic()
+    said = begun
+    with multiprocessing.Pool() as pool:
+        for size, broken in pool.imap_unordered(_batch, batches):
+            done += size
+            failed += broken
+            for seed in broken:
+                print(f"seed {seed} breaks something", flush=True)
+            if time.monotonic() - said >= SAY_EVERY_S:
+                said = time.monotonic()
+                left_s = (said - begun) / done * (seeds - done)
+                print(f"{done} of {seeds} seeds, {len(failed)} failures, about {left_s:.0f} s left", flush=True)
+            if len(failed) >= most_failures:
+                pool.terminate()
+                break
+    return sorted(failed)[:most_failures]
+
+
+def _batch(seeds: range) -> tuple[int, list[int]]:
+    broken = []
+    for seed in seeds:
+        try:
+            run_case(draw_case(seed))
+        except Violation:
+            broken.append(seed)
+    return len(seeds), broken
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
