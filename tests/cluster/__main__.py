@@ -89,7 +89,7 @@ def _node(cluster: Cluster, name: str, action: str, command: list[str]) -> None:
         case "thaw":
             cluster.thaw(name)
         case "partition":
-            cluster.partition(name)
+            cluster.partition(name, *command)
         case "restore":
             cluster.restore(name)
         case "exec":

@@ -173,10 +173,13 @@ class Cluster:
         with self._holding(node) as found:
             faults.thaw(found)
 
-    def partition(self, node: str) -> None:
-        """Pull a node's network cable; all its processes run on, and its pods reach each other."""
+    def partition(self, node: str, *others: str) -> None:
+        """Pull a node's network cable; all its processes run on, and its pods reach each other.
+
+        With `others`: it and each of them hear nothing of each other, and reach everybody else, the API server too.
+        """
         with self._holding(node) as found:
-            faults.partition(found)
+            faults.partition(found, [self._node(other) for other in others])
 
     def restore(self, node: str, *, wait: bool = True) -> None:
         """Undo any of these; with `wait`, until the node is Ready and takes pods (60 s at most)."""

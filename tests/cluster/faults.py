@@ -4,7 +4,8 @@
                 everything at once: kubelet, containerd, shims, containers
     freeze      every process of the node stops where it is; its kernel goes on
                 acknowledging packets, as that of a hung machine does
-    partition   cable out; everything runs on
+    partition   cable out; everything runs on. From some nodes only: these and the
+                node hear nothing of each other, and all of them reach the rest
     restore     whatever it was: thaw, cable in, boot, and wait until it is Ready
 
 A booted node finds its images, its kubelet's state and its emptyDirs, as on a disk,
@@ -12,6 +13,8 @@ and no container of before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from .failures import ClusterDown
 from .node import Node, Power
@@ -34,8 +37,11 @@ def thaw(node: Node) -> None:
     node.group.thaw()
 
 
-def partition(node: Node) -> None:
-    """Cut the node off the network. Raises ClusterDown if it is off."""
+def partition(node: Node, others: Sequence[Node] = ()) -> None:
+    """Cut the node off the network, or off these others alone. Raises ClusterDown if it is off."""
     if node.power() is Power.OFF:
         raise ClusterDown(f"{node.name} is off, and has no network to lose; restore it first")
-    node.lan.set_port(node.addresses, up=False)
+    if others:
+        node.lan.part(node.addresses, node.init(), [other.addresses for other in others])
+    else:
+        node.lan.set_port(node.addresses, up=False)

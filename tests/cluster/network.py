@@ -139,6 +139,18 @@ class Lan:
             init, {"net/ipv4/ip_forward": 1, "net/bridge/bridge-nf-call-iptables": 1, "net/ipv4/conf/all/rp_filter": 0}
         )
 
+    def part(self, node: NodeAddresses, init: int, others: list[NodeAddresses]) -> None:
+        """From now on this node and those others hear nothing of each other; `init` as in `plug`. No ICMP tells it."""
+        hosts = [f"route replace blackhole {other.ip}/32" for other in others]
+        _batch(init, [*hosts, *(f"route replace blackhole {other.pod_subnet}" for other in others)])
+
+    def join(self, node: NodeAddresses, init: int) -> None:
+        """The node reaches all others again."""
+        others = [other for other in everybody() if other != node]
+        routes = [f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in others]
+        run(inside(init, tool("ip"), "route", "flush", "type", "blackhole"), check=False)
+        _batch(init, routes)
+
     def unplug(self, node: NodeAddresses) -> None:
         """Remove a node's port and cable; nothing to do when there is none."""
         if self.processes.running(SWITCH):

@@ -110,6 +110,7 @@ class Node:
         init = self.init()
         self.lan.plug(self.addresses, init)
         self.lan.set_port(self.addresses, up=True)
+        self.lan.join(self.addresses, init)
         started = self.processes.ensure(self._containerd(init))
         self._wait_for_containerd()
         load_images(self)

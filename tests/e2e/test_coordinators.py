@@ -1,0 +1,153 @@
+"""The coordinator's own end, and networks that fall apart: given a job that trains, training goes on, once."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.acts import running, worker_pids
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.installation import operator_node, scale_operator
+from tests.e2e.plain import PlainJob
+from tests.e2e.training import Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
+    """Two actives and as many spares as the test asks for (1), one of which coordinates; deleted afterwards."""
+    spares: int = getattr(request, "param", 1)
+    name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    made = PlainJob(cluster, NAMESPACE, name, spares=spares, avoid=operator_node(cluster))
+    made.delete()
+    made.apply()
+    made.wait_until_whole()
+    wait_until("the electorate counts", lambda: _voters(made) == 2 + spares, 30, seen=made.text)
+    yield made
+    for node in cluster.nodes():
+        cluster.restore(node)
+    made.delete()
+
+
+def coordinator(job: PlainJob) -> Raw:
+    return job.pod(job.status()["coordinator"]["podUID"])
+
+
+def actives(job: PlainJob) -> list[Raw]:
+    return [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
+
+
+def workers_of(job: PlainJob, pods: list[Raw]) -> list[int]:
+    return [pid for pod in pods for pid in worker_pids(job, pod["metadata"]["name"])]
+
+
+def kill(job: PlainJob, *pods: Raw) -> None:
+    """SIGKILL to all containers of these pods, at once."""
+    pids = [pid for pod in pods for pid in job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"]).values()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def logs(job: PlainJob, pod: Raw) -> str:
+    name = pod["metadata"]["name"]
+    return job.cluster.kubectl("-n", NAMESPACE, "logs", name, "-c", "understudy-sidecar", check=False)
+
+
+def _voters(job: PlainJob) -> int:
+    """Of the newest electorate that came to count, as the coordinator's log tells."""
+    told = [line for line in logs(job, coordinator(job)).splitlines() if " counts: " in line]
+    return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
+
+
+def elected(job: PlainJob, before: Raw) -> Raw:
+    """Until a later term of the same epoch is in office, as status tells."""
+    was = before["coordinator"]
+
+    def newer(status: Raw) -> bool:
+        now = status.get("coordinator", {})
+        return now.get("epoch") == was["epoch"] and now.get("term", 0) > was["term"]
+
+    return job.wait_for("members have elected a coordinator", newer)
+
+
+def test_coordinator_killed_alone_is_succeeded_by_election_and_nobody_restarts(job: PlainJob) -> None:
+    before, workers = job.status(), workers_of(job, actives(job))
+    kill(job, coordinator(job))
+    after = elected(job, before)
+    assert after["round"] == before["round"]
+    job.wait_until_whole()
+    assert job.status()["restarts"] == 0
+    assert all(map(running, workers))
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(job: PlainJob) -> None:
+    before, victim = job.status(), actives(job)[0]
+    kill(job, coordinator(job), victim)
+    elected(job, before)
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert status["members"]["active"] == 2
+    assert status["lastRecovery"]["strategy"] == "SpareSwap"
+
+
+def test_without_a_majority_the_operator_appoints(job: PlainJob) -> None:
+    # given an electorate of three; when two of them have ended, and their kubelets say so
+    before, victim = job.status(), actives(job)[0]
+    kill(job, coordinator(job), victim)
+    # then no election is possible, and the operator gives the office in a newer epoch
+    after = job.wait_for(
+        "a coordinator was appointed",
+        lambda s: s.get("coordinator", {}).get("epoch", 0) > before["coordinator"]["epoch"],
+    )
+    assert after["coordinator"]["podUID"] != before["coordinator"]["podUID"]
+    job.wait_until_whole()
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_without_the_operator_a_killed_coordinator_is_succeeded_and_the_next_fault_is_mended(job: PlainJob) -> None:
+    before, first = job.status(), actives(job)
+    workers, lost = workers_of(job, first[1:]), coordinator(job)
+    survivors = [pod for pod in job.pods() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
+    scale_operator(job.cluster, 0)
+    try:
+        # when the coordinator dies, and nobody but the members can know
+        kill(job, lost)
+        wait_until("a member is elected", lambda: any("elected to office" in logs(job, pod) for pod in survivors), 30)
+        assert all(map(running, workers))
+        # and then an active does
+        kill(job, first[0])
+        wait_until("the workers of the next round run", lambda: not any(map(running, workers)), 30)
+    finally:
+        scale_operator(job.cluster, 1)
+    # then status tells it all once the operator is back
+    status = elected(job, before)
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert status["lastRecovery"]["strategy"] == "SpareSwap"
+    assert status["round"] > before["round"]
+
+
+def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> None:
+    before, workers, lost = job.status(), workers_of(job, actives(job)), coordinator(job)
+    job.cluster.partition(lost["spec"]["nodeName"])
+    after = elected(job, before)
+    assert after["round"] == before["round"]
+    assert all(map(running, workers))
+    # and when its node is back there is one coordinator, and it is not the former one
+    job.cluster.restore(lost["spec"]["nodeName"])
+    job.wait_until_whole()
+    assert job.status()["coordinator"]["podUID"] != lost["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_an_active_that_only_the_coordinator_cannot_reach_is_replaced_and_fences_itself(job: PlainJob) -> None:
+    before, lost = job.status(), actives(job)[0]
+    workers = workers_of(job, [lost])
+    job.cluster.partition(coordinator(job)["spec"]["nodeName"], lost["spec"]["nodeName"])
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("Node", "SpareSwap")
+    assert status["coordinator"] == before["coordinator"]
+    wait_until("its workers end", lambda: not any(map(running, workers)), 60)
