@@ -115,15 +115,20 @@ class Child:
         self._process.kill()
         self._process.wait()
 
+    def end(self, limit_s: float = END_S) -> None:
+        """It ends by itself, because nobody asks any more; or is killed when it has not within the limit."""
+        if not self._stdin.closed:
+            self._stdin.close()
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stdin.close()
-        try:
-            self._process.wait(END_S if kind is None else 0.0)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.end(END_S if kind is None else 0.0)
         self._stdout.close()
         self._selector.close()
 

@@ -108,7 +108,7 @@ class Journal:
     def has(self, system: str, case: str, size: int, run: int) -> bool:
         return any((x.system, x.case, x.size, x.run) == (system, case, size, run) for x in self.samples)
 
-    def unfinished(self, system: str, cases: Collection[str], size: int) -> Sample | None:
-        """A former run of these that came to no end: it need not be tried again."""
-        former = (x for x in self.samples if x.unfinished and x.case in cases)
+    def hopeless(self, system: str, cases: Collection[str], size: int, limit_s: float) -> Sample | None:
+        """A former run of these that had all of its time and came to no end: it need not be tried again."""
+        former = (x for x in self.samples if x.unfinished and x.after_s >= limit_s and x.case in cases)
         return next((x for x in former if (x.system, x.size) == (system, size)), None)

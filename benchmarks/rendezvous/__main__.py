@@ -33,6 +33,8 @@ FOLDER = CHECKOUT / "build" / "bench"
 RECORDS, SAMPLES, MACHINE = (FOLDER / f"rendezvous.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 
 T = TypeVar("T")
+#: Of the limit, what a run may have spent before the clock of the part that came to no end.
+HOPELESS_S = 0.9 * LIMIT_S
 
 OURS = {
     Case.FIRST_ROUND: understudy.rounds,
@@ -71,7 +73,7 @@ def run(sessions: Sequence[Session], journal: Journal, installed: Peers | None, 
     print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
     for number, session in enumerate(sessions, 1):
         left_s -= session.expected_s
-        hopeless = journal.unfinished(session.system.value, session.cases, session.size)
+        hopeless = journal.hopeless(session.system.value, session.cases, session.size, HOPELESS_S)
         if hopeless is not None:
             said = f"not tried again: {hopeless.unfinished}"
         else:

@@ -89,11 +89,13 @@ class Job:
             raise Unfinished(f"round {newest} followed on round {number}: members were lost", time.monotonic() - start)
 
     def end(self) -> None:
-        """At once: nothing of it is of interest any more, but a profile."""
-        for child in (*self.crowds, *self.pods, self.operator):
-            child.kill()
+        """At once: nothing of it is of interest any more, but a profile. The coordinator is spared everybody's loss."""
         if self._profile is None:
             self.coordinator.kill()
+        else:
+            self.coordinator.end()
+        for child in (*self.crowds, *self.pods, self.operator):
+            child.kill()
 
     def _sidecar(self, name: str, ip: str, node: Node | None = None) -> Child:
         folder = self._folder / name

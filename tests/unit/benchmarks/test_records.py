@@ -67,10 +67,11 @@ def test_a_journal_is_on_disk_after_every_run_and_goes_on(tmp_path: Path) -> Non
     assert Journal(tmp_path / "samples", resume=False).samples == []
 
 
-def test_a_journal_knows_what_came_to_no_end(tmp_path: Path) -> None:
+def test_a_journal_knows_what_came_to_no_end_in_all_its_time(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "samples", resume=False)
     journal.add([sample(0, 3.0), unfinished(1, 5.0)])
 
-    assert journal.unfinished("understudy", ("next-round", "first-round"), 64) == unfinished(1, 5.0)
-    assert journal.unfinished("understudy", ("first-round",), 64) is None
-    assert journal.unfinished("understudy", ("next-round",), 65) is None
+    assert journal.hopeless("understudy", ("next-round", "first-round"), 64, 5.0) == unfinished(1, 5.0)
+    assert journal.hopeless("understudy", ("next-round", "first-round"), 64, 5.1) is None
+    assert journal.hopeless("understudy", ("first-round",), 64, 5.0) is None
+    assert journal.hopeless("understudy", ("next-round",), 65, 5.0) is None
