@@ -69,7 +69,7 @@ def elected(job: PlainJob, before: Raw) -> Raw:
 
     def newer(status: Raw) -> bool:
         now = status.get("coordinator", {})
-        return now.get("epoch") == was["epoch"] and now.get("term", 0) > was["term"]
+        return bool(now.get("epoch") == was["epoch"] and now.get("term", 0) > was["term"])
 
     return job.wait_for("members have elected a coordinator", newer)
 
