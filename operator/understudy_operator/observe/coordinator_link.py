@@ -50,11 +50,13 @@ class CoordinatorLink:
         self._learnt(self._search.follow(follow, time.time()))
 
     async def end(self, end: End) -> None:
-        """A last word to who is in office, as far as there is somebody: nothing waits for an answer."""
-        call = self._calls.get(self.coordination.in_office)
-        if call is not None and call.line is not None:
-            call.line.say(end)
-            await call.line.said(FAREWELL_S)
+        """A last word to who is in office, or else to whoever is on a line. Nothing waits for an answer."""
+        holder = self._calls.get(self.coordination.in_office)
+        calls = self._calls.values() if holder is None else [holder]
+        lines = [call.line for call in calls if call.line is not None]
+        for line in lines:
+            line.say(end)
+        await asyncio.gather(*(line.said(FAREWELL_S) for line in lines))
 
     async def close(self) -> None:
         self._task.cancel()
@@ -66,9 +68,9 @@ class CoordinatorLink:
             while True:
                 self._stirred.clear()
                 self._dial(session, tasks)
-                settled = self._search.settled(time.time())
+                idle = self._search.idle(time.time())
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None if settled else SEARCH_EVERY_S):
+                    async with asyncio.timeout(None if idle else SEARCH_EVERY_S):
                         await self._stirred.wait()
 
     def _dial(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:

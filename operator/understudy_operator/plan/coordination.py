@@ -6,7 +6,7 @@ in a higher epoch that is written to status first,
   - at the start of the job;
   - while there is no electorate (before the first round; the appointee has not been heard yet; sidecars of version 1):
     once the coordinator's pod has ended or is being deleted, its node is not ready, it was not found for UNREACHABLE_S,
-    or its sidecar would not take office;
+    or its sidecar says that it is not in office, and names nobody else;
   - else only where no election can succeed any more (elections.py), and only who has answered. A coordinator's pod that
     is being deleted hands its office over by itself.
 Members follow the newest epoch only, and a round needs every rank, so two coordinators that both believe to be in
@@ -29,7 +29,7 @@ from understudy_protocol.words import CloseReason
 
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0
-#: An appointment that was refused is not followed by another one sooner: refusals come within milliseconds.
+#: An appointment that was refused is not followed by another one sooner: answers come within milliseconds.
 REFUSED_S = 1.0
 #: What the pods of a deleted job are told. They get their SIGTERM anyway.
 FAREWELL = Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
@@ -59,12 +59,12 @@ def plan_office(observed: Observed, now: float) -> Office:
     elif has_electorate(observed, office.held):
         reason = why_no_election(observed, office.held, now)
         # Who has answered is there, whatever a coordinator without a majority said of it last.
-        able = [pod for pod in _able(observed, observed.pods) if pod.uid in observed.coordination.answered]
+        able = [pod for pod in _able(observed, observed.pods) if pod.uid in observed.coordination.answers.pods]
     else:
         reason = _unfit(observed, office.pod, now)
-        # One that would not take office may do so in a new epoch; one that is out of reach may not.
-        refused = bool(observed.coordination.refused)
-        former = "" if office.pod is None or refused else office.pod.uid
+        # One that is not in office any more may take it in a new epoch; one that is out of reach may not.
+        answered = observed.coordination.answers.pods
+        former = "" if office.pod is None or office.pod.uid in answered else office.pod.uid
         able = [pod for pod in _able(observed, observed.live()) if pod.uid != former]
     appointee = _choose(observed, able, now) if reason else None
     return office if appointee is None else Office(max(office.epoch + 1, int(now)), 0, appointee, reason)
@@ -85,7 +85,8 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
     first += [Callee(uid, running[uid].ip) for uid in heirs if uid in running]
     searching = not observed.coordination.in_office or observed.cut_off
     others = [Callee(pod.uid, pod.ip) for pod in running.values() if pod.sidecar_started] if searching else []
-    return Follow(office.held, _reachable(first), _reachable(others), _nodes(observed, running.values()))
+    nodes = _nodes(observed, running.values())
+    return Follow(office.held, _reachable(first), _reachable(others), nodes, frozenset(running))
 
 
 def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:
@@ -123,8 +124,9 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
     link = observed.coordination
     if link.in_office:
         return ""
-    if link.refused and now - link.since >= REFUSED_S:
-        return f"{holder.name} does not coordinate: {link.refused}"
+    answer = link.answers.by_pod.get(holder.uid)
+    if answer is not None and not answer.named and now - link.since >= REFUSED_S:
+        return f"{holder.name} does not coordinate: {answer.reason}"
     if now - link.since >= UNREACHABLE_S:
         return f"the coordinator's pod {holder.name} could not be reached for {UNREACHABLE_S:g} s"
     return ""

@@ -10,12 +10,16 @@ succeed, and appoints only when nobody was found in office for UNREACHABLE_S, an
 Proof that a pod has ended: its phase, as its kubelet says; that its node is gone, or is tainted out-of-service; that
 its object is gone while its node is ready, whose kubelet then has ended it. An object that was deleted by force under a
 dead node proves nothing. An operator that was restarted knows of no electorate: for it time alone counts.
+
+As long as members that answer name a coordinator it is there for them, and the operator alone cannot reach it: one that
+was appointed would find nobody who follows it.
 """
 
 from collections.abc import Callable
 
 from understudy_operator.plan.observed import Observed, office_of
 from understudy_protocol.observer import Snapshot
+from understudy_protocol.pod import COORDINATOR_PORT
 from understudy_protocol.words import Office
 
 UNREACHABLE_S = 8.0
@@ -26,6 +30,8 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 def has_electorate(observed: Observed, held: Office) -> bool:
     """Whether members may elect somebody within this office's epoch."""
+    if observed.coordination.answers.electorate_epoch >= held.epoch:
+        return True
     if held.term == 0:
         return False  # the appointee has not been heard, and an epoch begins without an electorate
     told = _told(observed, held)
@@ -38,28 +44,41 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
     """Why members cannot elect anybody any more; "" as long as they may, or somebody is in office."""
     link = observed.coordination
     alone_s = now - link.since
-    if link.in_office or alone_s < UNREACHABLE_S or now - link.reached_since < REACHED_S:
+    if link.in_office or alone_s < UNREACHABLE_S or now - link.answers.since < REACHED_S:
+        return ""
+    ended = provably_ended(observed)
+    if _named(observed, ended):
         return ""
     fence_s = observed.job.spec.fence_s
     if fence_s and alone_s >= 2 * fence_s:
         return f"nobody was heard in office for {2 * fence_s:g} s, twice the fenceTimeout"
     told = _told(observed, held)
-    proven = "" if told is None else _proven(told, provably_ended(observed))
+    proven = "" if told is None or not told.electorate else _proven(told, ended)
     return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
 
 
 def waits_for_election(observed: Observed, now: float) -> str:
     """What a job without a coordinator waits for, in words; "" if it has one, or has lost it only just now."""
     link = observed.coordination
-    told = link.snapshot
-    if told is None or not told.electorate or link.in_office or now - link.since < UNREACHABLE_S:
+    if observed.job.round < 0 or link.in_office or now - link.since < UNREACHABLE_S:
         return ""
+    if named := _named(observed, provably_ended(observed)):
+        names = {pod.uid: pod.name for pod in observed.pods}
+        return (
+            f"its members follow {names.get(named, named)}, which the operator cannot reach: it needs to reach port "
+            f"{COORDINATOR_PORT} of the job's pods; status stays as it was until then"
+        )
     fence_s = observed.job.spec.fence_s
     until = f", or {2 * fence_s:g} s after the last one was heard"
     return (
         "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "
         f"missing pods have ended, their nodes are deleted or have the taint {OUT_OF_SERVICE}"
     ) + (until if fence_s else " (fenceTimeout is Off: time proves nothing)")
+
+
+def _named(observed: Observed, ended: Callable[[str], bool]) -> str:
+    """Whom members that answer follow; "" if nobody who may run."""
+    return next((uid for uid in sorted(observed.coordination.answers.named) if not ended(uid)), "")
 
 
 def _told(observed: Observed, held: Office) -> Snapshot | None:

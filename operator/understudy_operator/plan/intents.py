@@ -67,6 +67,7 @@ class Follow:
     first: tuple[Callee, ...]  # whom to call first, and to keep on the line until somebody is found
     others: tuple[Callee, ...] = ()  # whom to call in turns, as far as there are lines left
     nodes: tuple[NodeFact, ...] = ()  # for who is in office
+    running: frozenset[str] = frozenset()  # pod uids of all that have not ended
 
 
 @dataclass(frozen=True)

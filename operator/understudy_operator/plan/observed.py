@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
 
-NEVER = float("inf")
 #: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
 
@@ -102,9 +102,7 @@ class Coordination:
     snapshot: Snapshot | None = None  # the newest that counts, also of a coordinator that is not there any more
     in_office: str = ""  # pod uid of the coordinator that is on the line; "" while nobody was found
     since: float = NEVER  # when that began: to be found, or to be searched for
-    refused: str = ""  # why the appointee would not take office, where it knows of nobody else who has
-    answered: frozenset[str] = frozenset()  # pods that said in this search that they are not in office
-    reached_since: float = NEVER  # when the first of them did: from then on it is not the operator that is cut off
+    answers: Answers = NO_ANSWERS  # of the others, while it is searched for
 
 
 def office_of(snapshot: Snapshot) -> Office:

@@ -5,31 +5,33 @@
     SEARCHING  Snapshot of the newest office known, or newer     FOUND      tells it of the nodes
     SEARCHING  Snapshot of an older office                       SEARCHING  nothing: it was replaced, and may not know
     SEARCHING  Refused with a name                               SEARCHING  calls that pod, too
-    SEARCHING  Refused by the appointee, without a name          SEARCHING  says so: somebody else is to be appointed
     FOUND      Snapshot of a newer office on another line        FOUND      changes over
+    FOUND      Snapshot of an older office on another line       FOUND      tells it who has replaced it
     FOUND      Refused by who was in office, or its line ended   SEARCHING  calls everybody again
     any        another epoch is appointed                        SEARCHING  calls the appointee
 
 Rules: at most LINES lines. Who is likely to be in office (the last one, its heirs, the named) is called first and stays
 on the line, because an election is told on open lines; all others are called in turns of VISIT_S. Who is found gets
 LINGER_S before the other lines are given up, and keeps them open while it hears no majority of its electorate: it may
-have been replaced, and not know.
+have been replaced, and not know. Who was in office before, and has not said that it is no more, is called until it has
+been told: its members follow it, and nobody else can tell them.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
 from understudy_operator.plan.intents import Callee, Follow
-from understudy_operator.plan.observed import NEVER, Coordination, has_majority, office_of
-from understudy_protocol.observer import Nodes, Refused, Snapshot, Stepping
-from understudy_protocol.words import NO_OFFICE
+from understudy_operator.plan.observed import Coordination, has_majority, office_of
+from understudy_protocol.observer import Nodes, Refused, Snapshot, Stepping, Superseded
+from understudy_protocol.words import NO_OFFICE, Office
 
-NOBODY: frozenset[str] = frozenset()
 LINES = 8
 VISIT_S = 1.0
 LINGER_S = 1.0
-#: A line that ended, or could not be had, is tried again after so long.
+#: A line that ended, or could not be had, is tried again after so long; one to who was replaced has less of a hurry.
 RETRY_S = 0.5
+RETRY_REPLACED_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Say:
     """To the pod, on its open line."""
 
     pod_uid: str
-    message: Nodes
+    message: Nodes | Superseded
 
 
 class Search:
@@ -51,33 +53,44 @@ class Search:
         self._ended: dict[str, float] = {}  # when the last line to a pod ended
         self._visited: dict[str, float] = {}  # when each of `others` was last called
         self._named: dict[str, Callee] = {}
+        self._replaced: dict[str, Callee] = {}  # who may believe to be in office still
+        self._told: dict[str, Superseded] = {}  # those of them, on the line that each has now
         self._nodes_told: Nodes = Nodes(())
+        self._out: list[Say] = []
 
     def settled(self, now: float) -> bool:
-        """Whether there is nothing to search for; else time alone may change which lines there should be."""
+        """Whether who is in office is beyond doubt."""
         told, found = self.knows.snapshot, bool(self.knows.in_office)
         return found and told is not None and has_majority(told) and not _within(LINGER_S, self.knows.since, now)
+
+    def idle(self, now: float) -> bool:
+        """Whether time alone changes nothing about which lines there should be."""
+        return self.settled(now) and not self._replaced
 
     def follow(self, follow: Follow, now: float) -> list[Say]:
         """What this pass wants."""
         appointed = _newest_appointment(follow.first) > _newest_appointment(self._follow.first)
         self._follow = follow
+        self._replaced = {uid: callee for uid, callee in self._replaced.items() if uid in follow.running}
         if appointed:
             self._searches(now)
-        return self._nodes()
+            # What the appointee has said before was not about this appointment.
+            self._answered(self.knows.answers.without(follow.first[0].pod_uid))
+        return self._said()
 
     def calls(self, now: float) -> dict[str, Callee]:
         """The lines that there should be now, by pod uid. One that is open, and is not among them, is to be ended."""
         holder = self._lines.get(self.knows.in_office)
-        wanted = [] if holder is None else [holder]
+        wanted = [*([] if holder is None else [holder]), *self._replaced.values()]
         if self.settled(now):
-            self._answered(NOBODY, now)
+            self._answered(NO_ANSWERS)
         else:
-            wanted = _distinct([*wanted, *self._follow.first, *self._named.values()])[:LINES]
+            wanted += [*self._follow.first, *self._named.values()]
+        wanted = _distinct(wanted)[:LINES]
+        if not self.settled(now):
             wanted += self._turns(wanted, LINES - len(wanted), now)
-        lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
-        self._lines = lines
-        return dict(lines)
+        self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
+        return dict(self._lines)
 
     def heard(self, callee: Callee, message: object, now: float) -> list[Say]:
         if self._lines.get(callee.pod_uid) is not callee:
@@ -91,17 +104,20 @@ class Search:
                 self._on_refusal(callee, message, now)
             case _:
                 pass  # of a newer version
-        return self._nodes()
+        return self._said()
 
     def ended(self, callee: Callee, now: float) -> None:
         """The line ended, or could not be had."""
         if self._lines.get(callee.pod_uid) is not callee:
             return
         del self._lines[callee.pod_uid]
+        self._told.pop(callee.pod_uid, None)
         self._ended[callee.pod_uid] = now
-        self._answered(self.knows.answered - {callee.pod_uid}, now)
+        self._answered(self.knows.answers.without(callee.pod_uid))
         if callee.pod_uid == self.knows.in_office:
             self._searches(now)
+
+    # Which lines there are ------------------------------------------------------------------------------------------
 
     def _line(self, callee: Callee) -> Callee:
         """A line that is there stays, unless its pod is to be appointed by now."""
@@ -109,7 +125,9 @@ class Search:
         return line if line is not None and line.epoch >= callee.epoch else callee
 
     def _may_dial(self, callee: Callee, now: float) -> bool:
-        return callee.pod_uid in self._lines or not _within(RETRY_S, self._ended.get(callee.pod_uid, -NEVER), now)
+        uid = callee.pod_uid
+        rest_s = RETRY_REPLACED_S if uid in self._replaced and self.settled(now) else RETRY_S
+        return uid in self._lines or not _within(rest_s, self._ended.get(uid, -NEVER), now)
 
     def _turns(self, first: list[Callee], places: int, now: float) -> list[Callee]:
         """Who of the others has the places: who was just called, then who has waited longest."""
@@ -125,49 +143,77 @@ class Search:
         self._visited |= {callee.pod_uid: now for callee in new}
         return [*visited, *new]
 
+    # What is heard --------------------------------------------------------------------------------------------------
+
     def _on_snapshot(self, callee: Callee, snapshot: Snapshot, now: float) -> None:
         known = self._follow.office
         if self.knows.snapshot is not None:
             known = max(known, office_of(self.knows.snapshot))
         if office_of(snapshot) < known:
-            self._denies(callee, now)
+            self._on_older(callee, snapshot, now)
             return
+        self._replaced.pop(callee.pod_uid, None)
         if callee.pod_uid != self.knows.in_office:
-            self._named, self._visited, self._ended, self._nodes_told = {}, {}, {}, Nodes(())
-            self.knows = replace(self.knows, in_office=callee.pod_uid, since=now, refused="")
-            self._answered(self.knows.answered - {callee.pod_uid}, now)
+            self._find(callee, office_of(snapshot), now)
         self.knows = replace(self.knows, snapshot=snapshot)
         self.version += 1
 
-    def _on_refusal(self, callee: Callee, refused: Refused, now: float) -> None:
-        self._denies(callee, now)
-        if refused.pod_uid and refused.ip:
-            self._named[refused.pod_uid] = Callee(refused.pod_uid, refused.ip)
-        elif callee.epoch and callee.epoch == _newest_appointment(self._follow.first):
-            self.knows = replace(self.knows, refused=refused.reason)
-            self.version += 1
+    def _find(self, callee: Callee, office: Office, now: float) -> None:
+        former = self.knows.snapshot
+        if former is not None and office_of(former) < office and former.pod_uid != callee.pod_uid:
+            self._replaces(former.pod_uid)
+        spoke = self.knows.answers.pods | {self.knows.in_office}
+        self._named, self._visited, self._ended, self._nodes_told = {}, {}, {}, Nodes(())
+        self.knows = replace(self.knows, in_office=callee.pod_uid, since=now)
+        self._answered(self.knows.answers.without(callee.pod_uid))
+        for uid in sorted(self._replaced.keys() & self._lines.keys() & spoke):
+            self._tell(uid, Superseded(office, callee.pod_uid, callee.ip))  # before, there was nobody to name
 
-    def _denies(self, callee: Callee, now: float) -> None:
-        """It is not in office, or not in one that counts."""
+    def _replaces(self, uid: str) -> None:
+        """This one was in office, and has not said that it is no more."""
+        callees = (*self._lines.values(), *self._follow.first, *self._follow.others)
+        known = next((callee for callee in callees if callee.pod_uid == uid), None)
+        if known is not None and uid not in self.knows.answers.pods:
+            self._replaced[uid] = replace(known, appoint=None)
+
+    def _on_older(self, callee: Callee, snapshot: Snapshot, now: float) -> None:
         if callee.pod_uid == self.knows.in_office:
             self._searches(now)
-        self._answered(self.knows.answered | {callee.pod_uid}, now)
+        self._replaced[callee.pod_uid] = replace(callee, appoint=None)
+        self._answered(self.knows.answers.older(callee.pod_uid, snapshot, now))
+        holder, told = self._lines.get(self.knows.in_office), self.knows.snapshot
+        if holder is not None and told is not None:
+            self._tell(callee.pod_uid, Superseded(office_of(told), holder.pod_uid, holder.ip))
 
-    def _answered(self, pods: frozenset[str], now: float) -> None:
-        since = min(self.knows.reached_since, now) if pods else NEVER
-        self.knows = replace(self.knows, answered=pods, reached_since=since)
+    def _on_refusal(self, callee: Callee, refused: Refused, now: float) -> None:
+        self._replaced.pop(callee.pod_uid, None)
+        if callee.pod_uid == self.knows.in_office:
+            self._searches(now)
+        self._answered(self.knows.answers.refused(callee.pod_uid, refused, now))
+        if refused.pod_uid and refused.ip:
+            self._named[refused.pod_uid] = Callee(refused.pod_uid, refused.ip)
+
+    def _tell(self, uid: str, superseded: Superseded) -> None:
+        """Once a line: it may be of a version that does not know the word."""
+        if self._told.get(uid) != superseded:
+            self._told[uid] = superseded
+            self._out.append(Say(uid, superseded))
+
+    def _answered(self, answers: Answers) -> None:
+        self.knows = replace(self.knows, answers=answers)
 
     def _searches(self, now: float) -> None:
-        self.knows = replace(self.knows, in_office="", since=now, refused="")
+        self.knows = replace(self.knows, in_office="", since=now)
         self.version += 1
 
-    def _nodes(self) -> list[Say]:
-        """What who is in office does not know yet about nodes."""
+    def _said(self) -> list[Say]:
+        """What there is to say by now; who is in office is told what it does not know yet about nodes."""
         wanted, holder = Nodes(self._follow.nodes), self.knows.in_office
-        if not holder or wanted == self._nodes_told:
-            return []
-        self._nodes_told = wanted
-        return [Say(holder, wanted)]
+        if holder and wanted != self._nodes_told:
+            self._nodes_told = wanted
+            self._out.append(Say(holder, wanted))
+        said, self._out = self._out, []
+        return said
 
 
 def _within(span_s: float, since: float, now: float) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.operator.coordinator import FakeSidecar
 from tests.integration.operator.training import a_snapshot
 from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.plan.answers import Answer
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_protocol.observer import (
@@ -22,6 +23,7 @@ from understudy_protocol.observer import (
     Snapshot,
     Stepping,
     StepProgress,
+    Superseded,
 )
 from understudy_protocol.words import CloseReason, Office
 
@@ -29,7 +31,7 @@ KEY, JOB_UID = b"the job's key", "job-uid"
 LIMIT_S = 10.0
 #: An election is followed within so long of it.
 FOLLOWED_S = 2.0
-FORMER = Coordination(a_snapshot(3, ()), "uid-former", 1.0, "not in office")
+FORMER = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
 NOT_IN_OFFICE = Refused("this sidecar is not in office")
 SEVENTH = Office(7, 1)
@@ -56,7 +58,7 @@ class Learner:
         """The first is s, then come a, b, …"""
         names = ("uid-s", "uid-a", "uid-b")
         callees = tuple(Callee(uid, sidecar.ip) for uid, sidecar in zip(names, sidecars, strict=False))
-        self.link.follow(Follow(SEVENTH, callees, nodes=nodes))
+        self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=frozenset(names)))
 
     @property
     def knows(self) -> Coordination:
@@ -122,9 +124,10 @@ async def test_steps_are_known_without_a_word(sidecars: list[FakeSidecar], learn
 async def test_an_appointees_refusal_is_known_until_a_snapshot_comes(sidecars: list[FakeSidecar], learner: Learner):
     sidecars[0].takes_office = False
     learner.appoint(sidecars[0])
-    await learner.until(lambda known: known.refused == "this sidecar is not in office")
+    await learner.until(lambda known: known.answers.by_pod == {"uid-s": Answer("this sidecar is not in office")})
     await sidecars[0].tell(in_seventh(4))
-    await learner.until(lambda known: known.refused == "" and known.in_office == "uid-s")
+    await learner.until(lambda known: known.in_office == "uid-s")
+    assert learner.knows.answers.by_pod == {}
 
 
 async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[FakeSidecar], learner: Learner):
@@ -139,7 +142,7 @@ async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[
     await sidecars[0].stop()
     await learner.until(lambda known: not known.in_office)
     assert before <= learner.knows.since <= time.time()
-    await learner.until(lambda known: known.answered == {"uid-a", "uid-b"})
+    await learner.until(lambda known: known.answers.pods == {"uid-a", "uid-b"})
 
     # and one of them is elected
     elected_at = time.monotonic()
@@ -177,8 +180,12 @@ async def test_a_coordinator_that_was_replaced_and_does_not_know_is_not_believed
     await sidecars[1].tell(in_seventh(4, "uid-a", term=2))
     learner.ask(*sidecars)
     await learner.until(lambda known: known.in_office == "uid-a")
-    await learner.until(lambda _: not sidecars[0].observers)
+
+    # it is told who has replaced it, and is left alone as soon as it says so
+    await learner.until_heard(sidecars[0], Superseded(Office(7, 2), "uid-a", sidecars[1].ip))
     await sidecars[0].tell(in_seventh(10))
+    await sidecars[0].tell(Refused("replaced", "uid-a", sidecars[1].ip))
+    await learner.until(lambda _: not sidecars[0].observers)
     assert learner.knows.snapshot == in_seventh(4, "uid-a", term=2)
 
 
@@ -224,7 +231,17 @@ async def test_a_farewell_arrives_before_the_lines_are_closed(sidecars: list[Fak
     assert sidecars[1].heard == [Observe()] * len(sidecars[1].heard)
 
 
-async def test_without_anybody_in_office_a_farewell_waits_for_nobody(learner: Learner):
+async def test_without_anybody_in_office_everybody_on_a_line_is_told(sidecars: list[FakeSidecar], learner: Learner):
+    learner.ask(*sidecars)
+    await learner.until(lambda known: len(known.answers.pods) == 3)
+    end = End(CloseReason.DELETED, "the TrainingJob was deleted")
+    await learner.link.end(end)
+    await learner.link.close()
+    for sidecar in sidecars:
+        await learner.until_heard(sidecar, end)
+
+
+async def test_without_anybody_at_all_a_farewell_waits_for_nobody(learner: Learner):
     before = time.monotonic()
     await learner.link.end(End(CloseReason.DELETED, "the TrainingJob was deleted"))
     assert time.monotonic() - before < 0.5

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.coordination import Office
-from understudy_operator.plan.observed import NEVER, Coordination, Job, JobSpec, Node, Observed, Pod
+from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed, Pod
 from understudy_operator.plan.status import plan_status
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
@@ -169,16 +170,20 @@ def observed(
     *,
     not_ready: Iterable[str] = (),
     searches_since: float | None = None,
-    refused: str = "",
+    reason: str = "not in office",
     answered: Iterable[Pod] = (),
     reached_since: float | None = None,
+    named: str = "",
+    electorate_epoch: int = 0,
     **changes: Any,
 ) -> Observed:
     """By default a job that runs in round 0. Without a snapshot the operator has just started; else it is on the line.
 
-    searches_since: when it ceased to be. answered: who has said since then not to be in office.
+    searches_since: when it ceased to be. answered: who has said since then (reached_since) not to be in office, naming
+    that pod and knowing of that electorate.
     """
-    pods, said = tuple(pods), frozenset(pod.uid for pod in answered)
+    pods = tuple(pods)
+    said = {pod.uid: Answer(reason, named, electorate_epoch) for pod in answered}
     down = set(not_ready)
     nodes = {pod.node: Node(pod.node, pod.node not in down) for pod in pods if pod.node}
     ordinary = Observed(
@@ -189,9 +194,7 @@ def observed(
             snapshot,
             snapshot.pod_uid if snapshot is not None and searches_since is None else "",
             NOW if searches_since is None else searches_since,
-            refused,
-            said,
-            reached_since if reached_since is not None else searches_since if said and searches_since else NEVER,
+            Answers(said, (reached_since or searches_since or NOW) if said else NEVER),
         ),
         has_secret=True,
         has_hostnames_service=True,

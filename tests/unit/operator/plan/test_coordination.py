@@ -113,11 +113,12 @@ def test_a_spare_that_has_taken_a_rank_is_no_spare_any_more_and_a_returned_activ
 
 def test_one_that_has_lost_the_office_may_take_it_again_in_a_new_epoch():
     # given its sidecar was restarted
-    def refused(seconds: float) -> Observed:
-        return observed(RUNNING, refused="this sidecar is not in office", searches_since=NOW - seconds)
+    def refused(seconds: float, named: str = "") -> Observed:
+        return observed(RUNNING, answered=[S], searches_since=NOW - seconds, named=named)
 
     assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # it would be a hurry without an end
-    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "s does not coordinate: this sidecar is not in office")
+    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "s does not coordinate: not in office")
+    assert appointed(refused(REFUSED_S, named=A0.uid))[2] == ""  # that one is asked first
 
 
 def test_a_member_that_is_lost_is_not_appointed():

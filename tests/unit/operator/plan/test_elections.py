@@ -162,6 +162,34 @@ def test_an_operator_that_was_cut_off_itself_asks_around_first():
     assert appointed(alone(for_s=90.0, reached_since=NOW - REACHED_S))[1] == AT
 
 
+# What members say about it ------------------------------------------------------------------------------------------
+
+
+def test_whom_members_follow_is_there_although_the_operator_cannot_reach_it():
+    pods = (A0, ended(A1), ended(S), ended(T), U)
+    followed = alone(pods, for_s=3600.0, named=U.uid)
+    assert appointed(followed)[2] == ""
+    assert message(followed) == (
+        "its members follow u, which the operator cannot reach: it needs to reach port 8478 of the job's pods; status "
+        "stays as it was until then"
+    )
+    # but not where that one has ended, and its members are about to find out
+    assert appointed(alone(pods, named=S.uid))[2] == VOTERS_LEFT
+
+
+def test_members_may_know_of_an_electorate_before_the_operator_does():
+    # given an appointee that was never heard, or had no voters when it was
+    appointee = a_job(status=in_round(3, coordinator="s", epoch=5, term=0))
+    new = told(epoch=5, electorate=(), heirs=())
+    pods = (A0, A1, ended(S), T, U)
+    for given in ({"job": appointee}, {"snapshot": new}):
+        assert appointed(alone(pods, electorate_epoch=4, **given))[2] == "the coordinator's pod s has ended"
+        assert appointed(alone(pods, electorate_epoch=5, **given))[2] == ""
+        assert appointed(alone(pods, 60.0, electorate_epoch=5, **given))[1] == AT
+    # and who is among its voters is not known
+    assert appointed(alone((A0, A1), electorate_epoch=5, snapshot=new))[2] == ""
+
+
 # What an operator knows that was restarted --------------------------------------------------------------------------
 
 
@@ -210,3 +238,5 @@ def test_a_job_without_a_coordinator_says_what_it_waits_for():
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
     assert message(alone(job=off)).endswith("out-of-service (fenceTimeout is Off: time proves nothing)")
     assert message(observed(JOB, PODS, told())) == ""
+    assert message(alone(snapshot=None)).startswith("waiting for a coordinator: ")
+    assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == ""

@@ -28,6 +28,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.observe.read import read_pod
+from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
@@ -139,10 +140,8 @@ class World:
             self.heard_at = self.now
             self.told = Coordination(self.snapshot(holder, office["epoch"]), holder.uid, self.now)
         else:
-            there = frozenset(uid for uid, pod in self.pods.items() if self.is_heard(pod))
-            self.told = replace(
-                self.told, in_office="", since=self.heard_at, answered=there, reached_since=self.heard_at
-            )
+            there = {uid: Answer() for uid, pod in self.pods.items() if self.is_heard(pod)}
+            self.told = replace(self.told, in_office="", since=self.heard_at, answers=Answers(there, self.heard_at))
 
     def snapshot(self, coordinator: Pod, epoch: int) -> Snapshot:
         seated = {uid: rank for rank, uid in self.seats.items()}

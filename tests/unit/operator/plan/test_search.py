@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from tests.unit.operator.given import A0, A1, NOW, S, a_pod, a_snapshot, member
+from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.intents import Callee, Follow
-from understudy_operator.plan.observed import NEVER, Coordination, Pod
-from understudy_operator.plan.search import LINES, LINGER_S, RETRY_S, VISIT_S, Say, Search
+from understudy_operator.plan.observed import Coordination, Pod
+from understudy_operator.plan.search import LINES, LINGER_S, RETRY_REPLACED_S, RETRY_S, VISIT_S, Say, Search
 from understudy_protocol.observer import (
     Appoint,
     NodeFact,
@@ -15,6 +16,7 @@ from understudy_protocol.observer import (
     Snapshot,
     Stepping,
     StepProgress,
+    Superseded,
 )
 from understudy_protocol.words import Office
 
@@ -44,11 +46,11 @@ class Calls:
         others: Sequence[Pod] = (),
         office: Office = FIRST,
         nodes: tuple[NodeFact, ...] = (),
+        running: Sequence[Pod] = (A0, A1, S, T, U),
     ) -> None:
         callees = tuple(x if isinstance(x, Callee) else Callee(x.uid, x.ip) for x in first)
-        self._say(
-            self.search.follow(Follow(office, callees, tuple(Callee(x.uid, x.ip) for x in others), nodes), self.now)
-        )
+        rest, there = tuple(Callee(x.uid, x.ip) for x in others), frozenset(x.uid for x in running)
+        self._say(self.search.follow(Follow(office, callees, rest, nodes, there), self.now))
 
     def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
         self.follow([Callee(pod.uid, pod.ip, Appoint(epoch, -1, {}))], others, Office(epoch, 0))
@@ -194,13 +196,13 @@ def test_an_older_office_than_status_tells_does_not_count():
     calls.follow([S], office=Office(1, 3))
     calls.dialed()
     calls.hears(S, in_office(S, term=2))
-    assert (calls.knows.in_office, calls.knows.snapshot, calls.knows.answered) == ("", None, frozenset({S.uid}))
+    assert (calls.knows.in_office, calls.knows.snapshot, calls.knows.answers.pods) == ("", None, frozenset({S.uid}))
     calls.hears(S, in_office(S, term=3))
     assert calls.knows.in_office == S.uid
 
 
 def test_words_of_a_former_search_are_known_and_an_older_office_does_not_count():
-    calls = Calls(Coordination(in_office(S, term=5), S.uid, 1.0, "refused", frozenset("x"), 1.0))
+    calls = Calls(Coordination(in_office(S, term=5), S.uid, 1.0, Answers({"x": Answer()}, 1.0)))
     assert calls.knows == Coordination(in_office(S, term=5), "", NOW)
     calls.follow([A0])
     calls.dialed()
@@ -216,12 +218,14 @@ def test_a_coordinator_that_hears_no_majority_is_not_the_last_word():
     calls.follow([S, A0], [A1])
     assert calls.dialed() == ["s", "a0", "a1"]
     calls.hears(A1, refused())
-    assert (calls.knows.in_office, calls.knows.answered) == (S.uid, frozenset({A1.uid}))
+    assert (calls.knows.in_office, calls.knows.answers.pods) == (S.uid, frozenset({A1.uid}))
 
     # when its successor is heard
     calls.hears(A0, in_office(A0, term=2))
 
-    # then that is the one
+    # then that is the one, and the former is told
+    assert calls.said[-1] == ("s", Superseded(Office(1, 2), A0.uid, A0.ip))
+    calls.hears(S, refused(A0))
     assert calls.later(LINGER_S) == ["a0"]
     assert calls.knows == Coordination(in_office(A0, term=2), A0.uid, NOW + LINGER_S)
 
@@ -251,7 +255,7 @@ def test_an_election_is_told_on_the_open_lines():
     calls.dialed()
     calls.hears(A0, refused())
     calls.hears(A0, in_office(A0, term=2))
-    assert (calls.knows.in_office, calls.knows.answered, calls.knows.reached_since) == (A0.uid, frozenset(), NEVER)
+    assert (calls.knows.in_office, calls.knows.answers.pods, calls.knows.answers.since) == (A0.uid, frozenset(), NEVER)
 
 
 def test_who_answered_is_known_for_as_long_as_it_may_be_there():
@@ -261,11 +265,11 @@ def test_who_answered_is_known_for_as_long_as_it_may_be_there():
     calls.hears(A0, refused())
     calls.now += 1
     calls.hears(A1, refused())
-    assert (calls.knows.answered, calls.knows.reached_since) == (frozenset({A0.uid, A1.uid}), NOW)
+    assert (calls.knows.answers.pods, calls.knows.answers.since) == (frozenset({A0.uid, A1.uid}), NOW)
     calls.loses(A0)
-    assert (calls.knows.answered, calls.knows.reached_since) == (frozenset({A1.uid}), NOW)
+    assert (calls.knows.answers.pods, calls.knows.answers.since) == (frozenset({A1.uid}), NOW)
     calls.loses(A1)
-    assert (calls.knows.answered, calls.knows.reached_since) == (frozenset(), NEVER)
+    assert (calls.knows.answers.pods, calls.knows.answers.since) == (frozenset(), NEVER)
 
 
 def test_answers_of_the_many_count_on_when_their_visit_is_over():
@@ -274,7 +278,88 @@ def test_answers_of_the_many_count_on_when_their_visit_is_over():
     for name in calls.dialed():
         calls.hears(a_pod(name), refused())
     calls.later(VISIT_S)
-    assert calls.knows.answered == {f"uid-c{number}" for number in range(LINES)}
+    assert calls.knows.answers.pods == {f"uid-c{number}" for number in range(LINES)}
+
+
+# Who was replaced, and does not know --------------------------------------------------------------------------------
+
+
+def test_who_believes_to_be_in_office_is_told_once_a_line_who_has_replaced_it():
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(A0, in_office(A0, term=2))
+    calls.hears(S, in_office(S, term=1))
+    calls.hears(S, in_office(S, term=1, number=1))
+    told = ("s", Superseded(Office(1, 2), A0.uid, A0.ip))
+    assert calls.said.count(told) == 1
+    calls.loses(S)
+    calls.later(RETRY_S)
+    calls.hears(S, in_office(S, term=1, number=1))
+    assert calls.said.count(told) == 2
+
+
+def test_it_is_told_as_soon_as_there_is_somebody_to_name():
+    calls = Calls()
+    calls.follow([A0, S], office=Office(1, 2))
+    calls.dialed()
+    calls.hears(S, in_office(S, term=1))
+    assert [message for _, message in calls.said] == [Observe(), Observe()]
+    calls.hears(A0, in_office(A0, term=2))
+    assert calls.said[2:] == [("s", Superseded(Office(1, 2), A0.uid, A0.ip))]
+
+
+def test_it_stays_on_the_line_until_it_says_that_it_is_no_more():
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(A0, in_office(A0, term=2))
+    calls.hears(S, in_office(S, term=1))
+    assert calls.later(LINGER_S) == ["a0", "s"]
+    assert not calls.search.idle(calls.now)
+    calls.hears(S, refused(A0))
+    assert calls.dialed() == ["a0"]
+    assert calls.search.idle(calls.now)
+
+
+def test_a_lost_coordinator_is_called_now_and_then_after_another_one_was_appointed():
+    # given a coordinator that is out of reach
+    calls = on_the_line()
+    calls.loses(S)
+    calls.appoint(A0, 7, [A0, S])
+    calls.dialed()
+    calls.hears(A0, in_office(A0, epoch=7))
+    calls.follow([A0], office=Office(7, 1))
+    assert calls.dialed() == ["a0", "s"]
+    calls.loses(S)
+
+    # then it is called, for as long as its pod is there
+    assert calls.later(LINGER_S) == ["a0"]
+    assert calls.later(RETRY_REPLACED_S - LINGER_S) == ["a0", "s"]
+    calls.hears(S, in_office(S))
+    assert calls.said[-1] == ("s", Superseded(Office(7, 1), A0.uid, A0.ip))
+    calls.follow([A0], office=Office(7, 1), running=[A0])
+    assert calls.dialed() == ["a0"]
+    assert calls.search.idle(calls.now)
+
+
+def test_one_that_has_said_so_before_needs_not_be_told():
+    calls = on_the_line()
+    calls.hears(S, refused())
+    calls.dialed()
+    calls.hears(A0, in_office(A0, term=2))
+    assert calls.later(LINGER_S) == ["a0"]
+
+
+def test_who_comes_into_office_again_was_not_replaced():
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(A0, in_office(A0, term=2))
+    calls.hears(S, in_office(S, term=1))
+    calls.hears(S, in_office(S, term=3))
+    calls.hears(A0, refused(S))
+    assert calls.later(LINGER_S) == ["s"]
 
 
 # Appointments -------------------------------------------------------------------------------------------------------
@@ -296,7 +381,7 @@ def test_one_on_the_line_is_called_anew_and_its_former_answers_are_not_about_the
     calls.dialed()
     assert calls.said[-1] == ("a0", Appoint(7, -1, {}))
     calls.search.heard(former, refused(), calls.now)
-    assert (calls.knows.refused, calls.knows.answered) == ("", frozenset())
+    assert calls.knows.answers.pods == frozenset()
 
 
 def test_an_appointment_is_sent_once_and_the_search_for_its_epoch_begins_with_it():
@@ -314,19 +399,17 @@ def test_an_appointment_is_sent_once_and_the_search_for_its_epoch_begins_with_it
     assert [message for _, message in calls.said].count(Appoint(7, -1, {})) == 1
 
 
-def test_an_appointee_that_refuses_says_why_unless_it_knows_who_is_in_office():
+def test_what_the_appointee_has_said_before_was_not_about_its_appointment():
     calls = Calls()
-    calls.appoint(S, 7, [A0])
+    calls.follow([S], [A0])
     calls.dialed()
-    calls.hears(A0, refused())
-    calls.hears(S, refused(T))
-    assert calls.knows.refused == ""
-    version = calls.search.version
     calls.hears(S, refused())
-    assert calls.knows.refused == "not in office"
-    assert calls.search.version > version
-    calls.appoint(A0, 8)
-    assert calls.knows.refused == ""
+    calls.hears(A0, refused())
+    calls.appoint(S, 7, [A0])
+    assert calls.knows.answers.pods == {A0.uid}
+    calls.dialed()
+    calls.hears(S, refused())
+    assert calls.knows.answers.by_pod[S.uid] == Answer("not in office")
 
 
 # What is passed on --------------------------------------------------------------------------------------------------

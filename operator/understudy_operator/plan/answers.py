@@ -1,0 +1,51 @@
+"""What the pods that are not in office have answered in a search: the newest answer of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from understudy_protocol.observer import Refused, Snapshot
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Answer:
+    reason: str = ""  # why it is not in office
+    named: str = ""  # pod uid of who is in office, as far as this pod knows
+    electorate_epoch: int = 0  # the newest in which it has heard of an electorate
+
+
+@dataclass(frozen=True)
+class Answers:
+    by_pod: Mapping[str, Answer] = field(default_factory=dict)
+    since: float = NEVER  # when the first of them came: from then on it is not the operator that is cut off
+
+    @property
+    def pods(self) -> frozenset[str]:
+        return frozenset(self.by_pod)
+
+    @property
+    def named(self) -> frozenset[str]:
+        return frozenset(answer.named for answer in self.by_pod.values() if answer.named)
+
+    @property
+    def electorate_epoch(self) -> int:
+        return max((answer.electorate_epoch for answer in self.by_pod.values()), default=0)
+
+    def refused(self, uid: str, refused: Refused, now: float) -> "Answers":
+        return self._with(uid, Answer(refused.reason, refused.pod_uid, refused.electorate_epoch), now)
+
+    def older(self, uid: str, snapshot: Snapshot, now: float) -> "Answers":
+        """It believes to be in office, and the office does not count."""
+        electorate_epoch = snapshot.token.epoch if snapshot.electorate else 0
+        return self._with(uid, Answer("it holds an older office", "", electorate_epoch), now)
+
+    def without(self, uid: str) -> "Answers":
+        rest = {pod: answer for pod, answer in self.by_pod.items() if pod != uid}
+        return Answers(rest, self.since) if rest else NO_ANSWERS
+
+    def _with(self, uid: str, answer: Answer, now: float) -> "Answers":
+        return Answers({**self.by_pod, uid: answer}, min(self.since, now))
+
+
+NO_ANSWERS = Answers()
