@@ -14,7 +14,7 @@ from collections.abc import Callable
 from understudy_protocol import handshake, membership, pod, wire
 from understudy_protocol.handshake import Caller, NotProven, Role
 from understudy_sidecar.alarm import Alarm
-from understudy_sidecar.clock import LATE_S, now
+from understudy_sidecar.clock import now
 from understudy_sidecar.frames import Broken
 from understudy_sidecar.link import Link
 from understudy_sidecar.tcp import end_everywhere, watch_peer
@@ -22,6 +22,7 @@ from understudy_sidecar.upgrade import check_answer, request
 
 TCP_S = 1.0
 ANSWER_S = 3.0
+LATE_S = 0.25
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
 #: An heir is sent the whole electorate.
@@ -121,7 +122,7 @@ class CoordinatorClient:
     async def _try(self, host: str, port: int) -> None:
         """One call, until it is up. Raises where it does not come to that."""
         async with asyncio.timeout(None) as limit:
-            call = _Call(self, host, port, _Patience(limit))
+            call = _Call(self, host, port, limit)
             try:
                 await asyncio.get_running_loop().create_connection(lambda: call, host, port)
                 await call.result
@@ -133,10 +134,14 @@ class CoordinatorClient:
 
 
 class _Patience:
-    """How long the peer may take for its next answer; what this process itself takes does not count."""
+    """How long the peer may take for its next answer. What this process itself takes does not count.
 
-    def __init__(self, timeout: asyncio.Timeout) -> None:
-        self._timeout = timeout
+    A timer that fires late tells that this process was frozen or has too much to do; what was not read yet tells that
+    the peer has answered.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout, has_answered: Callable[[], bool]) -> None:
+        self._timeout, self._has_answered = timeout, has_answered
         self._alarm = Alarm(self._on_time)
         self._limit_s = self._due = 0.0
 
@@ -149,7 +154,7 @@ class _Patience:
         self._alarm.set(None)
 
     def _on_time(self) -> None:
-        if now() > self._due + LATE_S:
+        if now() > self._due + LATE_S or self._has_answered():
             self.allow(self._limit_s)
         else:
             self._timeout.reschedule(asyncio.get_running_loop().time())
@@ -158,7 +163,7 @@ class _Patience:
 class _Call(Link):
     """One call: the head of the upgrade, then Hello, Challenge and Prove, then the coordinator's messages."""
 
-    def __init__(self, client: CoordinatorClient, host: str, port: int, patience: _Patience) -> None:
+    def __init__(self, client: CoordinatorClient, host: str, port: int, limit: asyncio.Timeout) -> None:
         super().__init__(0, masks=True, limit=MESSAGE_BYTES)
         self.host, self._port = host, port
         self.up = False  # both sides have proved the key
@@ -166,8 +171,8 @@ class _Call(Link):
         self._client = client
         self._caller = Caller(client.key, Role.MEMBER, client.job_uid, secrets.token_hex(handshake.NONCE_BYTES))
         self._token = b""
-        self._patience = patience
-        patience.allow(TCP_S)
+        self._patience = _Patience(limit, self.unread)
+        self._patience.allow(TCP_S)
 
     def end_unless_up(self) -> None:
         """The dialing is over."""

@@ -8,6 +8,7 @@ from typing import cast
 
 from understudy_sidecar.frames import Broken
 from understudy_sidecar.lobby import Lobby
+from understudy_sidecar.tcp import has_unread
 from understudy_sidecar.upgrade import take_head
 
 LIMIT_S = 5.0
@@ -28,7 +29,7 @@ class _Question(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._lobby.enter(self, self._out)
+        self._lobby.enter(self)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -45,6 +46,9 @@ class _Question(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lobby.leave(self)
 
-    def _out(self, reason: str) -> None:
+    def unread(self) -> bool:
+        return self._transport is not None and has_unread(self._transport)
+
+    def turn_out(self, reason: str) -> None:
         assert self._transport is not None
         self._transport.abort()

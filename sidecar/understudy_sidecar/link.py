@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from understudy_protocol import wire
 from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
-from understudy_sidecar.tcp import was_silent
+from understudy_sidecar.tcp import has_unread, was_silent
 from understudy_sidecar.upgrade import NotUpgraded, take_head
 
 UNSENT_BYTES = 1 << 20
@@ -50,6 +50,10 @@ class Link(asyncio.Protocol):
     def unsent(self) -> int:
         """How many bytes wait for the peer to read: who sends much and often looks here first."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def unread(self) -> bool:
+        """Whether the peer has sent what was not read yet: then it is not the peer that is late."""
+        return self._transport is not None and has_unread(self._transport)
 
     def hangup(self, code: CloseCode = CloseCode.NORMAL, reason: str = "") -> None:
         """What was sent goes out, then a close frame, then the end; nothing more is read or sent."""

@@ -97,7 +97,7 @@ class Caller(Link):
 
     def connected(self) -> None:
         self._server.callers.add(self)
-        self._server.lobby.enter(self, self._too_late)
+        self._server.lobby.enter(self)
 
     def head_received(self, head: bytes) -> None:
         self.write_head(accept(head, pod.MEMBERSHIP_PATH))
@@ -116,7 +116,7 @@ class Caller(Link):
         elif self._role is Role.OBSERVER:
             self._server.office.observer_gone(self)
 
-    def _too_late(self, reason: str) -> None:
+    def turn_out(self, reason: str) -> None:
         self._server.complaints.about(self.peer, "no handshake", reason)
         self.cut()
 

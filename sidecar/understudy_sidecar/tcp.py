@@ -3,11 +3,14 @@
 1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size.
 """
 
+import array
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import socket
+import termios
 from typing import Protocol
 
 KEEPALIVE_S = 1
@@ -30,6 +33,13 @@ def watch_peer(sock: HasOptions) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+def has_unread(transport: asyncio.Transport) -> bool:
+    """Whether the peer has sent what this process has not read yet: then it is not the peer that is late."""
+    unread = array.array("i", [0])
+    fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
+    return unread[0] > 0
 
 
 def end_everywhere(transport: asyncio.Transport) -> None:

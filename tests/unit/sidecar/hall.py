@@ -6,23 +6,33 @@ The callers are aiohttp's: another implementation of WebSocket than the server's
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
+import pytest
 
 from understudy_protocol import handshake, membership, observer, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.words import NO_ROUND, WorkersState
+from understudy_sidecar.frames import Opcode, frame
 from understudy_sidecar.link import Link
 from understudy_sidecar.server import Server
+from understudy_sidecar.upgrade import request
 
 KEY, JOB = b"the job's key", "job-uid"
 KNOWN = {**wire.message_types(membership), **wire.message_types(observer), **wire.message_types(handshake)}
+
+#: What a caller sends first, as bytes.
+HEAD, _ = request("x", 1, MEMBERSHIP_PATH)
+HELLO = frame(Opcode.TEXT, wire.encode(Hello(Role.MEMBER, JOB, "n")).encode(), masked=True)
 
 MakeSocket = Callable[[Any], socket.socket]
 Socket = aiohttp.ClientWebSocketResponse
@@ -100,6 +110,23 @@ class Served:
             yield sock
 
 
+class Healthy:
+    """A member next to those that a test is about."""
+
+    def __init__(self, served: Served, link: Socket) -> None:
+        self._hall, self._link = served.hall, link
+        self._there = served.hall.links[-1]
+        self._ports = itertools.count(50_000)
+
+    async def assert_served(self) -> None:
+        """It is heard and answered at once, on the connection that it has had all the time."""
+        number = next(self._ports)
+        await self._link.send_str(wire.encode(m.Port(number)))
+        await until(lambda: m.Port(number) in self._hall.messages, limit_s=1.0)
+        self._there.send(m.Heartbeat(number, NO_ROUND))
+        assert await heard(self._link, 1.0) == m.Heartbeat(number, NO_ROUND)
+
+
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1") -> AsyncIterator[Served]:
     hall = RecordingHall()
@@ -153,3 +180,19 @@ async def ended(sock: socket.socket, limit_s: float = 2.0) -> bytes:
         except ConnectionError:
             pass
     return received
+
+
+def transport(link: Socket) -> asyncio.Transport:
+    """What is under a WebSocket of aiohttp's, for what no well-behaved caller does."""
+    connection = link._response.connection
+    assert connection is not None
+    return cast(asyncio.Transport, connection.transport)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def freeze(seconds: float) -> None:
+    """This process does nothing, as if it was stopped: its loop neither."""
+    time.sleep(seconds)

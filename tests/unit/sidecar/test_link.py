@@ -35,6 +35,8 @@ class Recorder(Link):
 
     def text_received(self, text: bytes) -> None:
         self.texts.append(text)
+        if text == b"hang up":
+            self.hangup()
 
     def broke(self, error: Broken | wire.WireError) -> None:
         self.wrongs.append(str(error))
@@ -95,6 +97,23 @@ async def test_after_a_hangup_nothing_is_heard() -> None:
         peer.close()
         await until(lambda: link.ends)
         assert link.texts == []
+
+
+async def test_after_a_hangup_nothing_is_heard_that_came_with_its_cause() -> None:
+    async with linked() as (link, peer):
+        peer.sendall(masked(b"hang up") + masked(b"late"))
+        assert await all_of(peer) == GOODBYE
+        assert link.texts == [b"hang up"]
+
+
+async def test_answers_to_what_came_together_go_out_together_and_in_order() -> None:
+    async with linked() as (link, peer):
+        peer.sendall(b"".join(frame(Opcode.PING, str(number).encode(), masked=True) for number in range(100)))
+        await until(lambda: link.unsent() == 0)
+        received = b""
+        while len(received) < 390:
+            received += await asyncio.get_running_loop().sock_recv(peer, 1000)
+        assert received == b"".join(frame(Opcode.PONG, str(n).encode(), masked=False) for n in range(100))
 
 
 async def test_a_peer_that_does_not_end_its_side_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable
+import termios
+from collections.abc import Callable
 
 import pytest
 
@@ -27,14 +30,8 @@ from understudy_protocol import wire
 from understudy_protocol.handshake import Role
 from understudy_protocol.observer import Appoint, Observe, Refused
 from understudy_protocol.words import NO_ROUND, CloseReason
+from understudy_sidecar.link import Link
 from understudy_sidecar.server import MEMBER_BYTES
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    async with serving() as it:
-        yield it
-
 
 # Who is let in
 
@@ -122,7 +119,8 @@ async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_
 
 async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(served: Served) -> None:
     async with served.member() as link:
-        served.hall.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (1 << 20)))
+        served.hall.links[0].transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        served.hall.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (3 << 20)))
         closing = asyncio.create_task(served.server.close(2.0))
         assert isinstance(await heard(link), m.Close)
         assert await closed_by_server(link)
@@ -174,7 +172,8 @@ async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
             async with serving(HERE) as served:
                 async with served.calling(make_socket=lambda _: nonblocking(far.socket())) as link:
                     await link.send_str(join())
-                    await until(lambda: served.hall.messages)
+                    await heard(link)
+                    await until(lambda: all_acknowledged(served.hall.links[0]))
                     far.pull()
                     if talks:
                         served.hall.links[0].send(m.Heartbeat(1, NO_ROUND))
@@ -183,6 +182,13 @@ async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
                 assert served.hall.ends == [True]
     except (PermissionError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no network namespace here: {error}")
+
+
+def all_acknowledged(link: Link) -> bool:
+    """Whether the peer's kernel has all that was sent."""
+    unacknowledged = array.array("i", [0])
+    fcntl.ioctl(link.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unacknowledged)
+    return unacknowledged[0] == 0
 
 
 def nonblocking(made: socket.socket) -> socket.socket:

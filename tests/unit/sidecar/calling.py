@@ -1,0 +1,83 @@
+"""A real client and what it called back, and servers for it that are no sidecars."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from tests.unit.sidecar.hall import JOB, KEY, KNOWN, Served, join
+from understudy_protocol import wire
+from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_sidecar.client import Address, CoordinatorClient
+
+
+class Calls:
+    """A client, and what it called back."""
+
+    def __init__(self, key: bytes = KEY) -> None:
+        self.ups: list[str] = []
+        self.downs = 0
+        self.messages: list[object] = []
+        self.sockets: list[int | None] = []
+        self.client = CoordinatorClient(key, JOB, self._up, self.messages.append, self._down, self.sockets.append)
+
+    def _up(self, host: str) -> None:
+        self.ups.append(host)
+        self.client.send(wire.decode(join(), KNOWN))
+
+    def _down(self) -> None:
+        self.downs += 1
+
+
+@asynccontextmanager
+async def dialing(*addresses: Address, key: bytes = KEY) -> AsyncIterator[Calls]:
+    calls = Calls(key)
+    calls.client.dial(addresses)
+    yield calls
+    calls.client.close()
+    calls.client.close()
+    await asyncio.sleep(0.01)
+
+
+def at(served: Served) -> Address:
+    return served.host, served.port
+
+
+def refusing() -> Address:
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        return host, port
+
+
+async def at_once(_request: web.Request) -> None:
+    pass
+
+
+@asynccontextmanager
+async def answering(
+    talk: Callable[[web.WebSocketResponse], Awaitable[None]], before: Callable[[web.Request], Awaitable[None]] = at_once
+) -> AsyncIterator[Address]:
+    """A WebSocket server of aiohttp's."""
+
+    async def serve(request: web.Request) -> web.WebSocketResponse:
+        await before(request)
+        link = web.WebSocketResponse()
+        await link.prepare(request)
+        await talk(link)
+        return link
+
+    app = web.Application()
+    app.router.add_get(MEMBERSHIP_PATH, serve)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        host, port = runner.addresses[0]
+        yield host, port
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,63 @@
+"""One timer, however often it is set: it rings once, at the newest deadline."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.sidecar.hall import until
+from understudy_sidecar.alarm import Alarm
+from understudy_sidecar.clock import now
+
+
+class Ringing:
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.alarm = Alarm(lambda: self.times.append(now()))
+
+
+@pytest.fixture
+def ringing() -> Ringing:
+    return Ringing()
+
+
+@pytest.mark.parametrize("delays", [(0.05,), (0.01, 0.05), (5.0, 0.05), (0.01, 0.02, 5.0, 0.05)])
+async def test_it_rings_once_at_the_newest_deadline(ringing: Ringing, delays: tuple[float, ...]) -> None:
+    start = now()
+    for delay in delays:
+        ringing.alarm.set(start + delay)
+    await until(lambda: ringing.times, limit_s=1.0)
+    await asyncio.sleep(0.05)
+    assert len(ringing.times) == 1
+    assert 0.05 <= ringing.times[0] - start < 0.5
+
+
+async def test_it_does_not_ring_when_it_was_called_off(ringing: Ringing) -> None:
+    ringing.alarm.set(now() + 0.01)
+    ringing.alarm.set(None)
+    await asyncio.sleep(0.05)
+    assert ringing.times == []
+
+
+async def test_it_rings_again_when_it_is_set_again(ringing: Ringing) -> None:
+    for _ in range(3):
+        ringing.times.clear()
+        ringing.alarm.set(now() - 1.0)  # overdue: at once
+        await until(lambda: ringing.times, limit_s=1.0)
+
+
+async def test_a_deadline_that_moves_on_costs_no_timer(ringing: Ringing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator of ten thousand members sets it thousands of times a second."""
+    timers = 0
+    start_timer = ringing.alarm._start
+
+    def counted(at: float) -> None:
+        nonlocal timers
+        timers += 1
+        start_timer(at)
+
+    monkeypatch.setattr(ringing.alarm, "_start", counted)
+    for number in range(1000):
+        ringing.alarm.set(now() + 10.0 + number)
+    assert timers == 1

@@ -1,0 +1,143 @@
+"""Who takes a member's call: a coordinator of another make, a slow one, a frozen one, an impostor, or no sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.unit.sidecar.calling import answering, at, dialing
+from tests.unit.sidecar.hall import KEY, KNOWN, Served, freeze, until
+from understudy_protocol import handshake, wire
+from understudy_protocol import membership as m
+from understudy_protocol.handshake import Challenge, Hello, Prove
+from understudy_protocol.words import NO_ROUND
+from understudy_sidecar import client as client_module
+
+
+async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(served: Served) -> None:
+    """Whoever took the coordinator's address learns nothing with which it could pass for a member."""
+    heard: list[object] = []
+
+    async def impostor(link: web.WebSocketResponse) -> None:
+        heard.append(wire.decode(await link.receive_str(), KNOWN))
+        await link.send_str(wire.encode(Challenge("nonce", "0" * 64)))
+        async for frame in link:
+            heard.append(frame)
+
+    async with answering(impostor) as address, dialing(address, at(served)) as calls:
+        await until(lambda: calls.ups)
+        assert calls.ups == ["127.0.0.1"]
+        await until(lambda: heard)
+        assert [type(x) for x in heard] == [Hello]
+
+
+async def test_another_implementation_of_websocket_is_understood(served: Served) -> None:
+    async def coordinator(link: web.WebSocketResponse) -> None:
+        hello = wire.decode(await link.receive_str(), KNOWN)
+        parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
+        await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
+        assert wire.decode(await link.receive_str(), KNOWN) == Prove(handshake.caller_proof(*parts))
+        assert isinstance(wire.decode(await link.receive_str(), KNOWN), m.Join)
+        await link.ping(b"there?")
+        await link.send_str(wire.encode(m.Welcome(NO_ROUND)))
+        assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
+
+    async with answering(coordinator) as address, dialing(address) as calls:
+        await until(lambda: calls.messages == [m.Welcome(NO_ROUND)])
+        await calls.client.flushed(1.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 Not Found\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: x\r\n\r\n",
+        b"\x00" * 5000,
+        b"",
+    ],
+    ids=["refused", "another-key", "garbage", "nothing"],
+)
+async def test_one_that_is_no_sidecar_is_passed_over(served: Served, answer: bytes) -> None:
+    told: list[bytes] = []
+
+    async def answering_so(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.write_eof()
+        told.append(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(answering_so, "127.0.0.1", 0)
+    async with server, dialing(server.sockets[0].getsockname(), at(served)) as calls:
+        await until(lambda: calls.ups)
+        assert calls.downs == 0
+        assert not any(sent.startswith(b"\x81") for sent in told)  # no text: not even a Hello
+
+
+async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel of a frozen machine does: the successor would never have been called."""
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        async with dialing(mute.getsockname(), at(served)) as calls:
+            await until(lambda: calls.ups)
+
+
+async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "TCP_S", 0.1)
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]  # the kernel drops further calls as a pulled cable does
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        started = asyncio.get_running_loop().time()
+        async with dialing(full.getsockname(), at(served)) as calls:
+            await until(lambda: calls.ups)
+        assert 0.1 <= asyncio.get_running_loop().time() - started < 1.0
+        for filler in fillers:
+            filler.close()
+
+
+async def test_one_that_answers_step_by_step_may_take_longer_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a coordinator does that ten thousand call at once."""
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
+
+    async def slow(link: web.WebSocketResponse) -> None:
+        hello = wire.decode(await link.receive_str(), KNOWN)
+        await asyncio.sleep(0.2)
+        parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
+        await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
+        await link.receive()
+
+    async def prepared(request: web.Request) -> None:
+        await asyncio.sleep(0.2)
+
+    async with answering(slow, prepared) as address, dialing(address) as calls:
+        await until(lambda: calls.ups)
+
+
+async def test_one_that_has_answered_is_not_given_up_because_this_process_was_frozen(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(client_module, "LATE_S", 100.0)  # so that only the answer itself tells
+
+    async def answers_then_freezes_us(link: web.WebSocketResponse) -> None:
+        hello = wire.decode(await link.receive_str(), KNOWN)
+        parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
+        await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
+        freeze(0.4)
+        await link.receive()
+
+    async with answering(answers_then_freezes_us) as address, dialing(address, at(served)) as calls:
+        await until(lambda: calls.ups)
+        assert served.hall.links == []

@@ -1,0 +1,221 @@
+"""What no well-behaved caller sends, with the key and without: it ends its own connection, and is logged once.
+
+Next to each such caller a healthy member is connected, and served before, after and (where it takes long) meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sidecar.hall import (
+    HEAD,
+    HELLO,
+    JOB,
+    Healthy,
+    Served,
+    closed_by_server,
+    ended,
+    transport,
+    until,
+    warnings,
+)
+from understudy_protocol import membership as m
+from understudy_protocol import wire
+from understudy_protocol.handshake import Hello, Role
+from understudy_protocol.words import CloseReason
+from understudy_sidecar import link as link_module
+from understudy_sidecar.frames import Opcode, frame
+from understudy_sidecar.link import UNSENT_BYTES
+from understudy_sidecar.server import MEMBER_BYTES, UNPROVEN_BYTES
+from understudy_sidecar.upgrade import HEAD_BYTES
+
+MEBIBYTE = 1 << 20
+pytestmark = pytest.mark.usefixtures("healthy")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+# What is no WebSocket
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (HEAD.replace(b"/v1/membership", b"/"), b"404"),
+        (HEAD.replace(b"GET", b"POST"), b"405"),
+        (HEAD.replace(b"Upgrade: websocket", b"Upgrade: h2c"), b"426"),
+        (HEAD.replace(b"Version: 13", b"Version: 8"), b"426"),
+        (HEAD.replace(b"HTTP/1.1", b"HTTP/1.0"), b"400"),
+        (b"GET /v1/membership HTTP/1.1\r\nHost: x\r\n\r\n", b"426"),
+        (HEAD.replace(b"Key: ", b"Key: !"), b"400"),
+        (os.urandom(64).replace(b"\r\n", b"..") + b"\r\n\r\n", b"400"),
+    ],
+    ids=["path", "method", "protocol", "version", "http", "no-upgrade", "key", "garbage"],
+)
+async def test_another_request_is_answered_in_http(served: Served, head: bytes, status: bytes) -> None:
+    with served.dialed() as sock:
+        sock.sendall(head)
+        assert (await ended(sock)).startswith(b"HTTP/1.1 " + status + b" ")
+
+
+async def test_a_head_without_an_end_is_not_kept(served: Served) -> None:
+    with served.dialed() as sock:
+        sock.sendall(b"GET /v1/membership HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES)
+        await ended(sock)
+    await until(lambda: len(served.server.callers) == 1)
+
+
+# Too long
+
+
+async def test_a_frame_of_100_megabytes_is_refused_by_its_header(served: Served) -> None:
+    claim = b"\x81\xff" + (100_000_000).to_bytes(8, "big") + b"mask"
+    async with served.member() as link:
+        transport(link).write(claim)
+        assert await closed_by_server(link)  # before anything of the body was sent
+    await until(lambda: served.hall.ends)
+
+
+async def test_a_hundred_megabytes_that_are_sent_all_the_same_are_kept_by_nobody(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "HANGUP_S", 0.5)
+    loop = asyncio.get_running_loop()
+    before = resident_bytes()
+    body = bytes(MEBIBYTE)
+    with served.dialed() as sock:
+        with contextlib.suppress(ConnectionError):
+            await loop.sock_sendall(sock, HEAD + b"\x81\xff" + (100_000_000).to_bytes(8, "big") + b"mask")
+            for _ in range(95):
+                await loop.sock_sendall(sock, body)
+        await until(lambda: len(served.server.callers) == 1)
+    assert resident_bytes() - before < 8 * MEBIBYTE
+
+
+@pytest.mark.parametrize("part", [1000, 1], ids=["few", "many"])
+async def test_fragments_are_refused_at_the_same_sum(served: Served, part: int) -> None:
+    first = frame(Opcode.TEXT, b" " * part, masked=True)
+    more = frame(Opcode.CONTINUATION, b" " * part, masked=True)
+    with served.dialed() as sock:
+        sock.sendall(HEAD + unfinished(first) + unfinished(more) * (UNPROVEN_BYTES // part + 1))
+        assert b"expected at most 1024 bytes" in await ended(sock)
+
+
+def unfinished(whole: bytes) -> bytes:
+    """The frame of a message that goes on."""
+    return bytes([whole[0] & 0x7F]) + whole[1:]
+
+
+async def test_before_the_proof_a_message_is_short(served: Served) -> None:
+    async with served.upgraded() as link:
+        await link.send_str(wire.encode(Hello(Role.MEMBER, JOB, "n" * UNPROVEN_BYTES)))
+        assert await closed_by_server(link)
+
+
+# Garbage, with and without the key
+
+FRAMES = {
+    "not-json": b"no json",
+    "not-utf-8": b"\xff\xfe",
+    "no-object": b"[]",
+    "no-type": b"{}",
+    "deep": b"[" * 1000,
+    "deep-in-a-field": b'{"type":"Port","master_port":' + b"[" * 400 + b"]" * 400 + b"}",
+    "field-missing": b'{"type":"Ack"}',
+    "field-wrong": b'{"type":"Port","master_port":"x"}',
+    "half-a-character": b'{"type":"Gone","reason":"\\ud800"}',
+    "half-a-character-as-a-proof": b'{"type":"Prove","proof":"\\ud800"}',
+    "infinite": b'{"type":"Leaving","reason":"","grace_s":1e999}',
+    "huge": b'{"type":"Leaving","reason":"","grace_s":1' + b"0" * 400 + b"}",
+}
+BYTES = {
+    "binary": frame(Opcode.BINARY, b"x", masked=True),
+    "not-masked": frame(Opcode.TEXT, b"{}", masked=False),
+    "reserved-bits": bytes([0xF1]) + frame(Opcode.TEXT, wire.encode(m.Port(1)).encode(), masked=True)[1:],
+    "unknown-opcode": frame(3, b"", masked=True),
+    "unknown-control": frame(11, b"", masked=True),
+    "long-ping": frame(Opcode.PING, b"x" * 126, masked=True),
+    "ping-in-fragments": unfinished(frame(Opcode.PING, b"", masked=True)),
+    "goes-on-without-a-start": frame(Opcode.CONTINUATION, b"", masked=True),
+    "starts-twice": unfinished(frame(Opcode.TEXT, b"", masked=True)) * 2,
+    "no-frames": b"\x9b" * 300,
+    **{name: frame(Opcode.TEXT, text, masked=True) for name, text in FRAMES.items()},
+}
+
+
+@pytest.mark.parametrize("sent", BYTES.values(), ids=BYTES)
+async def test_garbage_of_a_stranger_ends_its_connection(
+    served: Served, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with served.dialed() as sock:
+            sock.sendall(HEAD + HELLO + sent)
+            assert (await ended(sock)).startswith(b"HTTP/1.1 101 ")
+    assert len(warnings(caplog)) == 1
+    assert len(served.hall.links) == 1
+
+
+OF_A_MEMBER = {name: sent for name, sent in BYTES.items() if name != "half-a-character-as-a-proof"}  # no Prove of its
+
+
+@pytest.mark.parametrize("sent", OF_A_MEMBER.values(), ids=OF_A_MEMBER)
+async def test_garbage_of_a_member_ends_its_connection(
+    served: Served, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.member() as link:
+        before = list(served.hall.messages)
+        transport(link).write(sent)
+        assert await closed_by_server(link)
+        await until(lambda: served.hall.ends)
+    assert served.hall.messages == before
+    assert served.hall.ends == [False]
+    assert len(warnings(caplog)) == 1
+
+
+async def test_noise_ends_its_connection(served: Served) -> None:
+    for _ in range(50):
+        with served.dialed() as sock:
+            sock.sendall(HEAD + os.urandom(200) + b"\x00" * 4096)
+            await ended(sock)
+    assert len(served.hall.links) == 1
+
+
+async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: Served) -> None:
+    empty = wire.encode(m.Gone(""))
+    async with served.member() as link:
+        await link.send_str(wire.encode(m.Gone("x" * (MEMBER_BYTES - len(empty) + 1))))
+        assert await closed_by_server(link)
+
+
+# A slow reader
+
+
+async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
+    served: Served, healthy: Healthy, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.calling() as slow:
+        slow.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        transport(slow).pause_reading()
+        await until(lambda: len(served.hall.links) == 2)
+        link = served.hall.links[1]
+        text = wire.encode(m.Close(CloseReason.FAILED, "x" * 60_000))
+        sent = 0
+        while not served.hall.ends:
+            link.send_text(text)
+            sent += len(text)
+            if sent % (10 * len(text)) == 0:
+                await healthy.assert_served()
+            await asyncio.sleep(0)
+            assert link.unsent() <= UNSENT_BYTES + len(text)
+            assert sent < 64 * MEBIBYTE
+        transport(slow).resume_reading()
+    assert served.hall.ends == [False]
+    assert [text.split(":")[0] for text in warnings(caplog)] == ["127.0.0.1 reads too slowly"]
