@@ -22,6 +22,7 @@ from understudy_sidecar.upgrade import check_answer, request
 
 TCP_S = 1.0
 ANSWER_S = 3.0
+#: A timer that fires later than this tells of this process (see _Patience).
 LATE_S = 0.25
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -106,15 +107,15 @@ class CoordinatorClient:
     # Dialing ---------------------------------------------------------------------------------------------------------
 
     async def _dial(self, addresses: tuple[Address, ...]) -> None:
-        delay, said = FIRST_RETRY_S, ""
+        delay, said = FIRST_RETRY_S, set[str]()
         while True:
             for host, port in addresses:
                 try:
                     return await self._try(host, port)
                 except (OSError, ValueError, Broken) as error:  # ValueError: an address that is none
                     why = f"{host}:{port}: {error or type(error).__name__}"
-                    if why != said:
-                        said = why
+                    if why not in said:
+                        said.add(why)
                         log.info("no coordinator yet: %s", why)
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_RETRY_S)

@@ -22,14 +22,14 @@ class Waiting(Protocol):
 
 class Lobby:
     def __init__(self, places: int, limit_s: float) -> None:
-        self._places, self._limit_s = places, limit_s
+        self.places, self._limit_s = places, limit_s
         self._inside: dict[Waiting, float] = {}  # until when; the first is the one that came first
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, caller: Waiting) -> None:
         self._inside[caller] = now() + self._limit_s
-        if len(self._inside) > self._places:
-            self._turn_out(next(iter(self._inside)), f"{self._places} callers that proved nothing came after it")
+        if len(self._inside) > self.places:
+            self._turn_out(next(iter(self._inside)), f"{self.places} callers that proved nothing came after it")
         if self._timer is None:
             self._set_timer()
 

@@ -9,6 +9,7 @@ Who is in office is not asked here: every caller that knows the key is handed to
 import asyncio
 import itertools
 import logging
+import resource
 import secrets
 from collections.abc import Callable
 from typing import Protocol
@@ -58,7 +59,8 @@ class Server:
     def __init__(self, office: Hall, key: bytes, job_uid: str) -> None:
         self.office, self.key, self.job_uid = office, key, job_uid
         self.complaints = Complaints(log)
-        self.lobby = Lobby(UNPROVEN, HANDSHAKE_S)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.lobby = Lobby(min(UNPROVEN, files // 4), HANDSHAKE_S)  # most files are for members
         self.callers: set[Caller] = set()
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None

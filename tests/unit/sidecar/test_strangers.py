@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import resource
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -182,6 +183,29 @@ async def test_when_too_many_wait_the_one_that_has_waited_longest_goes(
             with pytest.raises(BlockingIOError):
                 newest.recv(1)
     assert warnings(caplog) == ["turned away 127.0.0.1: 50 callers that proved nothing came after it"]
+
+
+async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_some_again(
+    served: Served, healthy: Healthy
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as idle:
+        sockets = [idle.enter_context(socket.socket()) for _ in range(40)]
+        highest = max(sock.fileno() for sock in sockets)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+        for sock in sockets:
+            sock.connect((served.host, served.port))
+        for _ in range(5):
+            await healthy.assert_served()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    async with asyncio.timeout(2.0), served.member():
+        pass
+
+
+async def test_most_files_are_for_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
+    async with serving() as served:
+        assert served.server.lobby.places == 1024
 
 
 async def test_a_scanner_fills_no_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
