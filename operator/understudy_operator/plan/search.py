@@ -81,7 +81,8 @@ class Search:
     def calls(self, now: float) -> dict[str, Callee]:
         """The lines that there should be now, by pod uid. One that is open, and is not among them, is to be ended."""
         holder = self._lines.get(self.knows.in_office)
-        wanted = [*([] if holder is None else [holder]), *self._replaced.values()]
+        appointed = [callee for callee in self._follow.first if callee.appoint is not None]
+        wanted = [*([] if holder is None else [holder]), *appointed, *self._replaced.values()]
         if self.settled(now):
             self._answered(NO_ANSWERS)
         else:

@@ -360,6 +360,7 @@ def test_who_comes_into_office_again_was_not_replaced():
     calls.hears(S, in_office(S, term=3))
     calls.hears(A0, refused(S))
     assert calls.later(LINGER_S) == ["s"]
+    assert calls.search.idle(calls.now)
 
 
 # Appointments -------------------------------------------------------------------------------------------------------
@@ -382,6 +383,18 @@ def test_one_on_the_line_is_called_anew_and_its_former_answers_are_not_about_the
     assert calls.said[-1] == ("a0", Appoint(7, -1, {}))
     calls.search.heard(former, refused(), calls.now)
     assert calls.knows.answers.pods == frozenset()
+
+
+def test_one_that_was_replaced_may_be_appointed_again():
+    """Found by the simulation (seed 128): it stayed on the line that told it of its successor, and never heard."""
+    calls = on_the_line(A0)
+    calls.hears(A0, in_office(A0, epoch=3))
+    calls.appoint(S, 4, [A0])
+    calls.dialed()
+    calls.hears(A0, in_office(A0, epoch=3))
+    calls.appoint(A0, 5)
+    calls.dialed()
+    assert calls.said[-1] == ("a0", Appoint(5, -1, {}))
 
 
 def test_an_appointment_is_sent_once_and_the_search_for_its_epoch_begins_with_it():
