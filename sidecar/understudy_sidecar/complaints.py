@@ -28,7 +28,7 @@ class Complaints:
             self._untold[subject] += 1
         elif len(self._untold) < LINES:
             self._untold[subject] = 0
-            self._log.warning("turned away %s: %s", peer, text)
+            self._log.warning("%s %s", peer, text)
         else:
             self._untold[_OTHERS] = self._untold.get(_OTHERS, 0) + 1
 
@@ -37,7 +37,7 @@ class Complaints:
             return
         for (kind, peer), count in self._untold.items():
             if count:
-                self._log.warning("turned away %s %d times more: %s", peer, count, kind)
+                self._log.warning("%s %d times more: %s", peer, count, kind)
         self._untold.clear()
         self._since = self._clock()
 

@@ -108,7 +108,7 @@ class Caller(Link):
         self._next(text)
 
     def broke(self, error: Broken | wire.WireError) -> None:
-        self._server.complaints.about(self.peer, type(error).__name__, str(error))
+        self._server.complaints.about(self.peer, type(error).__name__, f"was turned away: {error}")
 
     def ended(self, silent: bool) -> None:
         self._server.callers.discard(self)
@@ -119,7 +119,7 @@ class Caller(Link):
             self._server.office.observer_gone(self)
 
     def turn_out(self, reason: str) -> None:
-        self._server.complaints.about(self.peer, "no handshake", reason)
+        self._server.complaints.about(self.peer, "no handshake", f"was turned away: {reason}")
         self.cut()
 
     def _on_hello(self, text: bytes) -> None:
@@ -165,7 +165,6 @@ class Caller(Link):
     def _unknown(self, message: object) -> bool:
         if not isinstance(message, wire.Unknown):
             return False
-        self._server.complaints.about(
-            self.peer, f"type {message.type[:64]!r}", f"a message of the unknown type {message.type[:64]!r}: dropped"
-        )
+        about = f"sent the unknown type {message.type[:64]!r}: dropped"
+        self._server.complaints.about(self.peer, about, about)
         return True

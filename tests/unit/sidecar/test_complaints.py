@@ -28,13 +28,13 @@ def complaints(clock: Clock) -> Complaints:
 
 def test_the_first_of_a_kind_and_address_is_told(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        complaints.about("10.0.0.1", "no key", "it does not know the key")
-        complaints.about("10.0.0.1", "no hello", "it said nothing")
-        complaints.about("10.0.0.2", "no key", "it does not know the key")
+        complaints.about("10.0.0.1", "no key", "does not know the key")
+        complaints.about("10.0.0.1", "no hello", "said nothing")
+        complaints.about("10.0.0.2", "no key", "does not know the key")
     assert caplog.messages == [
-        "turned away 10.0.0.1: it does not know the key",
-        "turned away 10.0.0.1: it said nothing",
-        "turned away 10.0.0.2: it does not know the key",
+        "10.0.0.1 does not know the key",
+        "10.0.0.1 said nothing",
+        "10.0.0.2 does not know the key",
     ]
 
 
@@ -42,15 +42,15 @@ def test_what_was_not_told_is_counted_and_told_later(
     complaints: Complaints, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
-        complaints.about("10.0.0.1", "no key", "it does not know the key")
+        complaints.about("10.0.0.1", "no key", "does not know the key")
     clock.now += QUIET_S - 1
-    complaints.about("10.0.0.1", "no key", "it does not know the key")
+    complaints.about("10.0.0.1", "no key", "does not know the key")
     clock.now += 1
-    complaints.about("10.0.0.1", "no key", "it does not know the key")
+    complaints.about("10.0.0.1", "no key", "does not know the key")
     assert caplog.messages == [
-        "turned away 10.0.0.1: it does not know the key",
-        "turned away 10.0.0.1 5 times more: no key",
-        "turned away 10.0.0.1: it does not know the key",
+        "10.0.0.1 does not know the key",
+        "10.0.0.1 5 times more: no key",
+        "10.0.0.1 does not know the key",
     ]
 
 
@@ -58,9 +58,9 @@ def test_a_scanner_with_many_addresses_fills_no_log(
     complaints: Complaints, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(10 * LINES):
-        complaints.about(f"10.0.{number // 256}.{number % 256}", "no key", "it does not know the key")
+        complaints.about(f"10.0.{number // 256}.{number % 256}", "no key", "does not know the key")
     assert len(caplog.messages) == LINES
     clock.now += QUIET_S
-    complaints.about("10.0.0.1", "no key", "it does not know the key")
+    complaints.about("10.0.0.1", "no key", "does not know the key")
     assert len(caplog.messages) == LINES + 2
-    assert caplog.messages[-2] == f"turned away others {9 * LINES} times more: various reasons"
+    assert caplog.messages[-2] == f"others {9 * LINES} times more: various reasons"

@@ -60,7 +60,7 @@ async def test_a_wrong_key_is_turned_away_and_logged_once(served: Served, caplog
     for _ in range(20):
         async with served.calling(key=b"another") as link:
             assert await closed_by_server(link)
-    assert warnings(caplog) == ["turned away 127.0.0.1: it does not know the job's key"]
+    assert warnings(caplog) == ["127.0.0.1 was turned away: it does not know the job's key"]
     assert len(served.hall.links) == 1
 
 
@@ -124,7 +124,7 @@ async def test_a_caller_that_falls_silent_is_given_up(
         for sock in (first, second):
             sock.sendall(sent)
             await ended(sock)
-    assert warnings(caplog) == ["turned away 127.0.0.1: no proof of the job's key within 0.3 s"]
+    assert warnings(caplog) == ["127.0.0.1 was turned away: no proof of the job's key within 0.3 s"]
     await until(lambda: len(served.server.callers) == 1)
 
 
@@ -182,7 +182,7 @@ async def test_when_too_many_wait_the_one_that_has_waited_longest_goes(
                 await until(lambda: len(served.server.callers) <= 51)
             with pytest.raises(BlockingIOError):
                 newest.recv(1)
-    assert warnings(caplog) == ["turned away 127.0.0.1: 50 callers that proved nothing came after it"]
+    assert warnings(caplog) == ["127.0.0.1 was turned away: 50 callers that proved nothing came after it"]
 
 
 async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_some_again(
@@ -217,4 +217,7 @@ async def test_a_scanner_fills_no_log(served: Served, caplog: pytest.LogCaptureF
     with served.dialed("127.0.0.2") as sock:
         sock.sendall(b"SSH-2.0-scanner\r\n\r\n")
         await ended(sock)
-    assert [text.split(":")[0] for text in warnings(caplog)] == ["turned away 127.0.0.1", "turned away 127.0.0.2"]
+    assert [text.split(":")[0] for text in warnings(caplog)] == [
+        "127.0.0.1 was turned away",
+        "127.0.0.2 was turned away",
+    ]
