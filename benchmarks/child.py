@@ -103,6 +103,13 @@ class Child:
         self.tell(do, **fields)
         return self.answer(limit_s)
 
+    def await_start(self, limit_s: float) -> None:
+        """For a child that says, unasked, when it can be asked. Raises ChildFailed."""
+        try:
+            self.answer(limit_s)
+        except Unfinished as error:
+            raise ChildFailed(f"{self.name} did not start: {error}") from error
+
     def prepare(self, do: str, limit_s: float, **fields: Any) -> Answer:
         """As `ask`, for what precedes a measurement: no answer is a failure, and no result."""
         try:

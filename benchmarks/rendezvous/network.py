@@ -54,6 +54,8 @@ def _add(undo: ExitStack, bridge: str, number: int) -> Node:
     run(["ip", "netns", "add", node.name])
     undo.callback(run, ["ip", "netns", "del", node.name])
     run(["ip", "link", "add", near, "type", "veth", "peer", "name", "far", "netns", node.name])
+    # By itself it would go some time after its namespace, and its name is needed again.
+    undo.callback(run, ["ip", "link", "del", near])
     run(["ip", "link", "set", near, "master", bridge, "up"])
     run(["ip", "-n", node.name, "addr", "add", f"{node.ip}/24", "dev", "far"])
     for interface in ("lo", "far"):

@@ -43,6 +43,7 @@ class Crowd:
         self._size = 0
 
     def host(self) -> Answer:
+        """Hold the store."""
         self._host_store = _tcp_store(0, is_master=True)
         return {"port": self._host_store.port}
 
@@ -144,6 +145,7 @@ def main() -> None:
         os.environ.pop(name, None)
     crowd = Crowd({"nvrx": nvrx, "torch-dynamic": torch_dynamic}[sys.argv[1]]())
     asked: dict[str, Callable[..., Answer]] = {"host": crowd.host, "stand": crowd.stand, "take_part": crowd.take_part}
+    reply()  # torch is imported
     for command in commands():
         reply(**asked[command.pop("do")](**command))
     os._exit(0)  # the threads are still parked in the store

@@ -52,6 +52,8 @@ def _standing(stack: ExitStack, system: str, peers: Peers, size: int) -> tuple[l
         )
         for number in range(1 + others)
     ]
+    for crowd in crowds:
+        crowd.await_start(START_S)
     port = crowds[0].prepare("host", START_S)["port"]
     start = time.monotonic()
     for number, crowd in enumerate(crowds):
