@@ -79,7 +79,7 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
     if not office.epoch:
         return None
     appoint = _appointment(observed, office.epoch) if office.term == 0 else None
-    first = [] if office.pod is None else [Callee(office.pod.uid, office.pod.ip, appoint)]
+    first = [] if office.pod is None or office.pod.ended else [Callee(office.pod.uid, office.pod.ip, appoint)]
     running = {pod.uid: pod for pod in observed.pods if not pod.ended}
     heirs = () if observed.snapshot is None else observed.snapshot.heirs
     first += [Callee(uid, running[uid].ip) for uid in heirs if uid in running]
@@ -157,7 +157,8 @@ def _appointment(observed: Observed, epoch: int) -> Appoint:
     newest = -1 if observed.snapshot is None else observed.snapshot.token.round
     counts = observed.job.status.get("recoveriesByStrategy", {})
     by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
-    return Appoint(epoch, max(newest, observed.job.round), by_strategy)
+    may_come = tuple(sorted(pod.uid for pod in observed.live() if pod.sidecar_started))
+    return Appoint(epoch, max(newest, observed.job.round), by_strategy, may_come)
 
 
 def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:

@@ -204,6 +204,7 @@ async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_n
     world.apply_job("first")
     async with at_work(world):
         await world.until(lambda: world.condition("Invalid") == ("True", "no such field"))
+        await world.until(lambda: bool(world.api.of_kind("Event")))  # the last that the pass does
 
         # when it is deleted and created anew, in one go, with pods that are right
         world.api.refuse = lambda _: ""

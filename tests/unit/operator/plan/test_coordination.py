@@ -153,7 +153,8 @@ def test_who_is_found_in_office_is_the_coordinator_whatever_status_said():
 
 def test_a_coordinator_without_voters_on_the_line_stays_until_its_pod_is_lost():
     told = a_snapshot(epoch=4)
-    assert plan_office(observed(RUNNING, snapshot=told), NOW) == Office(4, 1, S, "")
+    for_long = Coordination(told, S.uid, NOW - 3600)
+    assert plan_office(observed(RUNNING, coordination=for_long), NOW) == Office(4, 1, S, "")
     deleted = observed(RUNNING, (A0, A1, terminating(S)), told)
     assert appointed(deleted) == ("a0", AT, "the coordinator's pod s is being deleted")
 
@@ -224,11 +225,14 @@ def test_who_was_heard_in_office_is_not_appointed_again():
 
 
 def test_heirs_come_after_the_last_coordinator_then_everybody_whose_sidecar_runs():
-    told = a_snapshot(heirs=[A1, a_pod("gone"), A0], electorate=[A0, A1, S])
+    told = a_snapshot(heirs=[A1, a_pod("gone"), a_pod("u"), A0], electorate=[A0, A1, S])
     pods = (A0, A1, S, starting(a_pod("new")), a_pod("t"), ended(a_pod("u")), terminating(a_pod("v")))
     follow = follow_of(observed(pods=pods, snapshot=told, searches_since=NOW), Office(1, 1, S, ""))
     assert pods_of(follow.first) == ["s", "a1", "a0"]
     assert pods_of(follow.others) == ["a0", "a1", "s", "t", "v"]
+    assert follow.running == {pod.uid for pod in pods} - {"uid-u"}
+    # nor is the last coordinator called once it has ended
+    assert pods_of(follow_of(observed(pods=(A0, ended(S))), Office(1, 1, ended(S), "")).first) == []
 
 
 def test_while_the_coordinator_is_on_the_line_only_its_heirs_are_kept_in_mind():
@@ -267,7 +271,7 @@ def test_a_job_that_is_deleted_is_closed_unless_its_pods_are_to_stay():
 
 
 def test_the_coordinator_is_told_the_domain_of_each_node_of_the_jobs_pods():
-    racks = {A0.node: {"rack": "x"}, A1.node: {}, S.node: {"rack": "y"}, "node-other": {"rack": "z"}}
+    racks = {A0.node: {"rack": "x"}, A1.node: {}, S.node: {"rack": "y"}, "node-other": {"rack": "z"}, "node-e": {}}
     nodes = {name: Node(name, True, labels=labels) for name, labels in racks.items()}
     pods = (A0, A1, S, pending(a_pod("p")), ended(a_pod("e")), replace(a_pod("t"), node=A0.node))
     given = observed(a_job(status=in_round(0), topology_key="rack"), pods, nodes=nodes)

@@ -67,6 +67,7 @@ ELECTABLE: Mapping[str, Observed] = {
     "its pod is being deleted: it hands its office over": observed(JOB, (A0, A1, terminating(S), T, U), told()),
     "its node is not ready, and it is on the line": observed(JOB, PODS, told(), not_ready=[S.node]),
     "its pod has ended, and its heirs have not": alone((A0, A1, ended(S), T, U)),
+    "its heirs have ended, and its own pod has not": alone((A0, A1, S, ended(T), ended(U))),
     "its pod is gone, and its heirs are not": alone((A0, A1, T, U)),
     "one of its heirs is left": alone((A0, A1, ended(S), ended(T), U)),
     "nodes are not ready: nothing on them has provably ended": alone(not_ready=[x.node for x in (S, T, U)]),

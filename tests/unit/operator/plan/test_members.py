@@ -199,6 +199,7 @@ def test_a_coordinator_without_a_majority_is_not_believed_about_who_fell_silent(
         return observed(pods=voters, snapshot=a_snapshot(views, lost=gone, electorate=voters))
 
     assert deleted(told(A0, S)) == {}
+    assert deleted(told(A0, S, a_pod("new"), a_pod("newer"))) == {}  # who does not vote yet
     assert deleted(told(A0, S, A1)) == {"t": None, "u": None}
     # but what it has seen end has ended
     assert deleted(told(A0, S, fault=Fault.POD)) == {"a1": None, "t": None, "u": None}
