@@ -23,6 +23,7 @@ class Appoint:
     epoch: int
     at_least_round: int  # the newest round that status tells: the new office starts above it
     recoveries_by_strategy: dict[str, int]  # what status tells, so that the counts go on
+    may_come: tuple[str, ...] = ()  # uids of the pods that run: nobody else is waited for; empty: not known
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,8 @@ class Office:
         records.record_vow(self._folder, self._voter.vow)
         log.info("appointed to office %s, rounds above %d", office, appoint.at_least_round)
         self._hang_up_all()
-        me, counts = self._identity, dict(appoint.recoveries_by_strategy)
-        self.coordinator = Coordinator.appointed(
-            self._shape, me.pod_uid, me.ip, appoint.epoch, appoint.at_least_round, counts, now()
-        )
+        me = self._identity
+        self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, now())
         self._tell(Watched(len(self.observers)))
         self._on_office()
 

@@ -24,13 +24,15 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
     made = PlainJob(cluster, NAMESPACE, name, spares=spares, avoid=operator_node(cluster))
     made.delete()
-    made.apply()
-    made.wait_until_whole()
-    wait_until("the electorate counts", lambda: _voters(made) == 2 + spares, 30, seen=made.text)
-    yield made
-    for node in cluster.nodes():
-        cluster.restore(node)
-    made.delete()
+    try:
+        made.apply()
+        made.wait_until_whole()
+        wait_until("the electorate counts", lambda: _voters(made) == 2 + spares, 30, seen=made.text)
+        yield made
+    finally:
+        for node in cluster.nodes():
+            cluster.restore(node)
+        made.delete()
 
 
 def coordinator(job: PlainJob) -> Raw:
@@ -84,7 +86,7 @@ def test_coordinator_killed_alone_is_succeeded_by_election_and_nobody_restarts(j
     assert all(map(running, workers))
 
 
-@pytest.mark.parametrize("job", [2], indirect=True)
+@pytest.mark.parametrize("job", [3], indirect=True)
 def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(job: PlainJob) -> None:
     before, victim = job.status(), actives(job)[0]
     kill(job, coordinator(job), victim)

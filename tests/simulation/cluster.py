@@ -39,7 +39,9 @@ class SimulatedCluster:
     pods: list[Pod] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)  # every one that was ever spawned, until it is seen dead
     offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
-    assignments: list[tuple[Coordinator, Assign]] = field(default_factory=list)  # not yet looked at by the invariants
+    assignments: list[tuple[Coordinator, Assign, bool]] = field(
+        default_factory=list
+    )  # not yet looked at by the invariants
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
@@ -80,7 +82,9 @@ class SimulatedCluster:
         self.on_coordinator_sent(sidecar, message)
 
     def assigned(self, coordinator: Coordinator, assign: Assign) -> None:
-        self.assignments.append((coordinator, assign))
+        voters = coordinator.desk.keeper.settled.voters
+        has_majority = not voters or 2 * len(voters & coordinator.desk.roster.linked) > len(voters)
+        self.assignments.append((coordinator, assign, has_majority))
 
     # For the operator -----------------------------------------------------------------------------------------------
 

@@ -140,14 +140,9 @@ class Invariants:
 
     def a_round_is_assigned_by_one_office_with_one_world(self) -> None:
         """3."""
-        for coordinator, assign in self.cluster.assignments:
-            settled = coordinator.desk.keeper.settled.voters
-            if (
-                settled
-                and assign.token not in self._rounds
-                and 2 * len(settled & coordinator.desk.roster.linked) <= len(settled)
-            ):
-                raise Violation(f"round {assign.token} is formed with less than a majority of {len(settled)} voters")
+        for coordinator, assign, has_majority in self.cluster.assignments:
+            if assign.token not in self._rounds and not has_majority:
+                raise Violation(f"round {assign.token} is formed without a majority of its electorate")
             holder = self._offices.setdefault((assign.token.epoch, assign.token.term), coordinator)
             if holder is not coordinator:
                 raise Violation(f"two coordinators assign in epoch and term of {assign.token}")

@@ -94,15 +94,8 @@ class Office:
         self._pod.vow = self._sidecar.voter.vow
         self._hang_up_all()
         self._world.say(self._pod.name, f"is appointed to office {office}, rounds above {appoint.at_least_round}")
-        self.coordinator = Coordinator.appointed(
-            self._pod.cluster.shape,
-            self._pod.uid,
-            self._pod.ip,
-            appoint.epoch,
-            appoint.at_least_round,
-            dict(appoint.recoveries_by_strategy),
-            self._sidecar.now(),
-        )
+        pod, now = self._pod, self._sidecar.now()
+        self.coordinator = Coordinator.appointed(pod.cluster.shape, pod.uid, pod.ip, appoint, now)
         self._pod.cluster.took_office(self._sidecar)
         self._tell_machine(e.Watched(len(self._observers)))
         self._sidecar.handle(e.InOffice())

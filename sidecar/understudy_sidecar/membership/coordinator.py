@@ -25,7 +25,7 @@ Silence is no loss as long as the coordinator itself may be the one that is cut 
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.observer import End, MemberView, Nodes, Snapshot, StepProgress, Superseded
+from understudy_protocol.observer import Appoint, End, MemberView, Nodes, Snapshot, StepProgress, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership import ending, faults, joining, leaving, rounds, settling, succession
@@ -70,16 +70,15 @@ class Coordinator:
         self._over = False  # resigned or adjourned
 
     @classmethod
-    def appointed(
-        cls, shape: JobShape, pod_uid: str, ip: str, epoch: int, at_least_round: int, counts: dict[str, int], now: float
-    ) -> "Coordinator":
-        """By the operator, in an epoch of its own; at_least_round: the newest round that status tells, -1 for none."""
-        office = Office(epoch, 1)
-        token = RoundToken(0, 0, at_least_round)
+    def appointed(cls, shape: JobShape, pod_uid: str, ip: str, appoint: Appoint, now: float) -> "Coordinator":
+        """By the operator, in an epoch of its own."""
+        office = Office(appoint.epoch, 1)
+        token = RoundToken(0, 0, appoint.at_least_round)
         desk = Desk(shape, pod_uid, ip, office, now, token, ElectorateKeeper(office))
-        desk.first = at_least_round < 0
+        desk.first = appoint.at_least_round < 0
         desk.state = State.WAITING if desk.first else State.SETTLING
-        desk.book.counts.update(counts)
+        desk.may_come = frozenset(appoint.may_come)
+        desk.book.counts.update(appoint.recoveries_by_strategy)
         return cls(desk)
 
     @classmethod

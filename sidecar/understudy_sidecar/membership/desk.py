@@ -57,6 +57,7 @@ class Desk:
     since: float  # when it took office
     token: RoundToken  # of the running or newest round, perhaps an older office's
     keeper: ElectorateKeeper
+    may_come: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
     former_holder: str = ""  # pod uid of the coordinator before
     state: State = State.WAITING
     first: bool = True  # no round was ever formed

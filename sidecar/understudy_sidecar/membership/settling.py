@@ -3,7 +3,8 @@
 Rules: if all its ranks are claimed and their workers train, the round goes on as it is, and nobody restarts. If all are
 claimed and some have failed, the next round is formed of them. Who does not come is waited for SETTLE_S; but once
 everybody who can be there has come (the electorate without the former coordinator's own pod), only RETURN_S, in which
-a sidecar that has crashed alone comes back, and not at all where the training has broken anyway.
+a sidecar that has crashed alone comes back, and not at all where the training has broken anyway; nor is anybody waited
+for of whom the operator knows that the pod has ended.
 """
 
 from understudy_protocol.observer import Cause, Lost
@@ -47,9 +48,11 @@ def settle(desk: Desk, now: float) -> None:
 
 
 def _patience(desk: Desk, former: FormerRound) -> float:
-    voters = desk.keeper.settled.voters
-    if not voters or voters - desk.roster.members.keys() - {desk.former_holder}:
+    expected = desk.may_come or desk.keeper.settled.voters
+    if not expected or expected - desk.roster.members.keys() - {desk.former_holder}:
         return desk.since + SETTLE_S
+    if desk.may_come:
+        return desk.since
     broken = any(x.workers in _ENDED for x in former.seats.values())
     return desk.since + (0.0 if broken else RETURN_S)
 

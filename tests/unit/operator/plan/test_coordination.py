@@ -202,21 +202,31 @@ def pods_of(callees: tuple[Callee, ...]) -> list[str]:
     return [callee.pod_uid.removeprefix("uid-") for callee in callees]
 
 
+ALL_RUN = ("uid-a0", "uid-a1", "uid-s")
+
+
+def test_the_appointee_is_told_who_may_come_to_it():
+    given = observed(a_job(status=in_round(3)), pods=(A0, ended(A1), S, starting(a_pod("new"))))
+    appoint = follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint
+    assert appoint is not None
+    assert appoint.may_come == ("uid-a0", "uid-s")
+
+
 def test_the_appointee_is_called_first_with_what_status_tells():
     status = in_round(3, epoch=4, term=0, recoveriesByStrategy={"inPlace": 2, "spareSwap": 1})
     given = observed(a_job(status=status))
     follow = follow_of(given, Office(4, 0, S, ""))
-    assert follow.first[0] == Callee("uid-s", S.ip, Appoint(4, 3, {"InPlace": 2, "SpareSwap": 1}))
+    assert follow.first[0] == Callee("uid-s", S.ip, Appoint(4, 3, {"InPlace": 2, "SpareSwap": 1}, ALL_RUN))
     assert follow.office == words.Office(4, 0)
 
 
 def test_the_first_appointment_tells_that_no_round_was_before():
-    assert follow_of(observed(NEW_JOB), Office(1, 0, S, "")).first[0].appoint == Appoint(1, -1, {})
+    assert follow_of(observed(NEW_JOB), Office(1, 0, S, "")).first[0].appoint == Appoint(1, -1, {}, ALL_RUN)
 
 
 def test_an_appointment_is_above_the_newest_round_also_where_status_has_not_told_it_yet():
     given = observed(a_job(status=in_round(3)), snapshot=a_snapshot(number=5))
-    assert follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint == Appoint(AT, 5, {})
+    assert follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint == Appoint(AT, 5, {}, ALL_RUN)
 
 
 def test_who_was_heard_in_office_is_not_appointed_again():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from understudy_protocol import membership as m
-from understudy_protocol.observer import Recovery
+from understudy_protocol.observer import Appoint, Recovery
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import NO_OFFICE, NO_ROUND, Office, RoundToken, WorkersState
 from understudy_sidecar.membership.coordinator import Coordinator
@@ -38,12 +38,15 @@ class Driven:
         max_in_place: int = 2,
         nproc: int = 1,
         elected: m.Estate | None = None,
+        may_come: tuple[str, ...] = (),
         **shape_of: Any,
     ) -> None:
         self.now = START
         shape = JobShape("job-uid", "ns", "job", actives, nproc, max_in_place, 3600.0, **shape_of)
         self.coordinator = (
-            Coordinator.appointed(shape, "uid-office", "10.0.0.9", epoch, at_least_round, {}, self.now)
+            Coordinator.appointed(
+                shape, "uid-office", "10.0.0.9", Appoint(epoch, at_least_round, {}, may_come), self.now
+            )
             if elected is None
             else Coordinator.elected(shape, "uid-office", "10.0.0.9", Office(epoch, 2), elected, self.now)
         )

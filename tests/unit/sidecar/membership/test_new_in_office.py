@@ -37,6 +37,14 @@ def test_without_a_member_the_next_round_waits_for_it_and_then_takes_a_spare() -
     assert office.token == RoundToken(2, 1, 4)
 
 
+def test_nobody_is_waited_for_whose_pod_has_ended() -> None:
+    office = Driven(2, epoch=2, at_least_round=3, may_come=("uid-spare-0", "uid-active-0"))
+    office.join("spare-0")
+    assert office.assigned() == {}
+    office.join("active-0", ROUND, 0, RUNNING)
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+
+
 def test_ranks_that_had_moved_stay_where_they_are() -> None:
     office = successor()
     office.join("spare-0", ROUND, 1, RUNNING)
