@@ -41,7 +41,7 @@ class SimulatedCluster:
     offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
     assignments: list[tuple[Coordinator, Assign, bool]] = field(
         default_factory=list
-    )  # not yet looked at by the invariants
+    )  # not looked at yet
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
