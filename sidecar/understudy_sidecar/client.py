@@ -22,7 +22,7 @@ from understudy_sidecar.upgrade import check_answer, request
 
 TCP_S = 1.0
 ANSWER_S = 3.0
-#: A timer that fires later than this tells of this process (see _Patience).
+#: A timer that fires later than this tells of this process, and not of the peer.
 LATE_S = 0.25
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -55,12 +55,12 @@ class CoordinatorClient:
         self.on_message = on_message
         self._on_up, self._on_down, self._on_socket = on_up, on_down, on_socket
         self._call: _Call | None = None  # the one that is up
-        self._dialing: asyncio.Task[None] | None = None
+        self._dialing: _Dialing | None = None
 
     def dial(self, addresses: tuple[Address, ...]) -> None:
         """Call until one answers; replaces the call that is under way, or up (no on_down follows)."""
         self.hangup()
-        self._dialing = asyncio.create_task(self._dial(addresses), name="dial")
+        self._dialing = _Dialing(self, addresses)
 
     def send(self, message: object) -> None:
         if self._call is not None:
@@ -69,7 +69,7 @@ class CoordinatorClient:
     def hangup(self) -> None:
         """Stop dialing, and end an up link after what was sent; no on_down follows."""
         if self._dialing is not None:
-            self._dialing.cancel()
+            self._dialing.stop()
             self._dialing = None
         call = self._let_go()
         if call is not None:
@@ -104,100 +104,123 @@ class CoordinatorClient:
             self._let_go()
             self._on_down()
 
-    # Dialing ---------------------------------------------------------------------------------------------------------
 
-    async def _dial(self, addresses: tuple[Address, ...]) -> None:
-        delay, said = FIRST_RETRY_S, set[str]()
-        while True:
-            for host, port in addresses:
-                try:
-                    return await self._try(host, port)
-                except (OSError, ValueError, Broken) as error:  # ValueError: an address that is none
-                    why = f"{host}:{port}: {error or type(error).__name__}"
-                    if why not in said:
-                        said.add(why)
-                        log.info("no coordinator yet: %s", why)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, LONGEST_RETRY_S)
+class _Dialing:
+    """One dial(): address after address, until a call is up or this is stopped."""
 
-    async def _try(self, host: str, port: int) -> None:
-        """One call, until it is up. Raises where it does not come to that."""
-        async with asyncio.timeout(None) as limit:
-            call = _Call(self, host, port, limit)
-            try:
-                await asyncio.get_running_loop().create_connection(lambda: call, host, port)
-                await call.result
-            except asyncio.CancelledError:
-                if not call.up:
-                    raise
-            finally:
-                call.end_unless_up()
-
-
-class _Patience:
-    """How long the peer may take for its next answer. What this process itself takes does not count.
-
-    A timer that fires late tells that this process was frozen or has too much to do; what was not read yet tells that
-    the peer has answered.
-    """
-
-    def __init__(self, timeout: asyncio.Timeout, has_answered: Callable[[], bool]) -> None:
-        self._timeout, self._has_answered = timeout, has_answered
-        self._alarm = Alarm(self._on_time)
-        self._limit_s = self._due = 0.0
-
-    def allow(self, limit_s: float) -> None:
-        """From now on, in place of what was allowed before."""
-        self._limit_s, self._due = limit_s, now() + limit_s
-        self._alarm.set(self._due)
+    def __init__(self, client: CoordinatorClient, addresses: tuple[Address, ...]) -> None:
+        self._client, self._addresses = client, addresses
+        self._left = list(addresses)
+        self._delay_s = FIRST_RETRY_S
+        self._said: set[str] = set()
+        self._call: _Call | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._try_next()
 
     def stop(self) -> None:
-        self._alarm.set(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._call is not None:
+            self._call.give_up()
 
-    def _on_time(self) -> None:
-        if now() > self._due + LATE_S or self._has_answered():
-            self.allow(self._limit_s)
+    def _try_next(self) -> None:
+        if self._left:
+            self._call = _Call(self._client, *self._left.pop(0), self._failed)
+            self._call.start()
         else:
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._start_again)
+
+    def _start_again(self) -> None:
+        self._left = list(self._addresses)
+        self._delay_s = min(2 * self._delay_s, LONGEST_RETRY_S)
+        self._try_next()
+
+    def _failed(self, why: str) -> None:
+        if why not in self._said:
+            self._said.add(why)
+            log.info("no coordinator yet: %s", why)
+        self._try_next()
 
 
 class _Call(Link):
-    """One call: the head of the upgrade, then Hello, Challenge and Prove, then the coordinator's messages."""
+    """One call: the head of the upgrade, then Hello, Challenge and Prove, then the coordinator's messages.
 
-    def __init__(self, client: CoordinatorClient, host: str, port: int, limit: asyncio.Timeout) -> None:
+    on_failed(why): it has not come up, and never will.
+    """
+
+    def __init__(self, client: CoordinatorClient, host: str, port: int, on_failed: Callable[[str], None]) -> None:
         super().__init__(0, masks=True, limit=MESSAGE_BYTES)
         self.host, self._port = host, port
-        self.up = False  # both sides have proved the key
-        self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of the handshake
-        self._client = client
+        self._client, self._on_failed = client, on_failed
         self._caller = Caller(client.key, Role.MEMBER, client.job_uid, secrets.token_hex(handshake.NONCE_BYTES))
         self._token = b""
-        self._patience = _Patience(limit, self.unread)
-        self._patience.allow(TCP_S)
+        self._over = False  # it is up, or has failed: the rest is the link's
+        self._up = False  # both sides have proved the key
+        self._connecting: asyncio.Task[object] | None = None
+        self._alarm = Alarm(self._on_time)
+        self._limit_s = self._due = 0.0
 
-    def end_unless_up(self) -> None:
-        """The dialing is over."""
-        self._patience.stop()
-        if not self.up:
-            self.result.cancel()
-            self.cut()
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._allow(TCP_S)
+        self._connecting = loop.create_task(loop.create_connection(lambda: self, self.host, self._port), name="call")
+        self._connecting.add_done_callback(self._on_connecting_ended)
+
+    def give_up(self) -> None:
+        """Unless it is up. The connection is left to its transport once that is there: it tells its end."""
+        if self._up:
+            return
+        self._over = True
+        self._alarm.set(None)
+        if self._connecting is not None and self._transport is None:
+            self._connecting.cancel()
+        self.cut()
 
     def fileno(self) -> int:
         return int(self.transport.get_extra_info("socket").fileno())
 
+    # How long it may take --------------------------------------------------------------------------------------------
+
+    def _allow(self, limit_s: float) -> None:
+        """So long for the peer's next answer, in place of what was allowed before."""
+        self._limit_s, self._due = limit_s, now() + limit_s
+        self._alarm.set(self._due)
+
+    def _on_time(self) -> None:
+        """What this process itself takes does not count: it was frozen or has too much to do, or did not read yet."""
+        if now() > self._due + LATE_S or self.unread():
+            self._allow(self._limit_s)
+        else:
+            self._fail(f"no answer within {self._limit_s:g} s")
+
+    def _on_connecting_ended(self, connecting: "asyncio.Task[object]") -> None:
+        error = None if connecting.cancelled() else connecting.exception()
+        if error is not None:
+            self._fail(str(error) or type(error).__name__)
+
+    def _fail(self, why: str) -> None:
+        if not self._over:
+            self.give_up()
+            self._on_failed(f"{self.host}:{self._port}: {why}")
+
+    # Link ------------------------------------------------------------------------------------------------------------
+
     def connected(self) -> None:
-        self._patience.allow(ANSWER_S)
+        if self._over:
+            self.cut()  # given up while the connection was on its way
+            return
+        self._allow(ANSWER_S)
         watch_peer(self.transport.get_extra_info("socket"))
         head, self._token = request(self.host, self._port, pod.MEMBERSHIP_PATH)
         self.write_head(head)
 
     def head_received(self, head: bytes) -> None:
         check_answer(head, self._token)
-        self._patience.allow(ANSWER_S)
+        self._allow(ANSWER_S)
         self.send(self._caller.hello)
 
     def text_received(self, text: bytes) -> None:
-        if self.up:
+        if self._up:
             self._on_message(wire.decode(text, _MEMBERSHIP))
             return
         try:
@@ -205,26 +228,25 @@ class _Call(Link):
         except NotProven as error:
             raise Broken(str(error)) from error
         self.send(prove)
-        self.up = True
-        self._patience.stop()
-        self.result.set_result(None)
+        self._over = self._up = True
+        self._alarm.set(None)
         self._client.is_up(self)
 
     def broke(self, error: Broken | wire.WireError) -> None:
-        if self.up:
+        if self._up:
             log.warning("hangs up on the coordinator: %s", error)
-        elif not self.result.done():
-            self.result.set_exception(error)
+        else:
+            self._fail(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         end_everywhere(self.transport)  # the launcher may hold the same socket
         super().connection_lost(exc)
 
     def ended(self, silent: bool) -> None:
-        if self.up:
+        if self._up:
             self._client.is_down(self)
-        elif not self.result.done():
-            self.result.set_exception(ConnectionError("it hung up"))
+        else:
+            self._fail("it hung up")
 
     def _on_message(self, message: object) -> None:
         if isinstance(message, wire.Unknown):

@@ -22,19 +22,25 @@ class Waiting(Protocol):
 
 class Lobby:
     def __init__(self, places: int, limit_s: float) -> None:
-        self.places, self._limit_s = places, limit_s
+        self._places, self._limit_s = places, limit_s
         self._inside: dict[Waiting, float] = {}  # until when; the first is the one that came first
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, caller: Waiting) -> None:
         self._inside[caller] = now() + self._limit_s
-        if len(self._inside) > self.places:
-            self._turn_out(next(iter(self._inside)), f"{self.places} callers that proved nothing came after it")
+        if len(self._inside) > self._places:
+            self.make_room(f"{self._places} callers that proved nothing came after it")
         if self._timer is None:
             self._set_timer()
 
     def leave(self, caller: Waiting) -> None:
         self._inside.pop(caller, None)
+
+    def make_room(self, reason: str) -> None:
+        """The one that came first has to go, if anybody is in."""
+        first = next(iter(self._inside), None)
+        if first is not None:
+            self._turn_out(first, reason)
 
     def __len__(self) -> int:
         return len(self._inside)

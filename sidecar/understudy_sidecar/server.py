@@ -1,9 +1,9 @@
 """The sidecar's WebSocket server: members and the operator call here.
 
 Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key. A caller has HANDSHAKE_S
-for that from its first packet on, and UNPROVEN callers may be under way at once: the one that has taken the longest
-goes when more come. What fails here ends one connection, and is logged once a kind and address (complaints.py).
-Who is in office is not asked here: every caller that knows the key is handed to the hall.
+for that from its first packet on, and UNPROVEN callers may be under way at once, as long as files can be opened: the
+one that has taken the longest goes when more come. What fails here ends one connection, and is logged once a kind and
+address (complaints.py). Who is in office is not asked here: who knows the key is handed to the hall.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ MEMBER_BYTES = 64 * 1024
 OBSERVER_BYTES = 4 << 20
 HANDSHAKE_S = 5.0
 UNPROVEN = 16_384
+FILES_KEPT = 64  # for everything that is no call
 LISTEN_BACKLOG = 4096
 
 _HANDSHAKE = wire.message_types(handshake)
@@ -59,9 +60,9 @@ class Server:
     def __init__(self, office: Hall, key: bytes, job_uid: str) -> None:
         self.office, self.key, self.job_uid = office, key, job_uid
         self.complaints = Complaints(log)
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.lobby = Lobby(min(UNPROVEN, files // 4), HANDSHAKE_S)  # most files are for members
+        self.lobby = Lobby(UNPROVEN, HANDSHAKE_S)
         self.callers: set[Caller] = set()
+        self._most_callers = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_KEPT
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
 
@@ -82,6 +83,12 @@ class Server:
         for caller in tuple(self.callers):
             caller.cut()
 
+    def came(self, caller: "Caller") -> None:
+        self.callers.add(caller)
+        self.lobby.enter(caller)
+        if len(self.callers) > self._most_callers:
+            self.lobby.make_room("no more files can be opened, and it had proved nothing")
+
     def _caller(self) -> "Caller":
         return Caller(next(self._numbers), self)
 
@@ -98,8 +105,7 @@ class Caller(Link):
         self._next: Callable[[bytes], None] = self._on_hello
 
     def connected(self) -> None:
-        self._server.callers.add(self)
-        self._server.lobby.enter(self)
+        self._server.came(self)
 
     def head_received(self, head: bytes) -> None:
         self.write_head(accept(head, pod.MEMBERSHIP_PATH))

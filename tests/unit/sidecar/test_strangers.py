@@ -202,10 +202,18 @@ async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_som
         pass
 
 
-async def test_most_files_are_for_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
+async def test_strangers_take_no_files_from_members(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "FILES_KEPT", resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 50)
     async with serving() as served:
-        assert served.server.lobby.places == 1024
+        with contextlib.ExitStack() as idle:
+            for _ in range(200):
+                idle.enter_context(served.dialed())
+            async with asyncio.timeout(1.0), served.member(), served.member():
+                await until(lambda: len(served.server.callers) <= 50)
+    said = "127.0.0.1 was turned away: no more files can be opened, and it had proved nothing"
+    assert warnings(caplog) == [said]
 
 
 async def test_a_scanner_fills_no_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
