@@ -157,8 +157,9 @@ def _appointment(observed: Observed, epoch: int) -> Appoint:
     newest = -1 if observed.snapshot is None else observed.snapshot.token.round
     counts = observed.job.status.get("recoveriesByStrategy", {})
     by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
-    may_come = tuple(sorted(pod.uid for pod in observed.live() if pod.sidecar_started))
-    return Appoint(epoch, max(newest, observed.job.round), by_strategy, may_come)
+    # A sidecar that is being restarted comes back; who has answered is there, whatever was last said of it.
+    may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} | observed.coordination.answers.pods
+    return Appoint(epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)))
 
 
 def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:

@@ -212,6 +212,15 @@ def test_the_appointee_is_told_who_may_come_to_it():
     assert appoint.may_come == ("uid-a0", "uid-s")
 
 
+def test_a_sidecar_that_is_restarted_may_come_and_one_that_has_answered():
+    restarted = replace(A1, sidecar_started=False)
+    doubted = a_snapshot(lost=[lost(A0)])
+    given = observed(pods=(A0, restarted, S), snapshot=doubted, searches_since=NOW - 60, answered=[A0])
+    appoint = follow_of(given, Office(AT, 0, S, "…")).first[0].appoint
+    assert appoint is not None
+    assert appoint.may_come == ALL_RUN
+
+
 def test_the_appointee_is_called_first_with_what_status_tells():
     status = in_round(3, epoch=4, term=0, recoveriesByStrategy={"inPlace": 2, "spareSwap": 1})
     given = observed(a_job(status=status))
