@@ -284,7 +284,10 @@ def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
 
     # when a user asks for a field of ours
     spares = cluster.kubectl("explain", "tj.spec.spares").stdout
+    fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.fenceTimeout").stdout.split())
 
     # then it says what the field is for
+    assert "After how long without a coordinator a pod ends its own workers" in fence
+    assert "Off: a pod never does" in fence
     assert "Warm pods that wait to take a lost pod's ranks. May be changed at any time." in spares
     assert "Number of spares to keep. Default: 0." in spares
