@@ -18,6 +18,18 @@ from understudy_protocol.words import NO_ROUND
 from understudy_sidecar import client as client_module
 
 
+async def coordinator(link: web.WebSocketResponse) -> None:
+    """One that knows the key, and welcomes whoever joins."""
+    hello = wire.decode(await link.receive_str(), KNOWN)
+    parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
+    await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
+    assert wire.decode(await link.receive_str(), KNOWN) == Prove(handshake.caller_proof(*parts))
+    assert isinstance(wire.decode(await link.receive_str(), KNOWN), m.Join)
+    await link.ping(b"there?")
+    await link.send_str(wire.encode(m.Welcome(NO_ROUND)))
+    assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
+
+
 async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(served: Served) -> None:
     """Whoever took the coordinator's address learns nothing with which it could pass for a member."""
     heard: list[object] = []
@@ -35,17 +47,7 @@ async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(serv
         assert [type(x) for x in heard] == [Hello]
 
 
-async def test_another_implementation_of_websocket_is_understood(served: Served) -> None:
-    async def coordinator(link: web.WebSocketResponse) -> None:
-        hello = wire.decode(await link.receive_str(), KNOWN)
-        parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
-        await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
-        assert wire.decode(await link.receive_str(), KNOWN) == Prove(handshake.caller_proof(*parts))
-        assert isinstance(wire.decode(await link.receive_str(), KNOWN), m.Join)
-        await link.ping(b"there?")
-        await link.send_str(wire.encode(m.Welcome(NO_ROUND)))
-        assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
-
+async def test_another_implementation_of_websocket_is_understood() -> None:
     async with answering(coordinator) as address, dialing(address) as calls:
         await until(lambda: calls.messages == [m.Welcome(NO_ROUND)])
         await calls.client.flushed(1.0)
@@ -109,14 +111,12 @@ async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
 
 async def test_one_that_answers_step_by_step_may_take_longer_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a coordinator does that ten thousand call at once."""
+    monkeypatch.setattr(client_module, "TCP_S", 0.1)
     monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
 
     async def slow(link: web.WebSocketResponse) -> None:
-        hello = wire.decode(await link.receive_str(), KNOWN)
         await asyncio.sleep(0.2)
-        parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
-        await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
-        await link.receive()
+        await coordinator(link)
 
     async def prepared(request: web.Request) -> None:
         await asyncio.sleep(0.2)
@@ -125,19 +125,32 @@ async def test_one_that_answers_step_by_step_may_take_longer_in_all(monkeypatch:
         await until(lambda: calls.ups)
 
 
-async def test_one_that_has_answered_is_not_given_up_because_this_process_was_frozen(
+async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As after a freeze of this process, or when it has too much to do."""
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
+    loop = asyncio.get_running_loop()
+
+    async def too_busy_to_read(_request: web.Request) -> None:
+        dialing = calls.client._dialing
+        assert dialing is not None
+        assert dialing._call is not None
+        transport = dialing._call.transport
+        transport.pause_reading()
+        loop.call_later(0.4, transport.resume_reading)
+
+    async with answering(coordinator, too_busy_to_read) as address, dialing(address, at(served)) as calls:
+        await until(lambda: calls.ups)
+        assert served.hall.links == []
+
+
+async def test_a_freeze_of_this_process_is_not_the_peers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(client_module, "LATE_S", 100.0)  # so that only the answer itself tells
 
-    async def answers_then_freezes_us(link: web.WebSocketResponse) -> None:
-        hello = wire.decode(await link.receive_str(), KNOWN)
-        parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
-        await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
-        freeze(0.4)
-        await link.receive()
+    async def frozen_with_us(_request: web.Request) -> None:
+        freeze(0.2 + 2 * client_module.LATE_S)
 
-    async with answering(answers_then_freezes_us) as address, dialing(address, at(served)) as calls:
+    async with answering(coordinator, frozen_with_us) as address, dialing(address, at(served)) as calls:
         await until(lambda: calls.ups)
         assert served.hall.links == []

@@ -24,7 +24,6 @@ from tests.unit.sidecar.hall import (
     challenged,
     closed_by_server,
     ended,
-    freeze,
     heard,
     join,
     serving,
@@ -142,15 +141,19 @@ async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_oth
 
 
 @pytest.mark.usefixtures("short_handshake")
-async def test_a_caller_does_not_go_because_the_sidecar_was_frozen(
+async def test_a_caller_whose_answer_was_not_read_yet_does_not_go(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """As after a freeze of this sidecar, or when ten thousand call at once."""
     async with served.upgraded() as link:
         challenge = await challenged(link)
         assert challenge is not None
         proof = handshake.caller_proof(KEY, Role.MEMBER, JOB, "n", challenge.nonce)
+        (caller,) = served.server.callers - {served.hall.links[0]}
+        caller.transport.pause_reading()
         await link.send_str(wire.encode(Prove(proof)))
-        freeze(0.6)
+        await asyncio.sleep(0.6)
+        caller.transport.resume_reading()
         await link.send_str(join())
         assert isinstance(await heard(link), m.Welcome)
     assert warnings(caplog) == []
