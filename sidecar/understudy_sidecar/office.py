@@ -124,6 +124,9 @@ class Office:
             return
         records.record_vow(self._folder, self._voter.vow)
         log.info("appointed to office %s, rounds above %d", office, appoint.at_least_round)
+        if self.coordinator is not None:
+            self._act(self.coordinator, self.coordinator.appoint(appoint, now()))
+            return
         self._hang_up_all()
         me = self._identity
         self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, now())
@@ -175,10 +178,11 @@ class Office:
             self._alarm.set(heir.deadline())
 
     def _tell(self, event: CoordinatorEvent) -> None:
-        coordinator = self.coordinator
-        if coordinator is None:
-            return
-        for effect in coordinator.handle(event, now()):
+        if self.coordinator is not None:
+            self._act(self.coordinator, self.coordinator.handle(event, now()))
+
+    def _act(self, coordinator: Coordinator, effects: list[CoordinatorEffect]) -> None:
+        for effect in effects:
             self._do(effect)
         if self.coordinator is coordinator:
             self._alarm.set(coordinator.deadline())

@@ -39,9 +39,7 @@ class SimulatedCluster:
     pods: list[Pod] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)  # every one that was ever spawned, until it is seen dead
     offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
-    assignments: list[tuple[Coordinator, Assign, bool]] = field(
-        default_factory=list
-    )  # not looked at yet
+    assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not looked at yet
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs

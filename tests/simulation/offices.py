@@ -92,6 +92,10 @@ class Office:
         if not self._sidecar.voter.hold(office):
             return
         self._pod.vow = self._sidecar.voter.vow
+        if self.coordinator is not None:
+            self._act(self.coordinator, self.coordinator.appoint(appoint, self._sidecar.now()))
+            self._changed()
+            return
         self._hang_up_all()
         self._world.say(self._pod.name, f"is appointed to office {office}, rounds above {appoint.at_least_round}")
         pod, now = self._pod, self._sidecar.now()
@@ -142,12 +146,15 @@ class Office:
         if coordinator is None:
             return
         version = coordinator.desk.version
-        for effect in coordinator.handle(event, self._sidecar.now()):
-            self._do(effect)
-        self._alarm.set()
+        self._act(coordinator, coordinator.handle(event, self._sidecar.now()))
         if coordinator.desk.version != version:
             self._changed()
         self._sidecar.end_if_over()
+
+    def _act(self, coordinator: Coordinator, effects: list[e.CoordinatorEffect]) -> None:
+        for effect in effects:
+            self._do(effect)
+        self._alarm.set()
 
     def _do(self, effect: e.CoordinatorEffect | e.HeirEffect) -> None:
         match effect:

@@ -84,7 +84,10 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
     heirs = () if observed.snapshot is None else observed.snapshot.heirs
     first += [Callee(uid, running[uid].ip) for uid in heirs if uid in running]
     searching = not observed.coordination.in_office or observed.cut_off
-    others = [Callee(pod.uid, pod.ip) for pod in running.values() if pod.sidecar_started] if searching else []
+    # Who runs and is no member of the coordinator's may follow one that was replaced, and not know.
+    members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
+    asked = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
+    others = [Callee(pod.uid, pod.ip) for pod in asked]
     nodes = _nodes(observed, running.values())
     return Follow(office.held, _reachable(first), _reachable(others), nodes, frozenset(running))
 

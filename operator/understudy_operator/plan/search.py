@@ -65,7 +65,7 @@ class Search:
 
     def idle(self, now: float) -> bool:
         """Whether time alone changes nothing about which lines there should be."""
-        return self.settled(now) and not self._replaced
+        return self.settled(now) and not self._replaced and not self._follow.others
 
     def follow(self, follow: Follow, now: float) -> list[Say]:
         """What this pass wants."""
@@ -87,9 +87,10 @@ class Search:
             self._answered(NO_ANSWERS)
         else:
             wanted += [*self._follow.first, *self._named.values()]
+        if self._follow.others:  # of a coordinator that was found: who does not follow it, and whom they name
+            wanted += self._named.values()
         wanted = _distinct(wanted)[:LINES]
-        if not self.settled(now):
-            wanted += self._turns(wanted, LINES - len(wanted), now)
+        wanted += self._turns(wanted, LINES - len(wanted), now)
         self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
         return dict(self._lines)
 

@@ -14,7 +14,7 @@
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
     any       the operator ends the job                        CLOSED    Close(Suspended or Deleted)
     CLOSED    every member acknowledged, or 3 s passed         CLOSED    Adjourn
-    any       its own pod leaves, and an heir is there         -         Elsewhere to all; Resign
+    any       its own pod leaves, or has ended                 -         Elsewhere to all: the first heir; Resign
     any       a newer office is known                          -         Resign
     any       the operator says who supersedes it              -         Elsewhere to all; Resign
     any       no majority was heard for half the fence time    -         Resign
@@ -93,6 +93,22 @@ class Coordinator:
         desk.book.charges = list(estate.charges)
         desk.roster.set_voters(settled.voters)
         return cls(desk)
+
+    def appoint(self, appoint: Appoint, now: float) -> list[CoordinatorEffect]:
+        """The operator gives it another epoch while it is in office: who follows it goes on doing so."""
+        desk = self.desk
+        desk.now = now
+        desk.office = Office(appoint.epoch, 1)
+        desk.keeper = ElectorateKeeper(desk.office)  # an epoch begins without an electorate
+        desk.roster.set_voters(frozenset())
+        desk.may_come = frozenset(appoint.may_come)
+        desk.say(f"appointed to office {desk.office} while in office")
+        for member in desk.roster.members.values():
+            joining.welcome(desk, member)
+        desk.members_changed(now)
+        self._on_time(now)
+        effects, desk.out = desk.out, []
+        return effects
 
     @property
     def office(self) -> Office:
@@ -219,7 +235,7 @@ class Coordinator:
             case m.Apart(reason):
                 joining.on_apart(desk, member, reason, now)
             case m.Gone(reason) if desk.closed is None:
-                faults.lose(desk, member, Fault.POD, reason, now)
+                leaving.on_gone(desk, member, reason, now)
             case m.Gone() | m.CloseAck():
                 member.close_acked = True
             case m.HeartbeatAck(number):

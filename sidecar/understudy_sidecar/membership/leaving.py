@@ -23,7 +23,8 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
     if desk.closed is not None or member.uid in desk.roster.leaving:
         return
     desk.say(f"{member.name} is leaving ({leaving.verdict.value}): {leaving.reason}")
-    if member.uid == desk.pod_uid and pass_on(desk, leaving.reason):
+    if member.uid == desk.pod_uid:
+        pass_on(desk, leaving.reason)
         return
     if leaving.verdict is Verdict.FAULTY:
         faults.lose(desk, member, Fault.NODE, f"it leaves a faulty node: {leaving.reason}", now)
@@ -34,14 +35,21 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
         _drain(desk, leaving.grace_s, now)
 
 
-def pass_on(desk: Desk, reason: str) -> bool:
-    """Hand the office to the first heir that is there; False where there is none."""
+def on_gone(desk: Desk, member: Member, reason: str, now: float) -> None:
+    """Its launcher has ended. A coordinator without one is part of a pod that has ended: it makes way."""
+    if member.uid == desk.pod_uid:
+        pass_on(desk, reason)
+    else:
+        faults.lose(desk, member, Fault.POD, reason, now)
+
+
+def pass_on(desk: Desk, reason: str) -> None:
+    """Leave office, and name the first heir that is there to everybody; where there is none the operator appoints."""
     heir = next((heir for heir in desk.heirs if heir.pod_uid in desk.roster.linked), None)
-    if heir is None or not desk.keeper.settled.exists or not desk.has_majority():
-        return False
-    desk.broadcast(desk.roster.links(), m.Elsewhere(heir.pod_uid, heir.ip))
-    desk.out.append(Resign(f"passes its office on to {heir.pod_uid}: {reason}"))
-    return True
+    if heir is not None and desk.keeper.settled.exists:
+        desk.broadcast(desk.roster.links(), m.Elsewhere(heir.pod_uid, heir.ip))
+    named = "nobody" if heir is None else heir.pod_uid
+    desk.out.append(Resign(f"passes its office on to {named}: {reason}"))
 
 
 def on_ended(desk: Desk, member: Member, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:

@@ -260,6 +260,12 @@ def test_while_the_coordinator_is_on_the_line_only_its_heirs_are_kept_in_mind():
     assert (pods_of(follow.first), follow.others) == (["s", "a1"], ())
 
 
+def test_who_runs_and_is_no_member_of_the_coordinators_is_asked_too():
+    told = a_snapshot([member(A0, 0), member(S, None)], electorate=[A0, S])
+    given = observed(pods=(A0, A1, S, starting(a_pod("new"))), snapshot=told)
+    assert pods_of(follow_of(given, Office(1, 1, S, "")).others) == ["a1"]
+
+
 def test_everybody_is_called_while_the_coordinator_hears_no_majority_also_whom_it_believes_lost():
     told = a_snapshot([member(S, None)], electorate=[A0, A1, S], lost=[lost(A0), lost(A1)])
     assert pods_of(follow_of(observed(snapshot=told), Office(1, 1, S, "")).others) == ["a0", "a1", "s"]

@@ -175,6 +175,7 @@ def test_who_is_in_office_stays_on_the_line_alone():
     assert calls.knows == Coordination(in_office(S), S.uid, NOW)
     assert calls.later(LINGER_S - 0.01) == ["s", "a0", "a1"]
     assert not calls.search.settled(calls.now)
+    calls.follow([S, A0])  # all others are its members
     assert calls.later(0.01) == ["s"]
     assert calls.search.settled(calls.now)
 
@@ -226,11 +227,24 @@ def test_a_coordinator_that_hears_no_majority_is_not_the_last_word():
     # then that is the one, and the former is told
     assert calls.said[-1] == ("s", Superseded(Office(1, 2), A0.uid, A0.ip))
     calls.hears(S, refused(A0))
+    calls.follow([S, A0])
     assert calls.later(LINGER_S) == ["a0"]
     assert calls.knows == Coordination(in_office(A0, term=2), A0.uid, NOW + LINGER_S)
 
 
 # How it loses who was in office -------------------------------------------------------------------------------------
+
+
+def test_who_runs_and_does_not_follow_it_is_asked_whom_it_follows():
+    """Found by the simulation (seed 100570): a pod trained on under a coordinator that had been replaced."""
+    calls = on_the_line()
+    calls.later(LINGER_S)
+    calls.follow([S], [A0])
+    assert calls.dialed() == ["s", "a0"]
+    calls.hears(A0, refused(A1))
+    assert calls.dialed() == ["s", "a1", "a0"]
+    calls.hears(A1, in_office(A1, epoch=0))
+    assert calls.said[-1] == ("a1", Superseded(FIRST, S.uid, S.ip))
 
 
 def test_the_end_of_the_line_begins_a_search_at_once():
