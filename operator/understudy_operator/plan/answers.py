@@ -1,7 +1,7 @@
 """What the pods that are not in office have answered in a search: the newest answer of each."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 
 from understudy_protocol.observer import Refused, Snapshot
 
@@ -26,7 +26,8 @@ class Answers:
 
     @property
     def named(self) -> frozenset[str]:
-        return frozenset(answer.named for answer in self.by_pod.values() if answer.named)
+        """Whom they follow, unless that one has answered that it is not in office, too."""
+        return frozenset(answer.named for answer in self.by_pod.values() if answer.named) - self.pods
 
     @property
     def electorate_epoch(self) -> int:
@@ -43,6 +44,16 @@ class Answers:
     def without(self, uid: str) -> "Answers":
         rest = {pod: answer for pod, answer in self.by_pod.items() if pod != uid}
         return Answers(rest, self.since) if rest else NO_ANSWERS
+
+    def on_lines(self, uids: Container[str]) -> "Answers":
+        """Who is not on a line any more may follow another one by now: whom it named does not count."""
+        stale = {pod: replace(answer, named="") for pod, answer in self.by_pod.items() if pod not in uids}
+        return Answers({**self.by_pod, **stale}, self.since)
+
+    def of(self, running: Container[str]) -> "Answers":
+        """Without pods that are not there any more."""
+        there = {pod: answer for pod, answer in self.by_pod.items() if pod in running}
+        return Answers(there, self.since) if there else NO_ANSWERS
 
     def _with(self, uid: str, answer: Answer, now: float) -> "Answers":
         return Answers({**self.by_pod, uid: answer}, min(self.since, now))

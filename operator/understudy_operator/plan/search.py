@@ -72,6 +72,7 @@ class Search:
         appointed = _newest_appointment(follow.first) > _newest_appointment(self._follow.first)
         self._follow = follow
         self._replaced = {uid: callee for uid, callee in self._replaced.items() if uid in follow.running}
+        self._answered(self.knows.answers.of(follow.running))
         if appointed:
             self._searches(now)
             # What the appointee has said before was not about this appointment.
@@ -92,6 +93,7 @@ class Search:
         wanted = _distinct(wanted)[:LINES]
         wanted += self._turns(wanted, LINES - len(wanted), now)
         self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
+        self._answered(self.knows.answers.on_lines(self._lines))
         return dict(self._lines)
 
     def heard(self, callee: Callee, message: object, now: float) -> list[Say]:

@@ -168,7 +168,7 @@ def test_an_operator_that_was_cut_off_itself_asks_around_first():
 
 def test_whom_members_follow_is_there_although_the_operator_cannot_reach_it():
     pods = (A0, ended(A1), ended(S), ended(T), U)
-    followed = alone(pods, for_s=3600.0, named=U.uid)
+    followed = alone(pods, for_s=3600.0, answered=[A0], named=U.uid)
     assert appointed(followed)[2] == ""
     assert message(followed) == (
         "its members follow u, which the operator cannot reach: it needs to reach port 8478 of the job's pods; status "

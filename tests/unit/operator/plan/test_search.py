@@ -377,6 +377,42 @@ def test_who_comes_into_office_again_was_not_replaced():
     assert calls.search.idle(calls.now)
 
 
+# What their answers are worth ---------------------------------------------------------------------------------------
+
+
+def test_an_answer_names_somebody_for_as_long_as_its_pod_is_on_the_line():
+    calls = Calls()
+    calls.follow([], CROWD, running=CROWD)
+    for name in calls.dialed():
+        calls.hears(a_pod(name), refused(T))
+    assert calls.knows.answers.named == {T.uid}
+    calls.later(VISIT_S)  # others have the lines now, and t, which was named
+    assert (len(calls.knows.answers.pods), calls.knows.answers.named) == (LINES, frozenset())
+
+
+def test_who_answers_itself_is_not_in_office_whoever_names_it():
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(S, refused(A0))
+    assert calls.knows.answers.named == {A0.uid}
+    calls.hears(A0, refused())
+    assert calls.knows.answers.named == frozenset()
+
+
+def test_answers_of_pods_that_are_gone_do_not_count():
+    """Found by the simulation (seed 32404): one that was deleted named its coordinator for ever."""
+    calls = Calls()
+    calls.follow([S, A0])
+    calls.dialed()
+    calls.hears(S, refused(T))
+    calls.hears(A0, refused())
+    calls.follow([A0], running=[A0])
+    assert (calls.knows.answers.pods, calls.knows.answers.named) == (frozenset({A0.uid}), frozenset())
+    calls.follow([A0], running=[])
+    assert calls.knows.answers.since == NEVER
+
+
 # Appointments -------------------------------------------------------------------------------------------------------
 
 
