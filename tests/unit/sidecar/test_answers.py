@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from tests.unit.sidecar.calling import answering, at, dialing
-from tests.unit.sidecar.hall import KEY, KNOWN, Served, freeze, until
+from tests.unit.sidecar.hall import KEY, KNOWN, Served, ended, until
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Challenge, Hello, Prove
@@ -88,6 +88,9 @@ async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with dialing(mute.getsockname(), at(served)) as calls:
             await until(lambda: calls.ups)
+            with mute.accept()[0] as taken:
+                taken.setblocking(False)
+                assert (await ended(taken)).startswith(b"GET ")  # and is hung up on
 
 
 async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
@@ -145,12 +148,15 @@ async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
         assert served.hall.links == []
 
 
-async def test_a_freeze_of_this_process_is_not_the_peers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
-
-    async def frozen_with_us(_request: web.Request) -> None:
-        freeze(0.2 + 2 * client_module.LATE_S)
-
-    async with answering(coordinator, frozen_with_us) as address, dialing(address, at(served)) as calls:
-        await until(lambda: calls.ups)
-        assert served.hall.links == []
+async def test_a_timer_that_fires_late_gives_the_peer_as_long_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a freeze of this process."""
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(client_module, "LATE_S", -1.0)  # all timers fire late
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        async with dialing(mute.getsockname(), at(served)) as calls:
+            await asyncio.sleep(0.4)
+            assert calls.ups == []
+            monkeypatch.setattr(client_module, "LATE_S", 1.0)
+            await until(lambda: calls.ups)

@@ -81,6 +81,18 @@ async def test_after_close_nothing_is_dialed(served: Served) -> None:
         assert calls.ups == []
 
 
+async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
+    address = refusing()
+    async with dialing(address) as calls:
+        await asyncio.sleep(0.02)  # it waits for its second round
+        calls.client.close()
+        with socket.create_server(address) as listener:
+            listener.setblocking(False)
+            await asyncio.sleep(0.2)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
+
 # How a link ends
 
 
