@@ -150,6 +150,8 @@ class JobWorker:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
+                if self._link is not None and self._link.over:
+                    await self._unfollow(Unfollow())
                 secret = self._ours(Kind.SECRET, job, secret_name(job.name))
                 if self._link is None and secret is not None:
                     self._link = CoordinatorLink(job.uid, decode_key(secret), self._coordination, self.wake)

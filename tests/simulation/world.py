@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 #: Simulated Unix time at the start: as in production no machine ever sees a time near zero.
 EPOCH_S = 1_000_000.0
-TRACE_LINES = 80
+TRACE_LINES = 400
 
 
 class Violation(AssertionError):

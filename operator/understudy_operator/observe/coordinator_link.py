@@ -62,16 +62,27 @@ class CoordinatorLink:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def over(self) -> bool:
+        """Whether it was closed, or has failed: then another one is needed."""
+        return self._task.done()
+
     async def _run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
-            while True:
-                self._stirred.clear()
-                self._dial(session, tasks)
-                idle = self._search.idle(time.time())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if idle else SEARCH_EVERY_S):
-                        await self._stirred.wait()
+        try:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+            async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+                await self._keep_calling(session, tasks)
+        except Exception:
+            log.exception("job %s: the lines to its pods failed", self._job_uid)
+
+    async def _keep_calling(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            self._stirred.clear()
+            self._dial(session, tasks)
+            idle = self._search.idle(time.time())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if idle else SEARCH_EVERY_S):
+                    await self._stirred.wait()
 
     def _dial(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
         """Let there be the lines that are wanted, and no others."""

@@ -24,6 +24,7 @@ from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.observed import Observed, Pod, office_of
 from understudy_protocol import pod as names
 from understudy_protocol import words
+from understudy_protocol.membership import Close
 from understudy_protocol.observer import Appoint, End, NodeFact
 from understudy_protocol.words import CloseReason
 
@@ -75,7 +76,7 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
     if observed.job.deleting:
         return Unfollow() if observed.job.orphans else FAREWELL
     if observed.close is not None:
-        return Unfollow()
+        return _tell_the_end(observed, office, observed.close)
     if not office.epoch:
         return None
     appoint = _appointment(observed, office.epoch) if office.term == 0 else None
@@ -90,6 +91,16 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
     others = [Callee(pod.uid, pod.ip) for pod in asked]
     nodes = _nodes(observed, running.values())
     return Follow(office.held, _reachable(first), _reachable(others), nodes, frozenset(running))
+
+
+def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | Unfollow:
+    """To pods that run on: their coordinator may have ended before it could tell them, and they are right to exit 0."""
+    end = End(close.reason, close.message)
+    running = [pod for pod in observed.pods if not pod.ended and pod.sidecar_started and pod.ip]
+    if not running:
+        return Unfollow()
+    callees = tuple(Callee(pod.uid, pod.ip, end=end) for pod in running)
+    return Follow(office.held, (), callees, (), frozenset(pod.uid for pod in running))
 
 
 def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:

@@ -46,7 +46,8 @@ class Callee:
 
     pod_uid: str
     ip: str
-    appoint: Appoint | None = None  # to take office with; None: it is asked who is
+    appoint: Appoint | None = None  # to take office with
+    end: End | None = None  # the job is closed, and it may not know; without either it is asked who is in office
 
     @property
     def epoch(self) -> int:
@@ -54,9 +55,9 @@ class Callee:
         return 0 if self.appoint is None else self.appoint.epoch
 
     @property
-    def greeting(self) -> Appoint | Observe:
+    def greeting(self) -> Appoint | End | Observe:
         """The first words on its line."""
-        return self.appoint or Observe()
+        return self.appoint or self.end or Observe()
 
 
 @dataclass(frozen=True)

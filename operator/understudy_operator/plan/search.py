@@ -20,7 +20,7 @@ been told: its members follow it, and nobody else can tell them.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.answers import NEVER, Answers
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination, has_majority, office_of
 from understudy_protocol.observer import Nodes, Refused, Snapshot, Stepping, Superseded
@@ -84,16 +84,16 @@ class Search:
         holder = self._lines.get(self.knows.in_office)
         appointed = [callee for callee in self._follow.first if callee.appoint is not None]
         wanted = [*([] if holder is None else [holder]), *appointed, *self._replaced.values()]
-        if self.settled(now):
-            self._answered(NO_ANSWERS)
-        else:
+        if not self.settled(now):
             wanted += [*self._follow.first, *self._named.values()]
         if self._follow.others:  # of a coordinator that was found: who does not follow it, and whom they name
             wanted += self._named.values()
         wanted = _distinct(wanted)[:LINES]
         wanted += self._turns(wanted, LINES - len(wanted), now)
         self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
-        self._answered(self.knows.answers.on_lines(self._lines))
+        answers = self.knows.answers
+        # Once somebody is found the answers of the search are of the past, but for those that lines still keep true.
+        self._answered(answers.of(self._lines) if self.settled(now) else answers.on_lines(self._lines))
         return dict(self._lines)
 
     def heard(self, callee: Callee, message: object, now: float) -> list[Say]:

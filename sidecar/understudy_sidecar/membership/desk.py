@@ -22,6 +22,7 @@ from understudy_sidecar.membership.stall import StepWatch
 LOST_KEPT = 1000
 #: How long after a change of the members the succession is looked at again.
 SUCCESSION_S = 0.5
+SUCCESSION_MEMBERS_A_SECOND = 1000
 
 
 class State(Enum):
@@ -116,7 +117,8 @@ class Desk:
         self.version += 1
         self.look = True
         if self.succession_due is None:
-            self.succession_due = now + SUCCESSION_S
+            # Longer in a large job, where each proposal goes to thousands and members come by the hundred.
+            self.succession_due = now + max(SUCCESSION_S, len(self.roster.members) / SUCCESSION_MEMBERS_A_SECOND)
 
     def inherit_later(self, now: float) -> None:
         """What heirs need to know has changed."""

@@ -111,7 +111,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     desk.book.formed(desk.token.round, strategy)
     roster.finished.clear()
     desk.steps.new_round()
-    desk.silence.new_round(now)
+    desk.silence.new_round(size, now)
     desk.draining = None
     _assign(desk)
     desk.members_changed(now)

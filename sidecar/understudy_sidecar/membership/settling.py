@@ -27,7 +27,7 @@ def settle(desk: Desk, now: float) -> None:
     if former.trains:
         _adopt(desk, now)
         return
-    desk.state, desk.first, desk.vacant_since = State.WAITING, False, desk.since
+    desk.state, desk.first, desk.vacant_since = State.WAITING, False, now
     if not former.whole:
         text = "the former coordinator was lost, and members of its round with it"
         for uid in desk.keeper.settled.voters - desk.roster.members.keys():

@@ -59,8 +59,12 @@ class SilenceWatch:
         """How long a member of so many waits for the next heartbeat."""
         return max(self.patience.heartbeat_s, min(LONGEST_HEARTBEAT_S, members / MEMBERS_A_SECOND))
 
-    def new_round(self, now: float) -> None:
-        self.ack_until = now + self.patience.answer_s
+    def answer_s_of(self, members: int) -> float:
+        """How long so many may take to acknowledge: the last of thousands is told seconds after the first."""
+        return self.patience.answer_s + members / MEMBERS_A_SECOND
+
+    def new_round(self, members: int, now: float) -> None:
+        self.ack_until = now + self.answer_s_of(members)
         self.probe = None
 
     def all_acked(self) -> None:
@@ -143,7 +147,8 @@ class SilenceWatch:
             return
         self.ack_until = None
         for uid in list(roster.unacked):
-            reason = f"it did not acknowledge its assignment within {self.patience.answer_s:g} s"
+            within_s = self.answer_s_of(len(roster.holders))
+            reason = f"it did not acknowledge its assignment within {within_s:.3g} s"
             yield Silent(roster.members[uid], reason)
 
     def _unanswered(self, roster: Roster, now: float) -> Iterable[Silent]:

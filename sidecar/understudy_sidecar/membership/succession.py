@@ -7,10 +7,12 @@ nodes. Only heirs get the list of voters, and what members do not bring back: th
 """
 
 from understudy_protocol import membership as m
-from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.desk import SUCCESSION_S, Desk, State
 from understudy_sidecar.membership.roster import Member
 
 HEIRS = 5
+#: While more members than this have not acknowledged their assignment, nothing else is asked of them.
+MANY = 100
 
 
 def tell_succession(desk: Desk, now: float) -> None:
@@ -20,6 +22,9 @@ def tell_succession(desk: Desk, now: float) -> None:
     desk.succession_due = None
     if desk.state is State.SETTLING or desk.closed is not None:
         return
+    if len(desk.roster.unacked) > MANY:
+        desk.succession_due = now + SUCCESSION_S
+        return  # a round's assignments come first
     if not desk.keeper.settled.exists and desk.state is not State.RUNNING:
         return  # the first electorate has all actives of a round: who is cut off cannot make one of itself
     voters = [x.uid for x in desk.roster.members.values() if x.join.votes]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
-from tests.unit.operator.given import IMAGE, TEMPLATE
+from tests.unit.operator.given import IMAGE, TEMPLATE, a_snapshot
 from understudy_operator import worker
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.observe.store import Kind, Store
@@ -86,6 +86,7 @@ class FakeLink:
         del key, on_change
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
+        self.over = False
         FakeLink.made.append(self)
 
     def follow(self, follow: Follow) -> None:
@@ -188,6 +189,17 @@ async def test_pods_that_are_to_outlive_their_job_go_on(world: World, links: lis
         world.wake()
         await world.until(lambda: world.gone == [KEY])
     assert DELETED not in links[0].done
+
+
+async def test_lines_that_have_failed_are_made_anew_with_what_they_had_learnt(world: World, links: list[FakeLink]):
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        links[0].coordination = Coordination(a_snapshot(), since=time.time())
+        links[0].over = True
+        world.wake()
+        await world.until(lambda: len(links) == 2)
+    assert links[1].coordination.snapshot == a_snapshot()
 
 
 async def test_an_operator_that_stops_ends_no_job(world: World, links: list[FakeLink]):

@@ -282,7 +282,17 @@ def test_before_the_first_appointment_there_is_nobody_to_call():
 
 
 def test_the_lines_end_with_the_job():
-    assert plan_link(observed(snapshot=a_snapshot(closed=SUCCEEDED)), Office(4, 1, S, "")) == Unfollow()
+    gone = (ended(A0), ended(A1), ended(S))
+    assert plan_link(observed(pods=gone, snapshot=a_snapshot(closed=SUCCEEDED)), Office(4, 1, S, "")) == Unfollow()
+
+
+def test_pods_that_run_after_the_close_are_told_of_it():
+    """Found by the simulation (seed 200535): a coordinator that had stood still closed the job, and nobody heard it."""
+    given = observed(pods=(A0, ended(A1), S), snapshot=a_snapshot(closed=SUCCEEDED))
+    told = follow_of(given, Office(4, 1, S, "")).others
+    assert [(x.pod_uid, x.greeting) for x in told] == [
+        (uid, End(SUCCEEDED.reason, SUCCEEDED.message)) for uid in ("uid-a0", "uid-s")
+    ]
 
 
 def test_a_job_that_is_deleted_is_closed_unless_its_pods_are_to_stay():

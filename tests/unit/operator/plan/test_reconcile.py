@@ -74,9 +74,9 @@ def test_a_job_that_is_being_deleted_is_let_go():
 
 def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is_looked_at():
     running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), has_secret=False))
-    assert (running.objects, running.link, running.again_in_s) == ((), Unfollow(), LOOK_AGAIN_S)
+    assert (running.objects, running.again_in_s) == ((), LOOK_AGAIN_S)
     finished = plan_of(observed(pods=(ended(A0, SUCCEEDED), ended(A1))))
-    assert finished.again_in_s is None
+    assert (finished.link, finished.again_in_s) == (Unfollow(), None)
 
 
 def test_what_was_refused_is_tried_again_more_seldom():
