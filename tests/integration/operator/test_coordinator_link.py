@@ -13,6 +13,7 @@ from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.plan.answers import Answer
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.search import Search
 from understudy_protocol.observer import (
     Appoint,
     End,
@@ -257,3 +258,14 @@ async def test_who_does_not_know_the_key_is_told_nothing_and_not_believed(sideca
         assert sidecars[0].heard == []
     finally:
         await stranger.link.close()
+
+
+async def test_a_bug_in_it_is_told_and_leaves_nothing_open(
+    sidecars: list[FakeSidecar], learner: Learner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    learner.ask(*sidecars)
+    await learner.until(lambda _: bool(sidecars[0].observers))
+    monkeypatch.setattr(Search, "calls", lambda *_: 1 / 0)
+    await learner.until(lambda _: learner.link.over)
+    await learner.until(lambda _: not sidecars[0].observers)
+    assert "division by zero" in caplog.text
