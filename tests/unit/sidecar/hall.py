@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
@@ -128,12 +127,12 @@ class Healthy:
 
 
 @asynccontextmanager
-async def serving(host: str = "127.0.0.1") -> AsyncIterator[Served]:
+async def serving(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Served]:
     hall = RecordingHall()
     server = Server(hall, KEY, JOB)
-    port = await server.listen(0, host)
+    taken = await server.listen(port, host)
     try:
-        yield Served(server, hall, host, port)
+        yield Served(server, hall, host, taken)
     finally:
         await server.close(0.1)
 
@@ -191,8 +190,3 @@ def transport(link: Socket) -> asyncio.Transport:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def freeze(seconds: float) -> None:
-    """This process does nothing, as if it was stopped: its loop neither."""
-    time.sleep(seconds)

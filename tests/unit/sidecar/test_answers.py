@@ -17,6 +17,8 @@ from understudy_protocol.handshake import Challenge, Hello, Prove
 from understudy_protocol.words import NO_ROUND
 from understudy_sidecar import client as client_module
 
+NO_KEY = "it does not know the job's key"
+
 
 async def coordinator(link: web.WebSocketResponse) -> None:
     """One that knows the key, and welcomes whoever joins."""
@@ -30,8 +32,11 @@ async def coordinator(link: web.WebSocketResponse) -> None:
     assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
-async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(served: Served) -> None:
+async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whoever took the coordinator's address learns nothing with which it could pass for a member."""
+    caplog.set_level("INFO")
     heard: list[object] = []
 
     async def impostor(link: web.WebSocketResponse) -> None:
@@ -45,6 +50,7 @@ async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(serv
         assert calls.ups == ["127.0.0.1"]
         await until(lambda: heard)
         assert [type(x) for x in heard] == [Hello]
+        assert [text.partition(": ")[2] for text in caplog.messages] == [f"{address[0]}:{address[1]}: {NO_KEY}"]
 
 
 async def test_another_implementation_of_websocket_is_understood() -> None:
@@ -108,6 +114,7 @@ async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
         async with dialing(full.getsockname(), at(served)) as calls:
             await until(lambda: calls.ups)
         assert 0.1 <= asyncio.get_running_loop().time() - started < 1.0
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "call"] == []  # nor does it go on beside
         for filler in fillers:
             filler.close()
 

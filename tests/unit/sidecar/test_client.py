@@ -52,6 +52,25 @@ async def test_it_comes_round_again_and_waits_longer_each_time(monkeypatch: pyte
     assert gaps[4] < 0.39  # doubled no further
 
 
+async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    first, second = refusing(), refusing()
+    async with dialing(first, second) as calls:
+        await asyncio.sleep(0.3)
+        assert len(caplog.messages) == 2
+        async with serving(second[0], second[1]):
+            await until(lambda: calls.ups)
+
+
+async def test_an_address_where_nobody_listens_costs_no_time(served: Served) -> None:
+    started = time.monotonic()
+    async with dialing(*[refusing() for _ in range(5)], at(served)) as calls:
+        await until(lambda: calls.ups)
+    assert time.monotonic() - started < client_module.TCP_S
+
+
 async def test_an_address_that_is_none_is_passed_over(served: Served) -> None:
     async with dialing(("no..name", 1), ("127.0.0.1", 99_999), ("", 0), at(served)) as calls:
         await until(lambda: calls.ups)
