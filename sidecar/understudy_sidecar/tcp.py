@@ -20,19 +20,27 @@ USER_TIMEOUT_MS = 3000
 _SILENT = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
-class HasOptions(Protocol):
+class HasFile(Protocol):
     """A socket, or what a transport or a server shows of its own."""
 
-    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+    @property
+    def family(self) -> int: ...
+    @property
+    def type(self) -> int: ...
+    @property
+    def proto(self) -> int: ...
+    def fileno(self) -> int: ...
 
 
-def watch_peer(sock: HasOptions) -> None:
+def watch_peer(shown: HasFile) -> None:
     """Let the kernel end a connection, or all that a listener accepts, when the peer's machine stops answering."""
+    sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    sock.detach()  # the file is not ours to close
 
 
 def has_unread(transport: asyncio.Transport) -> bool:
