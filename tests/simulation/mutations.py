@@ -20,8 +20,7 @@ from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_sidecar.membership import electorate, events, faults, joining, leaving, rounds, settling
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.desk import Desk, State
-from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper
-from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.electorate import Electorate
 from understudy_sidecar.membership.roster import Member as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
@@ -72,22 +71,6 @@ def _vows_are_forgotten() -> Iterator[None]:
 
 
 @contextmanager
-def _an_older_assignment_is_followed() -> Iterator[None]:
-    on_assign = Member._on_assign
-
-    def gullible(self: Member, assign: m.Assign) -> None:
-        if assign.token < self.token:
-            self.token = replace(assign.token, round=assign.token.round - 1)
-        on_assign(self, assign)
-
-    def follow(self: Voter, office: Any) -> bool:
-        return True
-
-    with mock.patch.object(Member, "_on_assign", gullible), mock.patch.object(Voter, "follow", follow):
-        yield
-
-
-@contextmanager
 def _the_first_to_finish_ends_the_job() -> Iterator[None]:
     with mock.patch.object(Roster, "all_finished", lambda self: bool(self.finished)):
         yield
@@ -97,10 +80,6 @@ def _the_first_to_finish_ends_the_job() -> Iterator[None]:
 def _exit_0_on_failure() -> Iterator[None]:
     with mock.patch.dict(CLOSE_EXIT_CODES, {CloseReason.FAILED: 0}):
         yield
-
-
-def _no_fence(self: Member) -> bool:
-    return False
 
 
 def _lose_and_forget(desk: Desk, member: Record, fault: Fault, reason: str, now: float) -> None:
@@ -159,54 +138,14 @@ def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
     desk.roster.leaving.clear()
 
 
-@contextmanager
-def _peers_are_blamed() -> Iterator[None]:
-    with mock.patch("understudy_sidecar.membership.recoveries.RecoveryBook.revise"):
-        yield
-
-
-@contextmanager
-def _spares_are_not_told_of_the_close() -> Iterator[None]:
-    from understudy_sidecar.membership import ending
-
-    def to_actives_only(desk: Desk, reason: CloseReason, message: str, now: float) -> None:
-        links = desk.roster.links
-
-        def of_actives() -> tuple[int, ...]:
-            return tuple(x.link for x in desk.roster.active() if x.link is not None)
-
-        desk.roster.links = of_actives  # type: ignore[method-assign]
-        close(desk, reason, message, now)
-        desk.roster.links = links  # type: ignore[method-assign]
-
-    close = ending.close
-    with mock.patch.object(ending, "close", to_actives_only):
-        yield
-
-
-@contextmanager
-def _a_proposal_counts_without_the_old_majority() -> Iterator[None]:
-    def hasty(self: ElectorateKeeper, uid: str, version: Any) -> bool:
-        if self.proposed is None or version != self.proposed.version:
-            return False
-        self.settled, self.proposed = Electorate(self.proposed.version, self.proposed.voters), None
-        return True
-
-    with mock.patch.object(ElectorateKeeper, "acknowledged", hasty):
-        yield
-
-
 MUTATIONS = (
     Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
     Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
     Mutation("one vote elects", _patch(Electorate, "carried_by", _one_vote_is_enough), 1000),
     Mutation("vows are forgotten at a restart", _vows_are_forgotten, 1000),
     Mutation("rounds are formed without a majority", _patch(Desk, "has_majority", _always), 3000),
-    Mutation("an older coordinator's assignment is followed", _an_older_assignment_is_followed, 3000),
-    Mutation("a proposal counts before the old majority has it", _a_proposal_counts_without_the_old_majority, 3000),
     Mutation("the first member to finish ends the job", _the_first_to_finish_ends_the_job),
     Mutation("a failed job exits 0", _exit_0_on_failure),
-    Mutation("the fence never falls", _patch(Member, "_fenceable", _no_fence), 1000),
     Mutation("a lost member keeps its rank", _patch(faults, "lose", _lose_and_forget)),
     Mutation("who comes back is not told what it missed", _patch(joining, "_resume", _resume_without_what_was_missed)),
     Mutation("silence is never a loss", _patch(SilenceWatch, "lost", _nobody_is_silent)),
@@ -214,7 +153,5 @@ MUTATIONS = (
     Mutation("a rank is given twice", _survivors_are_moved),
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
     Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody)),
-    Mutation("innocent workers are blamed", _peers_are_blamed),
-    Mutation("spares are not told of the close", _spares_are_not_told_of_the_close),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
 )
