@@ -28,6 +28,8 @@ from understudy_protocol.membership import Close
 from understudy_protocol.observer import Appoint, End, NodeFact
 from understudy_protocol.words import CloseReason
 
+#: After twice this no worker goes on that hears no coordinator; what a job with fenceTimeout Off is given, too.
+FENCE_S = 30.0
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0
 #: An appointment that was refused is not followed by another one sooner: answers come within milliseconds.
@@ -133,17 +135,28 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
         return f"the coordinator's pod {holder.name} has ended"
     if holder.deleting_since is not None:
         return f"the coordinator's pod {holder.name} is being deleted"
+    link = observed.coordination
+    answer = link.answers.by_pod.get(holder.uid)
+    if answer is not None and not answer.named and not link.in_office and now - link.since >= REFUSED_S:
+        return f"{holder.name} does not coordinate: {answer.reason}"
+    if now - link.since < _patience_s(observed, holder):
+        return ""
     if not observed.node_ready(holder.node):
         return f"node {holder.node} of the coordinator's pod {holder.name} is not ready"
-    link = observed.coordination
     if link.in_office:
         return ""
-    answer = link.answers.by_pod.get(holder.uid)
-    if answer is not None and not answer.named and now - link.since >= REFUSED_S:
-        return f"{holder.name} does not coordinate: {answer.reason}"
     if now - link.since >= UNREACHABLE_S:
         return f"the coordinator's pod {holder.name} could not be reached for {UNREACHABLE_S:g} s"
     return ""
+
+
+def _patience_s(observed: Observed, holder: Pod) -> float:
+    """How long one that may live is searched for: it may train with those that do not answer either."""
+    answered = observed.coordination.answers.pods
+    may_follow = [pod for pod in observed.pods if pod.sidecar_started and not pod.ended and pod.uid != holder.uid]
+    if all(pod.uid in answered for pod in may_follow):
+        return 0.0
+    return 2 * (observed.job.spec.fence_s or FENCE_S)
 
 
 def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:

@@ -361,6 +361,7 @@ class Coordinator:
     def _resign_if_alone(self, now: float) -> None:
         desk = self.desk
         if not desk.keeper.settled.exists:
+            self._minority_since = None
             forlorn = desk.state is not State.RUNNING and not self._observers
             self._forlorn_since = (self._forlorn_since or now) if forlorn else None
             if self._forlorn_since is not None and now >= self._forlorn_since + RESIGN_S:

@@ -80,13 +80,14 @@ def test_a_job_without_spares_starts_with_the_first_index():
 
 # Its successor ------------------------------------------------------------------------------------------------------
 
+T = a_pod("t")
 UNFIT: Mapping[str, tuple[dict[str, Any], str]] = {
     "gone": ({"pods": (A0, A1)}, "the coordinator's pod is gone"),
     "ended": ({"pods": (A0, A1, ended(S))}, "the coordinator's pod s has ended"),
     "deleting": ({"pods": (A0, A1, terminating(S))}, "the coordinator's pod s is being deleted"),
-    "node": ({"not_ready": [S.node]}, "node node-s of the coordinator's pod s is not ready"),
+    "node": ({"not_ready": [S.node], "answered": [A0, A1, T]}, "node node-s of the coordinator's pod s is not ready"),
     "unreachable": (
-        {"searches_since": NOW - UNREACHABLE_S},
+        {"searches_since": NOW - UNREACHABLE_S, "answered": [A0, A1, T]},
         "the coordinator's pod s could not be reached for 8 s",
     ),
 }
@@ -101,7 +102,7 @@ def test_a_successor_is_appointed_in_the_next_epoch(case: str):
 @pytest.mark.parametrize("case", UNFIT)
 def test_the_successor_is_a_spare_where_one_waits(case: str):
     given, reason = UNFIT[case]
-    pods = (*given.get("pods", (A0, A1, S)), a_pod("t"))
+    pods = (*given.get("pods", (A0, A1, S)), T)
     assert appointed(observed(RUNNING, **(given | {"pods": pods}))) == ("t", int(NOW), reason)
 
 
@@ -109,6 +110,15 @@ def test_a_spare_that_has_taken_a_rank_is_no_spare_any_more_and_a_returned_activ
     promoted = replace(a_pod("t"), labels={names.LABEL_ROLE: names.ROLE_ACTIVE})
     returned = replace(A1, labels={names.LABEL_ROLE: names.ROLE_SPARE})
     assert appointed(observed(RUNNING, (A0, promoted, returned)))[0] == "a1"
+
+
+@pytest.mark.parametrize("case", ["node", "unreachable"])
+def test_one_that_may_live_is_succeeded_only_when_all_others_have_answered_or_have_stopped(case: str):
+    """Found by the simulation (seed 42299): it had formed a round with those whom the operator could not reach either."""
+    given, reason = UNFIT[case]
+    silent = given | {"answered": [A0]}
+    assert appointed(observed(RUNNING, **silent))[2] == ""
+    assert appointed(observed(RUNNING, **(silent | {"searches_since": NOW - 60.0})))[2] == reason
 
 
 def test_one_that_has_lost_the_office_may_take_it_again_in_a_new_epoch():
