@@ -114,7 +114,7 @@ def test_a_spare_that_has_taken_a_rank_is_no_spare_any_more_and_a_returned_activ
 
 @pytest.mark.parametrize("case", ["node", "unreachable"])
 def test_one_that_may_live_is_succeeded_only_when_all_others_have_answered_or_have_stopped(case: str):
-    """Found by the simulation (seed 42299): it had formed a round with those whom the operator could not reach either."""
+    """Found by the simulation (seed 42299): it trained with those whom the operator could not reach either."""
     given, reason = UNFIT[case]
     silent = given | {"answered": [A0]}
     assert appointed(observed(RUNNING, **silent))[2] == ""
