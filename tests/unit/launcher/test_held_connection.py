@@ -3,6 +3,7 @@ are both dead, and not before."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -74,7 +75,11 @@ class Sidecar:
 
 
 def has_open(pid: int, inode: str) -> bool:
-    return f"socket:[{inode}]" in {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed since the list was read
+            if os.readlink(fd) == f"socket:[{inode}]":
+                return True
+    return False
 
 
 def state(call: socket.socket) -> int:
