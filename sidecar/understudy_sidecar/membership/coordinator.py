@@ -237,7 +237,7 @@ class Coordinator:
             case m.Gone(reason) if desk.closed is None:
                 leaving.on_gone(desk, member, reason, now)
             case m.Gone() | m.CloseAck():
-                member.close_acked = True
+                desk.close_pending.discard(member.uid)
             case m.HeartbeatAck(number):
                 self._on_heartbeat_ack(member, number)
             case _:

@@ -65,6 +65,7 @@ class Desk:
     version: int = 0  # grows with every change that an observer may want to know
     closed: m.Close | None = None
     close_until: float = 0.0
+    close_pending: set[str] = field(default_factory=set)  # uids that have not acknowledged it
     size: int = 0  # members of the running or newest round
     look: bool = True  # something has changed that a waiting round may follow from
     look_at: float = 0.0  # not before

@@ -16,11 +16,10 @@ def close(desk: Desk, reason: CloseReason, message: str, now: float) -> None:
     desk.closed = m.Close(reason, message)
     desk.close_until = now + CLOSE_ACK_S
     desk.say(f"closed: {reason.value}: {message}")
+    desk.close_pending = set(desk.roster.linked)
     desk.broadcast(desk.roster.links(), desk.closed)
 
 
 def all_know(desk: Desk, now: float) -> bool:
     """Whether nobody is left to wait for."""
-    if now >= desk.close_until:
-        return True
-    return all(desk.roster.members[uid].close_acked for uid in desk.roster.linked)
+    return now >= desk.close_until or not desk.close_pending

@@ -35,7 +35,7 @@ def on_dropped(desk: Desk, link: int, silent: bool, now: float) -> None:
     desk.roster.unlink(member)
     desk.version += 1
     if desk.closed is not None:
-        member.close_acked = True
+        desk.close_pending.discard(member.uid)
     elif silent:
         suspect(desk, member, "went silent", now)
     elif member.uid not in desk.roster.suspects:
@@ -73,11 +73,11 @@ def on_claimed_phase(desk: Desk, member: Member, message: object) -> None:
 def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now: float) -> None:
     if known is not None:
         desk.roster.relink(known, link)
-        known.close_acked = False
         member = known
     else:
         member = Member(join, link, now, now, join.workers, join.master_port)
         desk.roster.add(member)
+    desk.close_pending.add(member.uid)
     desk.send(member, desk.closed)
 
 

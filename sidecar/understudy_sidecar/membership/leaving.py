@@ -86,8 +86,10 @@ def on_time(desk: Desk, now: float) -> None:
     if now >= desk.draining.until:
         for member in [x for x in desk.roster.active() if x.uid in desk.roster.leaving]:
             faults.lose(desk, member, Fault.POD, "it was asked to leave, and its grace is nearly over", now)
+    if desk.state is not State.RUNNING or desk.roster.leaving or waits(desk, now):
+        return
     drained = [x for x in desk.roster.active() if x.workers is WorkersState.IDLE]
-    if desk.state is State.RUNNING and drained and not waits(desk, now) and not desk.roster.leaving:
+    if drained:
         text = "it was drained with a member that has left, and the others had finished"
         faults.open_fault(desk, Fault.POD, faults.cause_of(desk, drained[0], None, text), now)
 

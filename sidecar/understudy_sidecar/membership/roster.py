@@ -23,7 +23,6 @@ class Member:
     failure: WorkerFailed | None = None  # of a claimed round, told before it was adopted
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     acked: bool = True
-    close_acked: bool = False
     leaving_until: float | None = None
     unanswered: int = 0
 
