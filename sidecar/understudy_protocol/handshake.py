@@ -79,5 +79,5 @@ def same(expected: str, given: str) -> bool:
 
 def _proof(key: bytes, *parts: str) -> str:
     # Length-prefixed, so that no two different lists of parts give the same bytes.
-    text = "".join(f"{len(part)}:{part}" for part in parts)
+    text = "".join([f"{len(part)}:{part}" for part in parts])
     return hmac.digest(key, text.encode(), "sha256").hex()

@@ -46,7 +46,8 @@ def watch_peer(shown: HasFile) -> None:
 def has_unread(transport: asyncio.Transport) -> bool:
     """Whether the peer has sent what this process has not read yet: then it is not the peer that is late."""
     unread = array.array("i", [0])
-    fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
+    with contextlib.suppress(OSError):  # it has just ended
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
     return unread[0] > 0
 
 
