@@ -1,8 +1,9 @@
 """One WebSocket, of either side: whole messages in and out of a TCP connection, without a task or a queue of its own.
 
-Rules: `send` writes at once and never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes
-reads too slowly and is cut off, which is logged once: it may call again, and nobody else is held up. What breaks the
-protocol ends this one connection. Server and client build on `Link`; the office sees its upper half.
+Rules: `send` never waits; what answers one reading goes out in one write. A peer that lets more than UNSENT_BYTES wait
+when the next message comes reads too slowly and is cut off, which is logged once: it may call again, and nobody else is
+held up. What breaks the protocol ends this one connection. Server and client build on `Link`; the office sees its upper
+half.
 """
 
 import asyncio
