@@ -119,5 +119,19 @@ class PlainJob:
 
         return self.wait_for("the job runs with all its spares", whole)
 
+    def sidecar_log(self, pod: Raw) -> str:
+        name = pod["metadata"]["name"]
+        return self.cluster.kubectl("-n", self.namespace, "logs", name, "-c", "understudy-sidecar", check=False)
+
+    def wait_for_electorate(self) -> None:
+        """Until all pods vote about the next coordinator, as the present one tells: before that none is elected."""
+
+        def voters() -> int:
+            said = self.sidecar_log(self.pod(self.status()["coordinator"]["podUID"]))
+            told = [line for line in said.splitlines() if " counts: " in line]
+            return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
+
+        wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
+
     def _get(self, *words: str) -> str:
         return self.cluster.kubectl("-n", self.namespace, "get", *words)

@@ -32,7 +32,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     try:
         made.apply()
         made.wait_until_whole()
-        wait_until("the electorate counts", lambda: _voters(made) == 2 + spares, 30, seen=made.text)
+        made.wait_for_electorate()
         yield made
     finally:
         for node in cluster.nodes():
@@ -58,17 +58,6 @@ def kill(job: PlainJob, *pods: Raw) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # it followed the others of its pod
             os.kill(pid, signal.SIGKILL)
-
-
-def logs(job: PlainJob, pod: Raw) -> str:
-    name = pod["metadata"]["name"]
-    return job.cluster.kubectl("-n", NAMESPACE, "logs", name, "-c", "understudy-sidecar", check=False)
-
-
-def _voters(job: PlainJob) -> int:
-    """Of the newest electorate that came to count, as the coordinator's log tells."""
-    told = [line for line in logs(job, coordinator(job)).splitlines() if " counts: " in line]
-    return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
 
 
 def elected(job: PlainJob, before: Raw) -> Raw:
@@ -122,7 +111,7 @@ def test_without_the_operator_a_killed_coordinator_is_succeeded_and_the_next_fau
     survivors = [pod for pod in job.pods() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
 
     def told(pod: Raw) -> str:
-        return logs(job, pod)
+        return job.sidecar_log(pod)
 
     scale_operator(job.cluster, 0)
     try:

@@ -78,6 +78,7 @@ def test_training_goes_on_when_the_coordinators_node_dies(cluster: Cluster, make
     job = make_job("office", avoid=operator_node(cluster))
     job.apply()
     before = job.wait_until_whole()
+    job.wait_for_electorate()
     coordinator = job.pod(before["coordinator"]["podUID"])
     workers = [pid for pod in job.pods() if pod != coordinator for pid in worker_pids(job, pod["metadata"]["name"])]
     assert coordinator["metadata"]["labels"]["understudy.dev/role"] == "spare"
