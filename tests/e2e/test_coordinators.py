@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     """Two actives and as many spares as the test asks for (1), one of which coordinates; deleted afterwards.
 
-    Two spares: each pod has a node of its own. Else none is on the operator's.
+    Two spares: each pod has a node of its own, one of them the operator's. Else none is on the operator's.
     """
     spares: int = getattr(request, "param", 1)
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
@@ -149,7 +149,9 @@ def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> No
 
 @pytest.mark.parametrize("job", [2], indirect=True)
 def test_an_active_that_only_the_coordinator_cannot_reach_is_replaced_and_fences_itself(job: PlainJob) -> None:
-    before, lost = job.status(), actives(job)[0]
+    # not the active beside the operator: what happened is read from status, which needs the coordinator in its reach
+    here = operator_node(job.cluster)
+    before, lost = job.status(), next(pod for pod in actives(job) if pod["spec"]["nodeName"] != here)
     workers = workers_of(job, [lost])
     job.cluster.partition(coordinator(job)["spec"]["nodeName"], lost["spec"]["nodeName"])
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
