@@ -19,6 +19,8 @@ from understudy_protocol import pod
 
 _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
+#: For processes of ours alone: it needs a library.
+_NOT_IN_ZIP = Path("understudy_protocol/compiled.py")
 _FOR_WORKERS = ("understudy_torch",)
 _MAIN = """\
 import sys
@@ -43,9 +45,15 @@ def write_package(destination: Path) -> None:
 def _write_zipapp(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_entry("__main__.py"), _MAIN)
-        for source in sorted(file for package in _IN_ZIP for file in _files(package) if file.suffix == ".py"):
+        for source in launcher_sources():
             archive.writestr(_entry(source.relative_to(_SOURCES).as_posix()), source.read_bytes())
     path.chmod(0o644)
+
+
+def launcher_sources() -> list[Path]:
+    """The modules of the launcher and of what it needs: they run under the user's Python."""
+    python = (file for package in _IN_ZIP for file in _files(package) if file.suffix == ".py")
+    return sorted(file for file in python if file.relative_to(_SOURCES) != _NOT_IN_ZIP)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable
 
-from understudy_protocol import handshake, membership, pod, wire
+from understudy_protocol import compiled, handshake, membership, pod, wire
 from understudy_protocol.handshake import Caller, NotProven, Role
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.clock import now
@@ -221,10 +221,10 @@ class _Call(Link):
 
     def text_received(self, text: bytes) -> None:
         if self._up:
-            self._on_message(wire.decode(text, _MEMBERSHIP))
+            self._on_message(compiled.decode(text, _MEMBERSHIP))
             return
         try:
-            prove = self._caller.answer(wire.decode(text, _HANDSHAKE))
+            prove = self._caller.answer(compiled.decode(text, _HANDSHAKE))
         except NotProven as error:
             raise Broken(str(error)) from error
         self.send(prove)

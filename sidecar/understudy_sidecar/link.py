@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any, cast
 
-from understudy_protocol import wire
+from understudy_protocol import compiled, wire
 from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
 from understudy_sidecar.tcp import has_unread, was_silent
 from understudy_sidecar.upgrade import NotUpgraded, take_head
@@ -42,11 +42,11 @@ class Link(asyncio.Protocol):
     # For whoever holds the link --------------------------------------------------------------------------------------
 
     def send(self, message: Any) -> None:
-        self.send_text(wire.encode(message))
+        self.send_encoded(compiled.encode(message))
 
-    def send_text(self, text: str) -> None:
+    def send_encoded(self, message: bytes) -> None:
         """Send an encoded message: who sends the same one to many encodes it once. A no-op after the end."""
-        self._write(Opcode.TEXT, text.encode())
+        self._write(Opcode.TEXT, message)
 
     def unsent(self) -> int:
         """How many bytes wait for the peer to read: who sends much and often looks here first."""

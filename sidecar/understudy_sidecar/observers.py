@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from understudy_protocol import wire
+from understudy_protocol import compiled
 from understudy_protocol.observer import Refused, Stepping, StepProgress
 from understudy_sidecar.link import Link
 from understudy_sidecar.membership.coordinator import Coordinator
@@ -61,9 +61,9 @@ class Observers:
     def _tell(self) -> None:
         self._due = None
         begun = time.monotonic()
-        text = wire.encode(self._message())
+        message = compiled.encode(self._message())
         for link in tuple(self._links.values()):
-            link.send_text(text)
+            link.send_encoded(message)
         took = time.monotonic() - begun
         self._not_before = begun + max(EVERY_S, took / SHARE)
 

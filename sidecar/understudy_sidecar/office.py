@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from understudy_protocol import compiled
 from understudy_protocol import membership as m
-from understudy_protocol import wire
 from understudy_protocol.observer import Appoint, End, Nodes, Observe, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office as OfficeToken
@@ -191,9 +191,9 @@ class Office:
     def _do(self, effect: CoordinatorEffect | HeirEffect) -> None:
         match effect:
             case Send(number, message):
-                self._broadcast((number,), wire.encode(message))
+                self._broadcast((number,), compiled.encode(message))
             case Broadcast(numbers, message):
-                self._broadcast(numbers, wire.encode(message))
+                self._broadcast(numbers, compiled.encode(message))
             case Hangup(number, reason):
                 self._hang_up(number, reason)
             case Say(text):
@@ -207,10 +207,10 @@ class Office:
             case Resign(reason):
                 self._resign(reason)
 
-    def _broadcast(self, numbers: tuple[int, ...], text: str) -> None:
+    def _broadcast(self, numbers: tuple[int, ...], message: bytes) -> None:
         for number in numbers:
             if number in self._links:
-                self._links[number].send_text(text)
+                self._links[number].send_encoded(message)
 
     def _hang_up(self, number: int, reason: str) -> None:
         log.debug("hangs up link %d: %s", number, reason)

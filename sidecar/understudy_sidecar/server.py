@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 from typing import Protocol
 
-from understudy_protocol import handshake, membership, observer, pod, wire
+from understudy_protocol import compiled, handshake, membership, observer, pod, wire
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role
 from understudy_sidecar.complaints import Complaints
 from understudy_sidecar.frames import Broken, CloseCode
@@ -129,7 +129,7 @@ class Caller(Link):
         self.cut()
 
     def _on_hello(self, text: bytes) -> None:
-        hello = wire.decode(text, _HANDSHAKE)
+        hello = compiled.decode(text, _HANDSHAKE)
         if not isinstance(hello, Hello):
             raise NotProven("the first message is not a Hello")
         if hello.job_uid != self._server.job_uid:
@@ -140,7 +140,7 @@ class Caller(Link):
 
     def _on_prove(self, text: bytes) -> None:
         assert self._hello is not None
-        prove = wire.decode(text, _HANDSHAKE)
+        prove = compiled.decode(text, _HANDSHAKE)
         proof = handshake.caller_proof(*self._parts(self._hello))
         if not isinstance(prove, Prove) or not handshake.same(proof, prove.proof):
             raise NotProven("it does not know the job's key")
@@ -159,12 +159,12 @@ class Caller(Link):
         return self._server.key, hello.role, hello.job_uid, hello.nonce, self._nonce
 
     def _on_member(self, text: bytes) -> None:
-        message = wire.decode(text, _MEMBERSHIP)
+        message = compiled.decode(text, _MEMBERSHIP)
         if not self._unknown(message):
             self._server.office.received(self, message)
 
     def _on_observer(self, text: bytes) -> None:
-        message = wire.decode(text, _OBSERVER)
+        message = compiled.decode(text, _OBSERVER)
         if not self._unknown(message):
             self._server.office.asked(self, message)
 

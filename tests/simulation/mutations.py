@@ -20,7 +20,7 @@ from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_sidecar.membership import electorate, events, faults, joining, leaving, rounds, settling
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.desk import Desk, State
-from understudy_sidecar.membership.electorate import Electorate
+from understudy_sidecar.membership.electorate import Tally
 from understudy_sidecar.membership.roster import Member as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
@@ -49,8 +49,8 @@ def _half_is_enough(voters: Any) -> int:
     return len(voters) // 2
 
 
-def _one_vote_is_enough(self: Electorate, uids: Any) -> bool:
-    return bool(self.voters & uids)
+def _one_vote_is_enough(self: Tally) -> bool:
+    return any(uid in self.electorate.voters for uid in self)
 
 
 def _always(self: Any) -> bool:
@@ -141,7 +141,7 @@ def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
 MUTATIONS = (
     Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
     Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
-    Mutation("one vote elects", _patch(Electorate, "carried_by", _one_vote_is_enough), 1000),
+    Mutation("one vote elects", _patch(Tally, "carries", _one_vote_is_enough), 1000),
     Mutation("vows are forgotten at a restart", _vows_are_forgotten, 1000),
     Mutation("rounds are formed without a majority", _patch(Desk, "has_majority", _always), 3000),
     Mutation("the first member to finish ends the job", _the_first_to_finish_ends_the_job),

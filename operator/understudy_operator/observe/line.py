@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 from yarl import URL
 
-from understudy_protocol import handshake, observer, wire
+from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import Caller, NotProven, Role
 
@@ -46,7 +46,7 @@ class Line:
         async for frame in self._socket:
             if frame.type is not aiohttp.WSMsgType.TEXT:
                 raise wire.WireError(f"expected a text frame, got {frame.type!r}")
-            yield wire.decode(frame.data, _OBSERVER)
+            yield compiled.decode(frame.data, _OBSERVER)
 
     async def write(self) -> None:
         while True:

@@ -11,7 +11,7 @@
 The full list is with the coordinator and its heirs alone; everybody else keeps the version: O(1) a member.
 """
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from understudy_protocol.words import NO_ELECTORATE, ElectorateVersion, Office
@@ -36,13 +36,41 @@ class Electorate:
     def exists(self) -> bool:
         return bool(self.voters)
 
-    def carried_by(self, uids: Set[str]) -> bool:
-        """Whether these hold a majority, of both lists while both count."""
-        return _carries(self.voters, uids) and (not self.former or _carries(self.former, uids))
 
+class Tally:
+    """How many of an electorate are for something. Counted one by one: at 10,000 voters nobody looks at all of them."""
 
-def _carries(voters: frozenset[str], uids: Set[str]) -> bool:
-    return len(voters & uids) >= majority(voters)
+    def __init__(self, electorate: Electorate, uids: Iterable[str] = ()) -> None:
+        self.electorate = electorate
+        self._uids: set[str] = set()
+        self._voters = self._former = 0
+        for uid in uids:
+            self.add(uid)
+
+    def add(self, uid: str) -> None:
+        if uid not in self._uids:
+            self._uids.add(uid)
+            self._count(uid, 1)
+
+    def discard(self, uid: str) -> None:
+        if uid in self._uids:
+            self._uids.remove(uid)
+            self._count(uid, -1)
+
+    def carries(self) -> bool:
+        """Whether it is a majority, of both lists while both count."""
+        voters, former = self.electorate.voters, self.electorate.former
+        return self._voters >= majority(voters) and (not former or self._former >= majority(former))
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._uids)
+
+    def _count(self, uid: str, by: int) -> None:
+        self._voters += by * (uid in self.electorate.voters)
+        self._former += by * (uid in self.electorate.former)
 
 
 @dataclass
@@ -52,7 +80,7 @@ class ElectorateKeeper:
     office: Office
     settled: Electorate = field(default_factory=Electorate)  # the newest that counts
     proposed: Electorate | None = None
-    _acks: set[str] = field(default_factory=set)
+    _acks: Tally = field(default_factory=lambda: Tally(Electorate()))
     _serial: int = 0
 
     @property
@@ -69,8 +97,8 @@ class ElectorateKeeper:
     def propose(self, voters: Iterable[str]) -> Electorate:
         self._serial += 1
         version = ElectorateVersion(self.office.epoch, self.office.term, self._serial)
-        self._acks = set()
         self.proposed = Electorate(version, frozenset(voters), self.settled.voters)
+        self._acks = Tally(self.proposed)
         return self.proposed
 
     def acknowledged(self, uid: str, version: ElectorateVersion) -> bool:
@@ -78,7 +106,7 @@ class ElectorateKeeper:
         if self.proposed is None or version != self.proposed.version:
             return False
         self._acks.add(uid)
-        if not self.proposed.carried_by(self._acks):
+        if not self._acks.carries():
             return False
         self.settled, self.proposed = Electorate(self.proposed.version, self.proposed.voters), None
         return True

@@ -26,7 +26,7 @@ from enum import Enum
 from understudy_protocol import membership as m
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import Office
-from understudy_sidecar.membership.electorate import Electorate
+from understudy_sidecar.membership.electorate import Electorate, Tally
 from understudy_sidecar.membership.events import (
     Called,
     Dropped,
@@ -71,7 +71,10 @@ class HeirMachine:
         self.state = State.IDLE
         self._known = known
         self._callers: dict[int, m.Join] = {}
-        self._grants: set[str] = set()
+        self._links: dict[str, int] = {}  # of the callers, by pod uid: the newest
+        self._estate: m.Estate | None = None  # that the tallies are of
+        self._here = Tally(Electorate())  # callers, and the own member
+        self._grants = Tally(Electorate())
         self._stands_for: Office | None = None
         self._stands_after: Office | None = None
         self._again_at: float | None = None
@@ -79,6 +82,7 @@ class HeirMachine:
 
     def handle(self, event: HeirEvent, known: Known, now: float) -> list[HeirEffect]:
         self._known = known
+        self._count_anew_by_a_new_estate()
         match event:
             case Called(link, join):
                 self._on_call(link, join)
@@ -105,11 +109,16 @@ class HeirMachine:
         """Who waits, by link."""
         return dict(self._callers)
 
+    @property
     def electorate(self) -> Electorate:
+        return self._here.electorate
+
+    def _count_anew_by_a_new_estate(self) -> None:
         estate = self.voter.vow.estate
-        if estate is None:
-            return Electorate()
-        return Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
+        if estate is not None and estate is not self._estate:
+            self._estate = estate
+            electorate = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
+            self._here, self._grants = Tally(electorate, self._here), Tally(electorate, self._grants)
 
     # Callers --------------------------------------------------------------------------------------------------------
 
@@ -118,6 +127,8 @@ class HeirMachine:
             self._send_away(link, None)
             return
         self._callers[link] = join
+        self._links[join.pod_uid] = link
+        self._here.add(join.pod_uid)
         if self.state is State.IDLE:
             self.state = State.OPEN
         elif self.state is State.STANDING:
@@ -125,13 +136,10 @@ class HeirMachine:
 
     def _may_stand(self) -> bool:
         """Whether this is an heir of the newest epoch that it knows."""
-        electorate, vow = self.electorate(), self.voter.vow
-        return electorate.exists and electorate.version.epoch == vow.office.epoch
+        return self.electorate.exists and self.electorate.version.epoch == self.voter.vow.office.epoch
 
     def _on_dropped(self, link: int) -> None:
-        join = self._callers.pop(link, None)
-        if join is not None:
-            self._grants.discard(join.pod_uid)
+        self._forget(link)
         if not self._callers and self.state is State.OPEN:
             self._close_hall()
 
@@ -157,32 +165,34 @@ class HeirMachine:
         """A majority is here, the own member included, wherever that looks meanwhile."""
         if self.state not in (State.IDLE, State.OPEN) or not self._may_stand() or self._known.coordinator is not None:
             return
-        here = {caller.pod_uid for caller in self._callers.values()} | ({self.pod_uid} if self._known.apart else set())
-        if self._known.closed is None and self.electorate().carried_by(here):
+        if self._known.apart:
+            self._here.add(self.pod_uid)
+        elif self.pod_uid not in self._links:
+            self._here.discard(self.pod_uid)
+        if self._known.closed is None and self._here.carries():
             self._stand(self._next_office())
 
     def _stand(self, office: Office) -> None:
-        if office.epoch != self.electorate().version.epoch:
+        if office.epoch != self.electorate.version.epoch:
             self._dissolve(f"epoch {office.epoch} is known, and its electorate is not")
             return
-        self.state, self._stands_for, self._grants = State.STANDING, office, set()
+        self.state, self._stands_for, self._grants = State.STANDING, office, Tally(self.electorate)
         self._stands_after = self._again_at = None
         self._out.append(Say(f"stands for office {office}: {len(self._callers)} members have called"))
         for link in self._callers:
             self._ask(link)
-        candidacy = m.Candidacy(office, self.electorate().version, self.pod_uid)
+        candidacy = m.Candidacy(office, self.electorate.version, self.pod_uid)
         if self._known.apart and self.voter.grant(candidacy):
             self._out.append(RecordVow(self.voter.vow))
             self._on_grant(self.pod_uid)
 
     def _ask(self, link: int) -> None:
         if self._stands_for is not None:
-            self._out.append(Send(link, m.Candidacy(self._stands_for, self.electorate().version, self.pod_uid)))
+            self._out.append(Send(link, m.Candidacy(self._stands_for, self.electorate.version, self.pod_uid)))
 
     def _on_grant(self, uid: str) -> None:
         self._grants.add(uid)
-        electorate = self.electorate()
-        if self.state is State.STANDING and self._stands_for is not None and electorate.carried_by(self._grants):
+        if self.state is State.STANDING and self._stands_for is not None and self._grants.carries():
             self.state = State.ELECTED
             self._stands_after = self._again_at = None
             self._out.append(Say(f"elected to office {self._stands_for} by {len(self._grants)} members"))
@@ -191,7 +201,7 @@ class HeirMachine:
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if self.state is not State.STANDING or self._stands_for is None:
             return
-        newer = refusal.electorate > self.electorate().version
+        newer = refusal.electorate > self.electorate.version
         if newer or refusal.office.epoch > self._stands_for.epoch:
             self._dissolve(f"a member knows electorate {refusal.electorate} and office {refusal.office}")
         elif refusal.office >= self._stands_for:
@@ -217,13 +227,21 @@ class HeirMachine:
         self._close_hall()
 
     def _send_away(self, link: int, to: m.Heir | None) -> None:
-        self._callers.pop(link, None)
+        self._forget(link)
         self._out.append(Send(link, m.Elsewhere("", "") if to is None else m.Elsewhere(to.pod_uid, to.ip)))
         self._out.append(Hangup(link, "sent elsewhere"))
 
+    def _forget(self, link: int) -> None:
+        join = self._callers.pop(link, None)
+        if join is not None and self._links[join.pod_uid] == link:  # it has not called again meanwhile
+            del self._links[join.pod_uid]
+            self._here.discard(join.pod_uid)
+            self._grants.discard(join.pod_uid)
+
     def _close_hall(self) -> None:
         self._callers.clear()
-        self._grants = set()
+        self._links.clear()
+        self._here, self._grants = Tally(self.electorate), Tally(self.electorate)
         self._stands_for = self._stands_after = self._again_at = None
         if self.state is not State.ELECTED:
             self.state = State.IDLE

@@ -13,11 +13,7 @@ import pytest
 from understudy_launcher import package
 
 SIDECAR = Path(package.__file__).resolve().parents[1]
-SHIPPED = sorted(
-    source
-    for name in ("understudy_launcher", "understudy_protocol", "understudy_torch")
-    for source in (SIDECAR / name).rglob("*.py")
-)
+SHIPPED = [*package.launcher_sources(), *sorted((SIDECAR / "understudy_torch").rglob("*.py"))]
 OURS = ("understudy_launcher", "understudy_protocol", "understudy_torch")
 
 
@@ -52,6 +48,7 @@ def test_the_zip_needs_no_zlib_and_holds_sources_only(packaged: Path) -> None:
     assert {entry.compress_type for entry in entries} == {zipfile.ZIP_STORED}
     assert {Path(entry.filename).suffix for entry in entries} == {".py"}
     assert {entry.filename.partition("/")[0] for entry in entries} == {"__main__.py", *OURS[:2]}
+    assert "understudy_protocol/compiled.py" not in {entry.filename for entry in entries}, "it needs a library"
 
 
 def test_a_wrong_call_explains_itself() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.protocol.readers import Reader
 from understudy_protocol import handshake, launcher, membership, observer, wire
 from understudy_protocol.pod import JobShape
 from understudy_protocol.vow import Vow
@@ -29,9 +30,9 @@ def lines() -> list[Any]:
 
 
 @pytest.mark.parametrize(("module", "line"), lines())
-def test_what_a_former_version_sent_is_understood(module: str, line: str) -> None:
+def test_what_a_former_version_sent_is_understood(module: str, line: str, read: Reader) -> None:
     known = wire.message_types(MODULES[module])
-    message = wire.decode(line, known)
+    message = read(line, known)
     assert not isinstance(message, wire.Unknown)
     sent, understood = json.loads(line), json.loads(wire.encode(message))
     for name in sent.keys() - {"v"}:
@@ -39,20 +40,20 @@ def test_what_a_former_version_sent_is_understood(module: str, line: str) -> Non
 
 
 @pytest.mark.parametrize(("module", "line"), lines())
-def test_what_a_later_version_adds_is_ignored(module: str, line: str) -> None:
+def test_what_a_later_version_adds_is_ignored(module: str, line: str, read: Reader) -> None:
     known = wire.message_types(MODULES[module])
     later = {**json.loads(line), "v": 99, "mood": {"of": ["the", "day"]}}
-    assert wire.decode(json.dumps(later), known) == wire.decode(line, known)
+    assert read(json.dumps(later), known) == read(line, known)
 
 
-def test_a_member_of_version_1_has_no_vote() -> None:
+def test_a_member_of_version_1_has_no_vote(read: Reader) -> None:
     line = (RECORDED / "v1-membership.jsonl").read_text().splitlines()[0]
-    join = wire.decode(line, wire.message_types(membership))
+    join = read(line, wire.message_types(membership))
     assert (join.votes, join.office, join.domain) == (False, NO_OFFICE, "")
 
 
-def test_a_leave_of_version_1_is_of_a_node_nothing_is_known_about() -> None:
-    leaving = wire.decode('{"v":1,"type":"Leaving","reason":"SIGTERM","grace_s":30.0}', wire.message_types(membership))
+def test_a_leave_of_version_1_is_of_a_node_nothing_is_known_about(read: Reader) -> None:
+    leaving = read('{"v":1,"type":"Leaving","reason":"SIGTERM","grace_s":30.0}', wire.message_types(membership))
     assert leaving.verdict is Verdict.UNKNOWN
 
 
@@ -61,8 +62,8 @@ def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
     assert (shape.min_actives, shape.fence_s) == (0, 30.0)
 
 
-def test_what_a_former_life_of_a_sidecar_promised_is_read() -> None:
-    vow = wire.decode((RECORDED / "v2-vow.json").read_text(), {"Vow": Vow})
+def test_what_a_former_life_of_a_sidecar_promised_is_read(read: Reader) -> None:
+    vow = read((RECORDED / "v2-vow.json").read_text(), {"Vow": Vow})
     assert (vow.office, vow.granted_to) == (Office(1763716000, 2), "uid-9")
     assert vow.estate.voters == ("uid-1", "uid-9")
 

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy_protocol import handshake, launcher, membership, observer, wire
+from tests.unit.protocol.readers import READERS, Reader
+from understudy_protocol import compiled, handshake, launcher, membership, observer, wire
 from understudy_protocol.membership import Close, Join, Port
 from understudy_protocol.observer import MemberView, Snapshot
 from understudy_protocol.pod import JobShape
@@ -57,9 +58,12 @@ def messages(cls: type[Any]) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_every_message_comes_back_as_it_went(name: str, data: st.DataObject) -> None:
     message = data.draw(messages(KNOWN[name]))
-    text = wire.encode(message)
+    text, compact = wire.encode(message), compiled.encode(message)
     assert "\n" not in text
-    assert wire.decode(text, KNOWN) == message
+    assert b"\n" not in compact
+    assert json.loads(text) == json.loads(compact)
+    for read in READERS:
+        assert read(text, KNOWN) == read(compact, KNOWN) == message
 
 
 def test_the_wire_form_is_readable() -> None:
@@ -71,12 +75,12 @@ def test_the_wire_form_is_readable() -> None:
     }
 
 
-def test_an_unknown_field_is_ignored() -> None:
-    assert wire.decode('{"v":9,"type":"Port","master_port":1,"from_the_future":{}}', KNOWN) == Port(1)
+def test_an_unknown_field_is_ignored(read: Reader) -> None:
+    assert read('{"v":9,"type":"Port","master_port":1,"from_the_future":{}}', KNOWN) == Port(1)
 
 
-def test_an_unknown_type_is_no_error() -> None:
-    assert wire.decode('{"v":9,"type":"FromTheFuture","x":1}', KNOWN) == wire.Unknown("FromTheFuture")
+def test_an_unknown_type_is_no_error(read: Reader) -> None:
+    assert read('{"v":9,"type":"FromTheFuture","x":1}', KNOWN) == wire.Unknown("FromTheFuture")
 
 
 @pytest.mark.parametrize(
@@ -113,23 +117,23 @@ def test_an_unknown_type_is_no_error() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(text: str, names: str) -> None:
+def test_what_is_wrong_is_named(text: str, names: str, read: Reader) -> None:
     with pytest.raises(wire.WireError, match=re.escape(names)):
-        wire.decode(text, KNOWN)
+        read(text, KNOWN)
 
 
-def test_an_error_stays_short_whatever_the_peer_sent() -> None:
+def test_an_error_stays_short_whatever_the_peer_sent(read: Reader) -> None:
     """Errors are logged: a peer must not fill a log with one message."""
     with pytest.raises(wire.WireError) as wrong:
-        wire.decode('{"type":"Port","master_port":"%s"}' % ("x" * 60_000), KNOWN)
+        read('{"type":"Port","master_port":"%s"}' % ("x" * 60_000), KNOWN)
     assert len(str(wrong.value)) < 200
 
 
-def test_half_a_character_is_refused_and_a_whole_one_is_not() -> None:
+def test_half_a_character_is_refused_and_a_whole_one_is_not(read: Reader) -> None:
     """Half of a surrogate pair can be written in JSON, and then neither logged, hashed nor written to a file."""
-    assert wire.decode('{"type":"Gone","reason":"\\ud83d\\ude00"}', KNOWN).reason == "\U0001f600"
+    assert read('{"type":"Gone","reason":"\\ud83d\\ude00"}', KNOWN).reason == "\U0001f600"
     with pytest.raises(wire.WireError):
-        wire.decode('{"type":"Gone","reason":"\\ud83d"}', KNOWN)
+        read('{"type":"Gone","reason":"\\ud83d"}', KNOWN)
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
@@ -139,38 +143,38 @@ def test_a_number_that_json_lacks_is_not_sent(number: float) -> None:
 
 
 @pytest.mark.parametrize("text", [b'{"type":"Port","master_port":1}', '{"type":"Port","master_port":1}'])
-def test_bytes_and_text_are_the_same(text: str | bytes) -> None:
-    assert wire.decode(text, KNOWN) == Port(1)
+def test_bytes_and_text_are_the_same(text: str | bytes, read: Reader) -> None:
+    assert read(text, KNOWN) == Port(1)
 
 
-def test_bytes_that_are_no_text_are_an_error_like_any_other() -> None:
+def test_bytes_that_are_no_text_are_an_error_like_any_other(read: Reader) -> None:
     with pytest.raises(wire.WireError):
-        wire.decode(b"\xff\xfe\x00garbage", KNOWN)
+        read(b"\xff\xfe\x00garbage", KNOWN)
 
 
-def test_a_number_too_long_for_the_parser_is_an_error_like_any_other() -> None:
+def test_a_number_too_long_for_the_parser_is_an_error_like_any_other(read: Reader) -> None:
     with pytest.raises(wire.WireError):
-        wire.decode('{"type":"Port","master_port":' + "9" * 5000 + "}", KNOWN)
+        read('{"type":"Port","master_port":' + "9" * 5000 + "}", KNOWN)
 
 
-def test_an_integer_is_a_number_of_seconds_too() -> None:
-    leaving = wire.decode('{"type":"Leaving","reason":"","grace_s":30}', KNOWN)
+def test_an_integer_is_a_number_of_seconds_too(read: Reader) -> None:
+    leaving = read('{"type":"Leaving","reason":"","grace_s":30}', KNOWN)
     assert isinstance(leaving.grace_s, float)
 
 
-def test_nested_messages_tuples_and_nones() -> None:
+def test_nested_messages_tuples_and_nones(read: Reader) -> None:
     token = RoundToken(1, 2, 3)
     view = MemberView("u", "p", "n", None, 4, WorkersState.RUNNING)
     snapshot = Snapshot(token, "u", (view,), (), (), {"InPlace": 1}, None, "", Close(CloseReason.FAILED, "…"))
-    assert wire.decode(wire.encode(snapshot), KNOWN) == snapshot
+    assert read(wire.encode(snapshot), KNOWN) == snapshot
 
 
-def test_a_newer_joins_fields_do_not_disturb_an_older_coordinator() -> None:
+def test_a_newer_joins_fields_do_not_disturb_an_older_coordinator(read: Reader) -> None:
     join = Join("u", "p", "n", "10.0.0.1", None, NO_ROUND, None, WorkersState.IDLE, 4000)
     body = json.loads(wire.encode(join))
     body["zone"] = "eu-1a"
     body["token"]["attempt"] = 7
-    assert wire.decode(json.dumps(body), KNOWN) == join
+    assert read(json.dumps(body), KNOWN) == join
 
 
 def test_a_plain_object_is_read_the_same_way() -> None:

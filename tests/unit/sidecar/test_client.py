@@ -187,7 +187,7 @@ async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
 async def test_garbage_of_the_coordinator_ends_the_link_once(served: Served, text: str) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.hall.links[0].send_text(text)
+        served.hall.links[0].send_encoded(text.encode())
         await until(lambda: calls.downs)
         await asyncio.sleep(0.1)
         assert (len(calls.ups), calls.downs) == (1, 1)
@@ -206,6 +206,6 @@ async def test_an_heirs_electorate_may_be_as_long_as_ten_thousand_members_need(s
 async def test_a_message_of_an_unknown_type_is_dropped(served: Served) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.hall.links[0].send_text('{"v":3,"type":"FromTheFuture"}')
+        served.hall.links[0].send_encoded(b'{"v":3,"type":"FromTheFuture"}')
         served.hall.links[0].send(m.Welcome(NO_ROUND))
         await until(lambda: len(calls.messages) == 2)

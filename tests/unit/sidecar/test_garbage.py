@@ -206,10 +206,10 @@ async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
         transport(slow).pause_reading()
         await until(lambda: len(served.hall.links) == 2)
         link = served.hall.links[1]
-        text = wire.encode(m.Close(CloseReason.FAILED, "x" * 60_000))
+        text = wire.encode(m.Close(CloseReason.FAILED, "x" * 60_000)).encode()
         sent = 0
         while not served.hall.ends:
-            link.send_text(text)
+            link.send_encoded(text)
             sent += len(text)
             if sent % (10 * len(text)) == 0:
                 await healthy.assert_served()

@@ -82,7 +82,7 @@ GOODBYE = close_frame(CloseCode.NORMAL, "", masked=False)
 async def test_what_was_sent_before_a_hangup_goes_out_and_nothing_after_it() -> None:
     async with linked() as (link, peer):
         link.send(Port(1))
-        link.send_text("x" * (3 << 20))
+        link.send_encoded(b"x" * (3 << 20))
         link.hangup()
         link.send(Port(2))
         port = frame(Opcode.TEXT, wire.encode(Port(1)).encode(), masked=False)
@@ -140,7 +140,7 @@ async def test_a_hangup_is_heard_though_another_process_holds_the_socket() -> No
 
 async def test_flushed_waits_until_all_is_read() -> None:
     async with linked() as (link, peer):
-        link.send_text("x" * (3 << 20))
+        link.send_encoded(b"x" * (3 << 20))
         flushed = asyncio.create_task(link.flushed(5.0))
         await asyncio.sleep(0.05)
         assert not flushed.done()
@@ -153,7 +153,7 @@ async def test_flushed_waits_until_all_is_read() -> None:
 
 async def test_flushed_waits_no_longer_than_it_was_told() -> None:
     async with linked() as (link, _peer):
-        link.send_text("x" * (16 << 20))
+        link.send_encoded(b"x" * (16 << 20))
         async with asyncio.timeout(1.0):
             await link.flushed(0.1)
         assert not link.done()
@@ -162,7 +162,7 @@ async def test_flushed_waits_no_longer_than_it_was_told() -> None:
 async def test_one_long_message_is_no_reason_to_cut_off_and_the_next_one_is() -> None:
     """What waits already counts, not what comes: an heir's electorate may be longer than the limit."""
     async with linked() as (link, _peer):
-        link.send_text("x" * (16 << 20))
+        link.send_encoded(b"x" * (16 << 20))
         await asyncio.sleep(0.05)
         assert link.unsent() > UNSENT_BYTES
         assert link.ends == []
@@ -176,7 +176,7 @@ async def test_a_reader_that_keeps_up_is_not_cut_off() -> None:
     async with linked() as (link, peer):
         reading = asyncio.create_task(all_of(peer))
         for _ in range(300):
-            link.send_text("x" * 60_000)
+            link.send_encoded(b"x" * 60_000)
             await until(lambda: link.unsent() < UNSENT_BYTES)
         link.hangup()
         assert len(await reading) > 300 * 60_000

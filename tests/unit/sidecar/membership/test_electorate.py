@@ -1,7 +1,7 @@
 """Which lists of voters count, and when one takes the place of another."""
 
 from understudy_protocol.words import ElectorateVersion, Office
-from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, majority
+from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, Tally, majority
 
 V1 = ElectorateVersion(1, 1, 1)
 
@@ -43,9 +43,25 @@ def test_the_next_one_needs_majorities_of_both() -> None:
 def test_an_election_meanwhile_needs_both_too() -> None:
     keeper = settled("abc")
     proposed = keeper.propose("cde")
-    assert not proposed.carried_by(voters("cde"))
-    assert not proposed.carried_by(voters("abc"))
-    assert proposed.carried_by(voters("acd"))
+    assert not Tally(proposed, "cde").carries()
+    assert not Tally(proposed, "abc").carries()
+    assert Tally(proposed, "acd").carries()
+
+
+def test_a_tally_counts_each_voter_once_and_nobody_else() -> None:
+    tally = Tally(Electorate(V1, voters("abc")), "aax")
+    assert not tally.carries()
+    tally.add("b")
+    assert tally.carries()
+    tally.discard("b")
+    tally.discard("b")
+    assert not tally.carries()
+    tally.add("c")
+    assert tally.carries()
+
+
+def test_no_electorate_is_carried_by_nobody() -> None:
+    assert not Tally(Electorate(), "abc").carries()
 
 
 def test_an_acknowledgement_of_another_version_counts_for_nothing() -> None:
