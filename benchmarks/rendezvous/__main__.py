@@ -47,6 +47,8 @@ THEIRS = {System.NVRX: peers.nvrx, System.TORCH_DYNAMIC: peers.torch_dynamic}
 
 
 def outcomes(session: Session, installed: Peers | None, profile: Path | None) -> Iterator[Outcome]:
+    if session.system is System.AIOHTTP:
+        return understudy.rounds(session.size, LIMIT_S, None, bare=True)
     if session.system is System.UNDERSTUDY:
         return OURS[session.cases[0]](session.size, LIMIT_S, profile)
     assert installed is not None
@@ -118,7 +120,7 @@ def main() -> int:
         x for x in sessions if not all(journal.has(x.system.value, case.value, x.size, x.run) for case in x.cases)
     ]
     try:
-        installed = ensure_peers(Progress()) if any(x.system is not System.UNDERSTUDY for x in sessions) else None
+        installed = ensure_peers(Progress()) if any(x.system in THEIRS for x in sessions) else None
         start = time.monotonic()
         run(sessions, journal, installed, asked.profile)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:

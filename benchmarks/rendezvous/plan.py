@@ -1,7 +1,8 @@
 """What is to be run: sessions of one system at one size, the systems of a case interleaved.
 
-Rules: run by run, all systems take their turn (ours, NVRx, torch, ours, …), so that what else the machine does meets
-all of them. The first and the next round are two cases of one session. What is known to come to no end is tried once.
+Rules: run by run, all systems take their turn (ours, aiohttp, NVRx, torch, ours, …), so that what else the machine does
+meets all of them. The first and the next round are two cases of one session. What is known to come to no end is tried
+once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Case(StrEnum):
 
 class System(StrEnum):
     UNDERSTUDY = "understudy"
+    AIOHTTP = "aiohttp"
     NVRX = "nvrx"
     TORCH_DYNAMIC = "torch-dynamic"
 
@@ -54,12 +56,18 @@ class Session:
 
 
 #: Per session, and per 1,000 members.
-_ROUNDS_S = {System.UNDERSTUDY: (3.0, 2.0), System.NVRX: (10.0, 6.0), System.TORCH_DYNAMIC: (10.0, 6.0)}
+_ROUNDS_S = {
+    System.UNDERSTUDY: (3.0, 2.0),
+    System.AIOHTTP: (3.0, 2.0),
+    System.NVRX: (10.0, 6.0),
+    System.TORCH_DYNAMIC: (10.0, 6.0),
+}
 
 #: The sizes of each case, for each system that has it. rest: 1 is a whole sidecar, other sizes are a coordinator's.
 SIZES: dict[tuple[Case, ...], dict[System, tuple[int, ...]]] = {
     (Case.FIRST_ROUND, Case.NEXT_ROUND): {
         System.UNDERSTUDY: (64, 256, 1024, 4096, 10000),
+        System.AIOHTTP: (1024, 10000),
         System.NVRX: (64, 256, 1024, 4096, 10000),
         System.TORCH_DYNAMIC: (64, 256, 1024),
     },

@@ -37,17 +37,24 @@ class Job:
         spares: int,
         pods: Sequence[Node],
         far: Node | None,
+        bare: bool,
         profile: Path | None,
     ) -> None:
-        """spares: in the crowds. pods: the nodes of further sidecars. far: the last active's node, if it is another."""
+        """spares: in the crowds. pods: the nodes of further sidecars. far: the last active's node, if it is another.
+
+        bare: a bare server of aiohttp's is the coordinator, and there is no operator.
+        """
         self.actives = actives
         self._profile = profile
         self._service = HERE if pods or far else LOOPBACK
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-bench-")))
-        self.coordinator = stack.enter_context(self._sidecar("coordinator", self._service))
+        made = self._bare() if bare else self._sidecar("coordinator", self._service)
+        self.coordinator = stack.enter_context(made)
         named = [(f"pod-{number}", node) for number, node in enumerate(pods)]
         self.pods = [stack.enter_context(self._sidecar(name, node.ip, node)) for name, node in named]
-        self.operator = stack.enter_context(Child("operator", "benchmarks.rendezvous.operator_stand_in", nice=NICE))
+        self.operator: Child | None = None
+        if not bare:
+            self.operator = stack.enter_context(Child("operator", "benchmarks.rendezvous.operator_stand_in", nice=NICE))
         self._members = [list(range(at, actives - bool(far), CROWDS)) for at in range(CROWDS)]
         if far:
             self._members.append([actives - 1])
@@ -67,11 +74,13 @@ class Job:
     def _prepare(self, spares: int) -> None:
         for sidecar in (self.coordinator, *self.pods):
             sidecar.prepare("listening", START_S)
-        self.operator.prepare("appoint", START_S, host=self._service)
+        if self.operator is not None:
+            self.operator.prepare("appoint", START_S, host=self._service)
         for at, (crowd, members) in enumerate(zip(self.crowds, self._members, strict=True)):
             waiting = [f"spare-{number}" for number in range(spares)] if at == 0 else []
             crowd.prepare("make", START_S, service=self._service, actives=members, spares=waiting)
         for sidecar in self.pods:
+            assert self.operator is not None
             self.operator.prepare("launch", START_S, socket=str(self._folder / sidecar.name / pod.LAUNCHER_SOCKET))
 
     def shares(self) -> list[int]:
@@ -84,7 +93,8 @@ class Job:
     def settle(self, number: int, limit_s: float) -> None:
         """Wait until all workers of the round run, and the coordinator knows. Raises Unfinished."""
         start = time.monotonic()
-        newest = self.operator.ask("settled", limit_s, number=number, members=self.actives)["round"]
+        teller = self.operator or self.coordinator
+        newest = teller.ask("settled", limit_s, number=number, members=self.actives)["round"]
         if newest != number:
             raise Unfinished(f"round {newest} followed on round {number}: members were lost", time.monotonic() - start)
 
@@ -95,7 +105,15 @@ class Job:
         else:
             self.coordinator.end()
         for child in (*self.crowds, *self.pods, self.operator):
-            child.kill()
+            if child is not None:
+                child.kill()
+
+    def _bare(self) -> Child:
+        return Child(
+            "aiohttp",
+            "benchmarks.rendezvous.bare_aiohttp",
+            *("--host", self._service, "--actives", str(self.actives)),
+        )
 
     def _sidecar(self, name: str, ip: str, node: Node | None = None) -> Child:
         folder = self._folder / name
@@ -117,10 +135,11 @@ def running(
     spares: int = 0,
     pods: Sequence[Node] = (),
     far: Node | None = None,
+    bare: bool = False,
     profile: Path | None = None,
 ) -> Iterator[Job]:
     with ExitStack() as stack:
-        job = Job(stack, actives, spares=spares, pods=pods, far=far, profile=profile)
+        job = Job(stack, actives, spares=spares, pods=pods, far=far, bare=bare, profile=profile)
         try:
             yield job
         finally:

@@ -1,4 +1,4 @@
-"""Sessions of ours: what is done to a job (see processes.py), and when all of its members have seen the outcome."""
+"""Sessions of ours, and of the bare server beside it: what is done to a job, and when all members saw the outcome."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ POLL_S = 0.01
 _SUSPECT = re.compile(r"^([0-9.]+) .* went silent", re.MULTILINE)
 
 
-def rounds(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
+def rounds(size: int, limit_s: float, profile: Path | None, *, bare: bool = False) -> Iterator[Outcome]:
     """All members call at once; then the last of them is lost, and a spare takes its rank."""
-    with running(size, spares=1, profile=profile) as job:
+    with running(size, spares=1, bare=bare, profile=profile) as job:
         yield Case.FIRST_ROUND, first_round(job, limit_s)
         yield Case.NEXT_ROUND, _next_round(job, limit_s)
 
@@ -72,6 +72,7 @@ def failover(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcom
     """SIGKILL of the coordinator: until an heir welcomes the first member, and the last. The round goes on."""
     with nodes(HEIRS) as heirs, running(size, pods=heirs) as job:
         first_round(job, limit_s)
+        assert job.operator is not None
         job.operator.ask("succession", START_S, heirs=HEIRS)
         for crowd in job.crowds:
             crowd.ask("expect_welcome", START_S)
