@@ -10,10 +10,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from understudy_launcher import environment, prctl
+from understudy_launcher.command import python_program
 from understudy_launcher.loop import Loop, Settings, log
 from understudy_protocol import pod
 
 USAGE, BROKEN, MISCONFIGURED = 64, 70, 78
+#: What every training with torch imports, if only in its first step.
+DEFAULT_PRELOAD = "torch,torch.distributed,torch._dynamo,numpy"
 DEFAULT_GRACE_S = "30"  # Kubernetes' own
 
 
@@ -42,7 +45,11 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     nproc = int(_setting(env, pod.ENV_NPROC, "1", r"0*[1-9][0-9]{0,5}", "a number of workers, 1 or more"))
     grace_s = float(_setting(env, pod.ENV_GRACE, DEFAULT_GRACE_S, r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
     socket = os.path.join(folder, pod.LAUNCHER_SOCKET)
-    return Settings(command, nproc, grace_s, folder, socket, dict(env))
+    wanted = _setting(env, pod.ENV_ZYGOTE, "true", r"true|false", "true or false") == "true"
+    program = python_program(command) if wanted else None
+    listed = env.get(pod.ENV_PRELOAD, DEFAULT_PRELOAD)
+    preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
+    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload)
 
 
 def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:

@@ -22,10 +22,21 @@ _INTERNAL = (
     pod.ENV_SHARED_FOLDER,
     pod.ENV_NPROC,
     pod.ENV_GRACE,
+    pod.ENV_ZYGOTE,
+    pod.ENV_PRELOAD,
 )
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _THREADS = "OMP_NUM_THREADS"
 DEFAULT_RUN_ID = "understudy"
+
+
+def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str]:
+    """What all workers of all rounds see, and the zygote, which they are forked from."""
+    env = {name: value for name, value in launcher.items() if name not in _INTERNAL and name != _ERROR_FILE}
+    env["PYTHONPATH"] = _python_path(launcher)
+    if single_threaded(launcher, nproc):
+        env[_THREADS] = "1"
+    return env
 
 
 def worker_environment(
@@ -37,18 +48,20 @@ def worker_environment(
     error_file: Optional[str],
 ) -> dict[str, str]:
     """What the worker `local_rank` of the round sees."""
-    env = {name: value for name, value in launcher.items() if name not in _INTERNAL and name != _ERROR_FILE}
+    env = common_environment(launcher, nproc)
     env.update(_ranks(start, local_rank, nproc))
     env.update(_torchelastic(launcher, start))
     env[pod.ENV_ROUND] = str(start.token)
     env[pod.ENV_STEP_FD] = str(step_fd)
     env["JOB_COMPLETION_INDEX"] = str(start.group_rank)
-    env["PYTHONPATH"] = _python_path(launcher)
     if error_file is not None:
         env[_ERROR_FILE] = error_file
-    if single_threaded(launcher, nproc):
-        env[_THREADS] = "1"
     return env
+
+
+def without(env: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]:
+    """The variables that differ from the common ones."""
+    return {name: value for name, value in env.items() if common.get(name) != value}
 
 
 def single_threaded(launcher: Mapping[str, str], nproc: int) -> bool:
@@ -80,8 +93,8 @@ def _torchelastic(launcher: Mapping[str, str], start: StartWorkers) -> dict[str,
         "TORCHELASTIC_RESTART_COUNT": str(start.token.round),
         # Rounds are counted by the coordinator, whose budget is one of time: no number is true here.
         "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS") or "0",
-        # The worker of rank 0 serves the store itself. "True" would make it a client of one that is not there.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        # Whether a store listens already (torch's name for it). If not, the worker of rank 0 serves it.
+        "TORCHELASTIC_USE_AGENT_STORE": str(start.agent_store),
     }
 
 

@@ -4,6 +4,7 @@ The orders StartWorkers, DrainWorkers, StopWorkers and ExitLauncher of `understu
 Times named `at` are wall-clock times for the messages; the supervisor's own timers run on the `now` of `handle`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional, Union
@@ -57,6 +58,39 @@ class StepsRead:
 
 
 @dataclass(frozen=True)
+class ZygoteReady:
+    """Workers can be forked from now on. missing: module -> why it could not be imported."""
+
+    seconds: float
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ZygoteGone:
+    """There is no zygote (any more). final: another one would end the same way."""
+
+    why: str
+    final: bool
+
+
+@dataclass(frozen=True)
+class StoreReady:
+    """A store for a later round listens."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class StoreGone:
+    port: int
+
+
+@dataclass(frozen=True)
+class NoStore:
+    why: str
+
+
+@dataclass(frozen=True)
 class AskedToEnd:
     """The launcher got SIGTERM (or SIGINT, or SIGHUP)."""
 
@@ -75,6 +109,11 @@ Event = Union[
     WorkerEnded,
     GroupEmptied,
     StepsRead,
+    ZygoteReady,
+    ZygoteGone,
+    StoreReady,
+    StoreGone,
+    NoStore,
     AskedToEnd,
     Tick,
     StartWorkers,
@@ -94,9 +133,10 @@ class Aim(Enum):
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start all workers of this member for the round."""
+    """Start all workers of this member for the round. warm: forked by the zygote."""
 
     start: StartWorkers
+    warm: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +163,21 @@ class ReleasePort:
 
 
 @dataclass(frozen=True)
+class StartZygote:
+    """Answered by ZygoteReady or ZygoteGone."""
+
+
+@dataclass(frozen=True)
+class EndZygote:
+    """It takes too long."""
+
+
+@dataclass(frozen=True)
+class MakeStore:
+    """Have the zygote hold a store for a later round, answered by StoreReady or NoStore. The one before it stays."""
+
+
+@dataclass(frozen=True)
 class Log:
     text: str
 
@@ -133,4 +188,4 @@ class Exit:
     reason: str
 
 
-Effect = Union[Spawn, Signal, Report, ReservePort, ReleasePort, Log, Exit]
+Effect = Union[Spawn, Signal, Report, ReservePort, ReleasePort, StartZygote, EndZygote, MakeStore, Log, Exit]

@@ -15,20 +15,26 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Optional, Union
 
 from understudy_launcher import environment, error_files
 from understudy_launcher import events as e
+from understudy_launcher.command import PythonProgram
 from understudy_launcher.ports import PortReservation
-from understudy_launcher.processes import Workers
+from understudy_launcher.processes import Workers, not_started
 from understudy_launcher.sidecar_link import SidecarLink
 from understudy_launcher.supervise import Supervisor
+from understudy_launcher.zygote import Ended, Told, Zygote
+from understudy_protocol import pod
+from understudy_protocol.launcher import StartWorkers
 
 GROUP_POLL_S = 0.1
 LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
+_ZYGOTE = "zygote"
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Settings:
     folder: str
     socket: str
     env: Mapping[str, str]
+    zygote: Optional[PythonProgram] = None  # what the command runs, if that is to be forked
+    preload: Sequence[str] = ()
 
 
 class Loop:
@@ -52,11 +60,13 @@ class Loop:
         self._wakeup = _catch_signals()
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
         self._workers = Workers(settings.command, self._watch, self._unwatch)
+        self._zygote = self._make_zygote()
         self._link = SidecarLink(settings.socket, log, self._deselect_link, time.monotonic())
         self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
         self._ports = PortReservation()
         self._errors = error_files.make_folder(settings.folder)
-        self._supervisor = Supervisor(os.getpid(), settings.nproc, settings.grace_s)
+        wanted = self._zygote is not None
+        self._supervisor = Supervisor(os.getpid(), settings.nproc, settings.grace_s, zygote=wanted)
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
 
@@ -89,20 +99,57 @@ class Loop:
             self._queue.append(e.PortReserved(self._ports.reserve()))
         elif isinstance(effect, e.ReleasePort):
             self._ports.release()
+        elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
+            self._do_with_zygote(effect)
         elif isinstance(effect, e.Log):
             log(effect.text)
         else:
             self._exit = self._exit or effect
 
+    def _make_zygote(self) -> Optional[Zygote]:
+        settings = self._settings
+        if settings.zygote is None:
+            return None
+        module = os.path.join(settings.folder, pod.ZYGOTE_MODULE)
+        return Zygote(settings.zygote, settings.command, module, self._watch_zygote, self._unwatch)
+
+    def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore]) -> None:
+        assert self._zygote is not None, "the supervisor was told of it"
+        if isinstance(effect, e.StartZygote):
+            env = environment.common_environment(self._settings.env, self._settings.nproc)
+            self._hear_zygote(self._zygote.start(env, self._settings.preload))
+        elif isinstance(effect, e.EndZygote):
+            self._zygote.end()
+        else:
+            self._zygote.make_store()
+
     def _spawn(self, effect: e.Spawn) -> None:
         settings, start = self._settings, effect.start
-        for local_rank in range(settings.nproc):
-            errors = error_files.fresh_path(self._errors, str(start.token), local_rank) if self._errors else None
 
-            def make_env(step_fd: int, rank: int = local_rank, errors: Optional[str] = errors) -> dict[str, str]:
-                return environment.worker_environment(settings.env, start, rank, settings.nproc, step_fd, errors)
+        def env_of(local_rank: int, step_fd: int) -> dict[str, str]:
+            errors = errors_of[local_rank]
+            return environment.worker_environment(settings.env, start, local_rank, settings.nproc, step_fd, errors)
 
-            self._queue.extend(self._workers.spawn(local_rank, make_env, errors))
+        afresh = list(range(settings.nproc))
+        errors_of = {rank: self._error_file(start, rank) for rank in afresh}
+        if self._store_has_gone(start):
+            afresh.remove(0)
+            self._queue.extend(not_started(0, 1, "the store of this round has gone"))
+        if effect.warm and self._zygote is not None:
+            common = environment.common_environment(settings.env, settings.nproc)
+            of_round = {rank: environment.without(env_of(rank, -1), common) for rank in afresh}
+            afresh = self._workers.fork(self._zygote, {rank: (of_round[rank], errors_of[rank]) for rank in afresh})
+            self._hear_zygote(self._zygote.receive())  # what it has told meanwhile
+        for rank in afresh:
+            self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), errors_of[rank]))
+
+    def _store_has_gone(self, start: StartWorkers) -> bool:
+        """Its workers would wait for it until they time out."""
+        held = self._zygote is not None and self._zygote.holds(start.master_port)
+        return start.agent_store and start.rank_offset == 0 and not held
+
+    def _error_file(self, start: StartWorkers, local_rank: int) -> Optional[str]:
+        return error_files.fresh_path(self._errors, str(start.token), local_rank) if self._errors else None
 
     def _wait(self) -> None:
         self._select_link()
@@ -111,8 +158,12 @@ class Loop:
                 self._on_signals()
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
+            elif key.data == _ZYGOTE:
+                pass  # below
             else:
                 self._queue.extend(self._workers.read_steps(key.fd))
+        if self._zygote is not None:
+            self._hear_zygote(self._zygote.receive())
         now = time.monotonic()
         self._queue.extend(self._link.connect(now))
         if self._workers.lingering():
@@ -134,6 +185,17 @@ class Loop:
             self._queue.extend(self._workers.reap())
         self._queue.extend(e.AskedToEnd(number.name) for number in _END_SIGNALS if number in numbers)
 
+    def _hear_zygote(self, told: Sequence[Told]) -> None:
+        ended = False
+        for message in told:
+            if isinstance(message, Ended):
+                self._queue.extend(self._workers.ended(message.pid, message.status))
+                ended = True
+            else:
+                self._queue.append(message)
+        if ended:
+            self._queue.extend(self._workers.reap())
+
     def _on_sidecar(self, mask: int) -> None:
         now = time.monotonic()
         if mask & selectors.EVENT_WRITE:
@@ -144,8 +206,11 @@ class Loop:
     def _watch(self, step_pipe: int) -> None:
         self._selector.register(step_pipe, selectors.EVENT_READ, "steps")
 
-    def _unwatch(self, step_pipe: int) -> None:
-        self._selector.unregister(step_pipe)
+    def _watch_zygote(self, control: int) -> None:
+        self._selector.register(control, selectors.EVENT_READ, _ZYGOTE)
+
+    def _unwatch(self, fd: int) -> None:
+        self._selector.unregister(fd)
 
     def _select_link(self) -> None:
         """Select the link's socket for what it waits for."""

@@ -3,6 +3,7 @@
     launcher.pyz               the launcher and the protocol, as a zip that Python runs
     launch                     the stub that /bin/sh runs: it finds a Python for the launcher
     python/understudy_torch/   what the workers may import
+    python/understudy_zygote/  what forks them
 
 Rules: the same sources give the same bytes (fixed times, sorted names). The zip is not compressed, because the user's
 Python may lack zlib. Nothing is imported from the packages that are copied.
@@ -21,7 +22,7 @@ _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
 #: For processes of ours alone: it needs a library.
 _NOT_IN_ZIP = Path("understudy_protocol/compiled.py")
-_FOR_WORKERS = ("understudy_torch",)
+_FOR_WORKERS = ("understudy_torch", "understudy_zygote")
 _MAIN = """\
 import sys
 
@@ -32,7 +33,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def write_package(destination: Path) -> None:
-    """Write the three into `destination`, which is made if it is missing."""
+    """Write the four into `destination`, which is made if it is missing."""
     destination.mkdir(parents=True, exist_ok=True)
     _write_zipapp(destination / pod.LAUNCHER_ZIPAPP)
     stub = destination / pod.LAUNCHER_STUB

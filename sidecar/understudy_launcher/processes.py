@@ -1,9 +1,11 @@
 """The workers as processes: spawning, signalling, reaping, and the pipe on which each tells its steps.
 
+A worker is a fresh process, or forked by the zygote (zygote.py).
+
 Rules: each worker is the leader of a session and process group of its own, so that its children (DataLoader workers,
 what a shell started) can be killed with it. As pid 1 or subreaper we reap whatever ends, ours or inherited. A group's
 number is used only while something is left of the group: afterwards the kernel may give it to others. stdin, stdout
-and stderr are inherited.
+and stderr are inherited. The zygote reaps what it has forked, and tells us; once it is gone we do.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
+from understudy_launcher.zygote import Zygote
 
 #: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
 #: it, a low one would soon be somebody else's file.
@@ -36,7 +39,7 @@ _AIMS = {
 @dataclass
 class _Worker:
     local_rank: int
-    process: "subprocess.Popen[bytes]"  # its pid is its group's number
+    pid: int  # and its group's number
     steps: int  # read end of its pipe, -1 once closed
     error_file: Optional[str]
     ended: bool = False
@@ -67,20 +70,43 @@ class Workers:
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             os.close(read_end)
-            return [_not_started(local_rank, self._command, error), GroupEmptied(local_rank)]
+            missing = isinstance(error, OSError) and error.errno == errno.ENOENT
+            return not_started(local_rank, 127 if missing else 126, f"cannot start {self._command[0]!r}: {error}")
         finally:
             os.close(write_end)
-        self._workers[local_rank] = _Worker(local_rank, process, read_end, error_file)
-        self._watch(read_end)
+        process.returncode = 0  # it is reaped here: Popen need not look for it
+        self._add(_Worker(local_rank, process.pid, read_end, error_file))
         return []
+
+    def fork(self, zygote: Zygote, workers: Mapping[int, tuple[Mapping[str, str], Optional[str]]]) -> list[int]:
+        """Have these forked; the local ranks of those that were not. workers: -> (its variables, its error file)."""
+        pipes = {local_rank: _step_pipe() for local_rank in workers}
+        pids = zygote.fork({local_rank: (env, pipes[local_rank][1]) for local_rank, (env, _) in workers.items()})
+        for local_rank, (read_end, write_end) in pipes.items():
+            os.close(write_end)
+            if local_rank in pids:
+                self._add(_Worker(local_rank, pids[local_rank], read_end, workers[local_rank][1]))
+            else:
+                os.close(read_end)
+        return [local_rank for local_rank in workers if local_rank not in pids]
+
+    def _add(self, worker: _Worker) -> None:
+        self._workers[worker.local_rank] = worker
+        self._watch(worker.steps)
 
     def signal(self, local_rank: int, aim: Aim) -> None:
         worker = self._workers.get(local_rank)
         if worker is None or (worker.ended and aim is Aim.TERM_WORKER):
             return
         send, number = _AIMS[aim]
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            send(worker.process.pid, number)
+        try:
+            send(worker.pid, number)
+        except ProcessLookupError:
+            if not worker.ended:  # forked a moment ago, and leads no group yet
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)
+        except PermissionError:
+            pass
 
     def kill_all(self) -> None:
         for local_rank in self._workers:
@@ -89,15 +115,17 @@ class Workers:
     def reap(self) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
         """Everything that has ended, ours and orphans alike; then the groups of which nothing is left."""
         events: list[Union[StepsRead, WorkerEnded, GroupEmptied]] = []
-        by_pid = {worker.process.pid: worker for worker in self._workers.values() if not worker.ended}
         for pid, status in _ended():
-            worker = by_pid.get(pid)
-            if worker is not None:
-                events += self._end(worker, status)
-        for worker in [worker for worker in self._workers.values() if worker.ended and _is_empty(worker.process.pid)]:
+            events += self.ended(pid, status)
+        for worker in [worker for worker in self._workers.values() if worker.ended and _is_empty(worker.pid)]:
             del self._workers[worker.local_rank]
             events.append(GroupEmptied(worker.local_rank))
         return events
+
+    def ended(self, pid: int, status: int) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
+        """A process was reaped, by whomever; nothing follows if it was no worker."""
+        worker = next((worker for worker in self._workers.values() if worker.pid == pid and not worker.ended), None)
+        return [] if worker is None else self._end(worker, status)
 
     def lingering(self) -> bool:
         """Whether a group outlives its worker: only the kernel's table tells its end, if its orphans are not ours."""
@@ -113,7 +141,6 @@ class Workers:
         self._close(worker)
         worker.ended = True
         code = os.waitstatus_to_exitcode(status)
-        worker.process.returncode = code  # reaped here: Popen need not look for it
         ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
         if worker.error_file is not None:
             error_files.forget(worker.error_file)
@@ -188,10 +215,9 @@ def _worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerE
     return WorkerEnded(local_rank, None, name, 128 - code, message or f"killed by {name}", time.time())
 
 
-def _not_started(local_rank: int, command: Sequence[str], error: Exception) -> WorkerEnded:
-    missing = isinstance(error, OSError) and error.errno == errno.ENOENT
-    code = 127 if missing else 126  # as a shell has it
-    return WorkerEnded(local_rank, code, None, code, f"cannot start {command[0]!r}: {error}", time.time())
+def not_started(local_rank: int, code: int, why: str) -> list[Union[WorkerEnded, GroupEmptied]]:
+    """What is told of a worker that never was. code: as a shell has it."""
+    return [WorkerEnded(local_rank, code, None, code, why, time.time()), GroupEmptied(local_rank)]
 
 
 def _signal_name(number: int) -> str:

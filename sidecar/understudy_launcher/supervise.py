@@ -5,7 +5,7 @@
     IDLE               StartWorkers                   RUNNING   Spawn, WorkersStarted (by way of STARTING)
     RUNNING … STOPPING StartWorkers                   STARTING  SIGKILL to every group: the round is dead
     STARTING           StartWorkers                   STARTING  the newer one takes the older one's place
-    STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted
+    STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted; once no zygote loads (warm.py)
     RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
     RUNNING            the last worker exits 0        FINISHED  WorkersFinished
     IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
@@ -50,6 +50,8 @@ from understudy_launcher.groups import Groups
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, Phase
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import StepPace
+from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
+from understudy_launcher.warm import State as WarmState
 from understudy_protocol import launcher as m
 from understudy_protocol.words import WorkersState
 
@@ -63,13 +65,14 @@ KILLED_AT_GRACE_END = 137
 class Supervisor:
     """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period."""
 
-    def __init__(self, pid: int, nproc: int, grace_s: float) -> None:
+    def __init__(self, pid: int, nproc: int, grace_s: float, *, zygote: bool = False) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
         self._round = Round()  # the newest that was accepted
         self._groups = Groups()
         self._master_port = 0
         self._graces = Graces(grace_s)
+        self._warm = Warm(zygote)
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
@@ -86,6 +89,7 @@ class Supervisor:
             e.WorkerEnded: self._on_worker_ended,
             e.GroupEmptied: self._on_group_emptied,
             e.StepsRead: self._on_steps,
+            **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
             e.Tick: self._on_tick,
         }
 
@@ -99,12 +103,13 @@ class Supervisor:
         """When a Tick is due, None while none is."""
         pace = self._round.pace
         paces = pace.deadline() if pace and self.phase in REPORTING else None
-        return min(_present([paces, self._kill_at(), self._groups.complain_at, self._leave_by]), default=None)
+        times = [paces, self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
+        return min(_present(times), default=None)
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
     def _on_started(self, _: e.Started, now: float) -> None:
-        self._out.append(e.ReservePort())
+        self._out.extend([e.ReservePort(), *self._warm.start(now)])
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
         """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
@@ -115,7 +120,10 @@ class Supervisor:
 
     def _on_port(self, event: e.PortReserved, now: float) -> None:
         self._master_port = event.port
-        self._report(m.NextPort(event.port))
+        self._tell_ports()
+
+    def _tell_ports(self) -> None:
+        self._report(m.NextPort(self._master_port, self._warm.store_port))
 
     def _on_start_workers(self, start: m.StartWorkers, now: float) -> None:
         newest = self._round.token
@@ -250,7 +258,7 @@ class Supervisor:
             return
         if self._round.drain is Drain.ASKED:
             self._report(self._round.drained())
-        if self.phase is Phase.STARTING:
+        if self.phase is Phase.STARTING and self._warm.state is not WarmState.LOADING:
             self._spawn()
         elif self.phase is Phase.STOPPING:
             self.phase = Phase.IDLE
@@ -267,19 +275,29 @@ class Supervisor:
     def _spawn(self) -> None:
         start = self._round.start
         assert start is not None
-        hosts_store = start.rank_offset == 0
+        hosts_store = start.rank_offset == 0 and not start.agent_store
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
         self._round.pace = StepPace(start.token)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
-        self._out.append(e.Spawn(start))
+        self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         self._report(m.WorkersStarted(start.token))
         self._out.extend([e.ReservePort()] if hosts_store else [])
+        if start.rank_offset == 0 and start.agent_store:
+            self._out.extend(self._warm.store_is_used())
+            self._tell_ports()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
         if read.local_rank == 0 and self._round.pace and self.phase in REPORTING:
             self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.saw(read, now)]))
+
+    def _on_zygote(self, event: Any, now: float) -> None:
+        offered = self._warm.store_port
+        self._out.extend(self._warm.handle(event, now))
+        if self._warm.store_port != offered:
+            self._tell_ports()
+        self._advance(now)
 
     # Time -------------------------------------------------------------------------------------------------------------
 
@@ -294,6 +312,7 @@ class Supervisor:
         if complaint is not None:
             self._log(complaint)
             self._out.extend(self._groups.kill(now))
+        self._on_zygote(e.Tick(), now)
         kill_at = self._kill_at()
         if kill_at is not None and now >= kill_at:
             self._grace_is_over(now)
@@ -314,7 +333,8 @@ class Supervisor:
         known = self._round
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
         told, draining = TOLD.get(self.phase, ran), known.drain is Drain.ASKED
-        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, told, self._master_port, draining))
+        ports = (self._master_port, draining, self._warm.store_port)
+        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, told, *ports))
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))

@@ -27,13 +27,18 @@ class LauncherHello:
     workers: WorkersState
     master_port: int
     draining: bool = False  # a DrainWorkers was heard, and its WorkersDrained is still to come
+    store_port: int = 0  # see NextPort
 
 
 @dataclass(frozen=True)
 class NextPort:
-    """The port that is reserved for the store of a later round."""
+    """The port that is reserved for the store of a later round.
+
+    store_port: of a store that listens already, for one later round; 0: there is none.
+    """
 
     master_port: int
+    store_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class StartWorkers:
     world_size: int
     master_addr: str
     master_port: int
+    agent_store: bool = False  # a store listens there already: no worker serves it
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Join:
     group_world_size: int = 0  # members of that round; 0 while unknown
     failure: Optional["WorkerFailed"] = None  # of that round
     leaving: Optional["Leaving"] = None  # its pod was asked to end
+    store_port: Optional[int] = None  # see Port; None: it knows of no store but rank 0's own
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,13 @@ class Estate:
 
 @dataclass(frozen=True)
 class Port:
-    """The port for the next round's store has changed (the old one went to the workers of this round)."""
+    """The port for the next round's store has changed (the old one went to the workers of this round).
+
+    store_port: of a store that listens already, for one later round; 0: there is none.
+    """
 
     master_port: int
+    store_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,7 @@ class Assign:
     master_addr: str
     master_port: int
     reason: str
+    agent_store: bool = False  # a store listens there already: no worker serves it
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ KEY_FILE = "key"
 LAUNCHER_SOCKET = "sidecar.sock"
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
-PYTHON_FOLDER = "python"  # what workers may import: understudy_torch
+PYTHON_FOLDER = "python"  # what workers may import: understudy_torch; and the zygote
+ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
 COORDINATOR_PORT = 8478
 MEMBERSHIP_PATH = "/v1/membership"  # of the WebSocket on that port
@@ -43,6 +44,8 @@ ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
 ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
+ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
+ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers
 

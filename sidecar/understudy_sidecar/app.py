@@ -44,7 +44,7 @@ from understudy_sidecar.membership.events import (
 )
 from understudy_sidecar.membership.heir import Known
 from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.member import Member, State
+from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.office import Office
 from understudy_sidecar.server import Server
@@ -148,7 +148,7 @@ class Sidecar:
 
     def _look(self) -> Known:
         member = self._member
-        return Known(member.coordinator, member.closed, member.state is State.APART, self._voter.vow)
+        return Known(member.coordinator, member.closed, member.may_vote_here, self._voter.vow)
 
     def _handle(self, event: MemberEvent) -> None:
         for effect in self._member.handle(event, now()):

@@ -180,6 +180,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.replicatedJobs",
         "the trainer container needs a command",
     ),
+    "a module that is none": (
+        lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
+        "spec.launcher.preload",
+        "launcher.preload must be names of Python modules",
+    ),
     "no launcher": (
         lambda job: job["spec"].pop("launcher"),
         "spec.launcher",
@@ -350,6 +355,9 @@ ACCEPTED: dict[str, Change] = {
     "Never": lambda job: pod_spec(job).update(restartPolicy="Never"),
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
+    "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
+    "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
+    "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
     "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),

@@ -12,7 +12,7 @@ from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.heir import Known
 from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.member import Member, State
+from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.voter import Voter
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Sidecar(Process):
 
     def look(self) -> Known:
         member = self.member
-        return Known(member.coordinator, member.closed, member.state is State.APART, self.voter.vow)
+        return Known(member.coordinator, member.closed, member.may_vote_here, self.voter.vow)
 
     def handle(self, event: e.MemberEvent) -> None:
         for effect in self.member.handle(event, self.now()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from tests.simulation.cluster import Setup, new_cluster
@@ -190,6 +191,17 @@ def test_a_new_coordinator_adopts_the_running_round_and_nobody_restarts() -> Non
     assert job.steps_again() < 2.0
     job.members[1].kill()  # and it coordinates
     assert job.next_round_steps() < 3.0
+
+
+def test_two_actives_without_their_coordinator_elect_one_of_them_and_lose_nobody() -> None:
+    """Each of them is an heir, and has the other in its hall at the same time."""
+    jobs = (Job(Setup(actives=2, spares=1, machines=4, steps=400), seed) for seed in itertools.count())
+    for job in itertools.islice((job for job in jobs if job.office_pod() not in job.members), 100):
+        job.later(3.0)
+        job.office_pod().kill()
+        job.later(10.0)
+        assert job.token.round == job.round, "\n".join(job.world.trace)
+        assert job.steps_again() < 2.0
 
 
 def test_a_coordinator_without_power_is_succeeded_and_nobody_restarts() -> None:

@@ -185,6 +185,24 @@ type Launcher struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Container string `json:"container,omitempty"`
+
+	// Whether workers are forked from a process that has imported torch already, the
+	// zygote, so that a restart costs no imports. A command that is not Python starts
+	// as fresh processes all the same. Set it to false for a script that a fork does
+	// not suit. Default: true.
+	// +optional
+	// +kubebuilder:default=true
+	Zygote *bool `json:"zygote,omitempty"`
+
+	// Modules that the zygote imports before the first round. What is not installed
+	// is left out. They may start no threads, and touch no GPU. Default: torch,
+	// torch.distributed, torch._dynamo and numpy.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=200
+	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove what is not one"
+	Preload []string `json:"preload,omitempty"`
 }
 
 // Warm pods: their trainer container runs, but no worker yet. At a fault a spare

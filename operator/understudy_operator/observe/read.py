@@ -49,6 +49,8 @@ def read_job(raw: Raw) -> Job:
             spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
             fence_s=0.0 if fence == "Off" else seconds(fence),
             topology_key=spares.get("topologyKey", ""),
+            zygote=bool(launcher.get("zygote", True)),
+            preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         ),
     )
 

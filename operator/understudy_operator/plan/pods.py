@@ -98,7 +98,10 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
         _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
         _env(names.ENV_NPROC, str(job.spec.nproc_per_node)),
         _env(names.ENV_GRACE, str(grace_s)),
+        _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
     ]
+    if job.spec.preload is not None:
+        ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))
     if index is not None:
         ours.append(_env("JOB_COMPLETION_INDEX", str(index % job.spec.parallelism)))
     taken = {variable["name"] for variable in ours}

@@ -30,7 +30,7 @@ from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership import ending, faults, joining, leaving, rounds, settling, succession
 from understudy_sidecar.membership.desk import Desk, Doubt, State
-from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, majority
+from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, Tally
 from understudy_sidecar.membership.events import (
     Adjourn,
     CoordinatorEffect,
@@ -53,6 +53,8 @@ STEPLESS_S = 60.0
 #: In a job of more than FEW members a look at them all waits for as long as the one before took, about.
 FEW = 100
 LOOK_S_A_MEMBER = 20e-6
+#: What members say without anything that follows from it, unless it is the last of them.
+_QUIET = (m.Ack, m.Started, m.HeartbeatAck, m.SuccessionAck)
 #: An event that comes so much later than it was due shows that this process stood still, and not who is silent.
 LATE_S = 1.0
 
@@ -67,6 +69,7 @@ class Coordinator:
         self._forlorn_since: float | None = None  # waiting, not watched, and no electorate
         self._minority_since: float | None = None
         self._due = desk.since  # when the next event is due at the latest
+        self._settled = False  # nothing has happened since `_due` was looked at that could make it earlier
         self._over = False  # resigned or adjourned
 
     @classmethod
@@ -106,6 +109,7 @@ class Coordinator:
         for member in desk.roster.members.values():
             joining.welcome(desk, member)
         desk.members_changed(now)
+        self._settled = False
         self._on_time(now)
         effects, desk.out = desk.out, []
         return effects
@@ -130,7 +134,7 @@ class Coordinator:
 
     def handle(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
         desk = self.desk
-        desk.now = now
+        desk.now, looked = now, desk.look
         if now > self._due + LATE_S and desk.closed is None:
             self._stood_still(now)
         match event:
@@ -149,6 +153,10 @@ class Coordinator:
                 ending.close(desk, reason, message, now)
             case Told() | Tick():
                 pass
+        quiet = isinstance(event, Received) and isinstance(event.message, _QUIET) and desk.closed is None
+        if quiet and now < self._due and not desk.out and desk.look == looked:
+            return []  # nothing follows from it, and nothing is due: members say such things by the thousand
+        self._settled = False
         if not self._over:
             self._on_time(now)
         effects, desk.out = desk.out, []
@@ -159,7 +167,8 @@ class Coordinator:
         """When the next Tick is wanted; None once it has adjourned or resigned."""
         if self._over:
             return None
-        self._due = self._next_due()
+        if not self._settled:
+            self._due, self._settled = self._next_due(), True
         return self._due
 
     def _next_due(self) -> float:
@@ -228,8 +237,8 @@ class Coordinator:
                 self._on_progress(member, message, now)
             case m.SuccessionAck():
                 succession.acknowledged(desk, member, message, now)
-            case m.Port(port):
-                member.master_port = port
+            case m.Port(port, store_port):
+                member.master_port, member.store_port = port, store_port
             case m.Leaving():
                 leaving.on_leaving(desk, member, message, now)
             case m.Apart(reason):
@@ -278,7 +287,7 @@ class Coordinator:
         desk = self.desk
         desk.silence.forgive(desk.roster, now)
         self._heartbeat += 1
-        desk.doubt = Doubt(self._heartbeat)
+        desk.doubt = Doubt(self._heartbeat, Tally(desk.keeper.settled))
         desk.say(f"has stood still for {now - self._due:.1f} s: asks who is there")
         self._due = now
         desk.broadcast(desk.roster.links(), m.Heartbeat(self._heartbeat, desk.token))
@@ -287,8 +296,7 @@ class Coordinator:
         doubt = self.desk.doubt
         if doubt is not None and number >= doubt.heartbeat:
             doubt.heard.add(member.uid)
-            voters = self.desk.roster.voters
-            if not voters or len(doubt.heard & voters) >= majority(voters):
+            if not doubt.heard.electorate.exists or doubt.heard.carries():
                 self.desk.doubt, self.desk.look = None, True
 
     # Time -----------------------------------------------------------------------------------------------------------

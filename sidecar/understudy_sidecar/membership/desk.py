@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.observer import Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office, RoundToken
-from understudy_sidecar.membership.electorate import ElectorateKeeper, majority
+from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally, majority
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
 from understudy_sidecar.membership.recoveries import RecoveryBook
 from understudy_sidecar.membership.roster import Member, Roster
@@ -46,7 +46,7 @@ class Doubt:
     """The coordinator has stood still: it decides nothing before a majority has answered this heartbeat or a later."""
 
     heartbeat: int
-    heard: set[str] = field(default_factory=set)
+    heard: Tally
 
 
 @dataclass

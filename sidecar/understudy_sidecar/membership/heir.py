@@ -15,9 +15,9 @@
 
 Rules: an heir asks for nothing before a majority has come to it, so a member that cannot hear the coordinator alone
 moves no term. Callers come because they have lost theirs, each of them in one hall at a time, and all in the same
-order (calling.py): votes hardly split. How long they wait is theirs to say. The heir's own
-member is one of them, wherever it looks meanwhile. An epoch begins by the operator's appointment alone: an heir stands
-for terms of its electorate's epoch only.
+order (calling.py): votes hardly split. How long they wait is theirs to say. The heir's own member is one of them,
+wherever it looks meanwhile, until it has given another candidate its vote. An epoch begins by the operator's
+appointment alone: an heir stands for terms of its electorate's epoch only.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,10 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Known:
-    """What the pod's own member knows now. apart: it has a launcher, and no coordinator: it would vote."""
+    """What the pod's own member knows now.
+
+    apart: it has a launcher and no coordinator, and waits for no candidate that has its vote: it would vote here.
+    """
 
     coordinator: m.Heir | None
     closed: m.Close | None

@@ -75,7 +75,7 @@ def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now:
         desk.roster.relink(known, link)
         member = known
     else:
-        member = Member(join, link, now, now, join.workers, join.master_port)
+        member = Member(join, link, now, now, join.workers, join.master_port, join.store_port)
         desk.roster.add(member)
     desk.close_pending.add(member.uid)
     desk.send(member, desk.closed)
@@ -85,7 +85,7 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
     """A member came back on a new link before it counted as lost."""
     desk.roster.relink(member, link)
     member.join, member.last_heard = join, now
-    member.master_port, member.unanswered = join.master_port, 0
+    member.master_port, member.store_port, member.unanswered = join.master_port, join.store_port, 0
     welcome(desk, member)
     if member.assign is not None and desk.state is State.RUNNING and join.token < member.assign.token:
         desk.send(member, member.assign)
@@ -109,7 +109,7 @@ def _drains(desk: Desk, member: Member) -> bool:
 
 
 def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
-    member = Member(join, link, now, now, join.workers, join.master_port)
+    member = Member(join, link, now, now, join.workers, join.master_port, join.store_port)
     desk.roster.add(member)
     desk.lost.pop(join.pod_uid, None)
     welcome(desk, member)

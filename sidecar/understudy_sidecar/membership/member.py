@@ -86,6 +86,7 @@ class Member:
         self.group_rank: int | None = None
         self.workers = WorkersState.IDLE
         self.master_port = 0
+        self.store_port = 0
         self.closed: m.Close | None = None
         self.coordinator: m.Heir | None = None  # in office, as far as this member knows
         self._world = 0  # members of its round
@@ -95,6 +96,7 @@ class Member:
         self._calls = Calls()
         self._linked = self._dialing = False
         self._answer_until: float | None = None  # of the one that was called
+        self._granted = False  # an office, to the one that was called
         self._fault_told_at: float | None = None
         self._failure: m.WorkerFailed | None = None
         self._leaving: m.Leaving | None = None
@@ -131,6 +133,11 @@ class Member:
         effects, self._out = self._out, []
         return effects
 
+    @property
+    def may_vote_here(self) -> bool:
+        """Whether it looks for a coordinator, and waits for nobody whom it has given its vote already."""
+        return self.state is State.APART and not self._granted
+
     def deadline(self) -> float | None:
         """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
         times = [self._finish_at, self._answer_until if self._linked else None]
@@ -149,7 +156,7 @@ class Member:
             self.token, self.group_rank = hello.token, hello.group_rank
         if hello.token == self.token:  # its rank may have been given away since
             self.workers = hello.workers
-        self.master_port = hello.master_port
+        self.master_port, self.store_port = hello.master_port, hello.store_port
         if self.closed is not None:
             self._exit_launcher()
         elif self.state is State.NO_LAUNCHER:
@@ -161,9 +168,9 @@ class Member:
         match message:
             case l.LauncherHello():
                 self._on_launcher(message)
-            case l.NextPort(port):
-                self.master_port = port
-                self._tell(m.Port(port))
+            case l.NextPort(port, store_port):
+                self.master_port, self.store_port = port, store_port
+                self._tell(m.Port(port, store_port))
             case l.WorkersStarted(token) if token == self.token:
                 self.workers = WorkersState.RUNNING
                 self._tell(m.Started(token))
@@ -239,15 +246,17 @@ class Member:
                     self._world,
                     self._failure,
                     leaving,
+                    self.store_port,
                 )
             )
         )
 
     def _situation(self) -> tuple[object, ...]:
-        return self.token, self.group_rank, self.workers, self.master_port, self._leaving
+        return self.token, self.group_rank, self.workers, self.master_port, self.store_port, self._leaving
 
     def _on_link_down(self) -> None:
-        self._linked, self._answer_until, self._fault_told_at = False, None, None
+        self._linked = self._granted = False
+        self._answer_until = self._fault_told_at = None
         if self.state is State.JOINED:
             self.state = State.APART
             self._calls.fresh()
@@ -273,7 +282,7 @@ class Member:
     def _hang_up(self, reason: str) -> None:
         if self._linked or self._dialing:
             self._out.append(HangupCoordinator(reason))
-        self._linked = self._dialing = False
+        self._linked = self._dialing = self._granted = False
         self._answer_until = self._fault_told_at = None
 
     def _dial(self, named: str = "") -> None:
@@ -334,6 +343,7 @@ class Member:
         if self.voter.vow != before:
             self._out.append(RecordVow(self.voter.vow))
             self._out.append(Say(f"grants office {candidacy.office} to {candidacy.pod_uid}"))
+        self._granted = True
         self._out.append(ToCoordinator(m.Grant(candidacy.office)))
 
     def _on_coordinator_message(self, message: object) -> None:
@@ -363,6 +373,8 @@ class Member:
         if assign.token > self.token:
             self.token, self.group_rank = assign.token, assign.group_rank
             self._world, self.workers, self._failure = assign.group_world_size, WorkersState.STARTING, None
+            if assign.agent_store and assign.group_rank == 0:
+                self.store_port = 0  # it is offered to one round
             self._out.append(ToLauncher(_start(assign)))
             self._out.append(Say(f"round {assign.token}: group rank {assign.group_rank} ({assign.reason})"))
         self._out.append(ToCoordinator(m.Ack(assign.token)))
@@ -443,4 +455,5 @@ def _start(assign: m.Assign) -> l.StartWorkers:
         assign.world_size,
         assign.master_addr,
         assign.master_port,
+        assign.agent_store,
     )

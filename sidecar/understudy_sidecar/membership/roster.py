@@ -19,6 +19,7 @@ class Member:
     last_heard: float
     workers: WorkersState
     master_port: int
+    store_port: int | None
     group_rank: int | None = None
     failure: WorkerFailed | None = None  # of a claimed round, told before it was adopted
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it

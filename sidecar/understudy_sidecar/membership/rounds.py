@@ -132,11 +132,15 @@ def _assign(desk: Desk) -> None:
     nproc = desk.shape.nproc_per_node
     active = desk.roster.active()
     master, world = active[0], len(active) * nproc
+    # Who does not know of such a store would serve its own, under other keys.
+    store = master.store_port if all(x.store_port is not None for x in active) else None
+    port, agent_store = (store, True) if store else (master.master_port, False)
+    master.store_port = 0 if agent_store else master.store_port  # it is offered to one round
     reason = desk.book.open[-1].cause.message if desk.book.open else "first round"
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
         member.assign = m.Assign(
-            desk.token, rank, len(active), rank * nproc, world, master.join.ip, master.master_port, reason
+            desk.token, rank, len(active), rank * nproc, world, master.join.ip, port, reason, agent_store
         )
         desk.send(member, member.assign)
     desk.roster.unacked = {x.uid for x in active}

@@ -17,8 +17,10 @@ def token(number: int, term: int = 1) -> RoundToken:
     return RoundToken(0, term, number)
 
 
-def start(number: int = 0, rank_offset: int = 2, term: int = 1) -> m.StartWorkers:
-    return m.StartWorkers(token(number, term), rank_offset // 2, 2, rank_offset, 4, "10.0.0.1", 4711)
+def start(number: int = 0, rank_offset: int = 2, term: int = 1, store: int = 0) -> m.StartWorkers:
+    """store: the port of one that listens already."""
+    where = ("10.0.0.1", store or 4711, bool(store))
+    return m.StartWorkers(token(number, term), rank_offset // 2, 2, rank_offset, 4, *where)
 
 
 def ended(rank: int, code: int = 0, signal: str | None = None) -> e.WorkerEnded:
@@ -41,11 +43,11 @@ def terms(*ranks: int) -> list[e.Effect]:
 class Driven:
     """A supervisor of two workers, the time, and every effect but the log lines."""
 
-    def __init__(self, nproc: int = 2, grace_s: float = 30.0) -> None:
+    def __init__(self, nproc: int = 2, grace_s: float = 30.0, *, zygote: bool = False) -> None:
         self.now = 100.0
-        self.supervisor = Supervisor(1, nproc, grace_s)
+        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote)
         self.log: list[str] = []
-        assert self.do(e.Started()) == [e.ReservePort()]
+        assert self.do(e.Started()) == [e.ReservePort(), *([e.StartZygote()] if zygote else [])]
         assert self.do(e.PortReserved(PORT)) == [e.Report(m.NextPort(PORT))]
 
     def do(self, *events: e.Event) -> list[e.Effect]:

@@ -13,8 +13,9 @@ import pytest
 from understudy_launcher import package
 
 SIDECAR = Path(package.__file__).resolve().parents[1]
-SHIPPED = [*package.launcher_sources(), *sorted((SIDECAR / "understudy_torch").rglob("*.py"))]
-OURS = ("understudy_launcher", "understudy_protocol", "understudy_torch")
+FOR_WORKERS = ("understudy_torch", "understudy_zygote")
+OURS = ("understudy_launcher", "understudy_protocol", *FOR_WORKERS)
+SHIPPED = [*package.launcher_sources(), *sorted(x for name in FOR_WORKERS for x in (SIDECAR / name).rglob("*.py"))]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -31,6 +32,12 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
         "python/understudy_torch/__init__.py",
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
+        "python/understudy_zygote/__init__.py",
+        "python/understudy_zygote/__main__.py",
+        "python/understudy_zygote/child.py",
+        "python/understudy_zygote/script.py",
+        "python/understudy_zygote/serve.py",
+        "python/understudy_zygote/store.py",
     }
     assert (destination / "launch").stat().st_mode & 0o777 == 0o755
     assert (destination / "launcher.pyz").stat().st_mode & 0o777 == 0o644

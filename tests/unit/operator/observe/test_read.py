@@ -94,6 +94,14 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
+    assert (spec.zygote, spec.preload) == (True, None)
+
+
+@pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
+def test_what_a_zygote_is_to_import(preload: list[str]):
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["launcher"] |= {"zygote": False, "preload": preload}
+    assert (read_job(raw).spec.zygote, read_job(raw).spec.preload) == (False, tuple(preload))
 
 
 def test_a_job_that_may_shrink_and_says_how_it_recovers():

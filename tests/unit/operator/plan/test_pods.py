@@ -101,6 +101,14 @@ def test_the_trainers_environment_stays_and_ours_wins():
     assert len(listed) == len(set(listed))
 
 
+def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
+    assert env(manifest(), "trainer")[names.ENV_ZYGOTE] == "true"
+    assert names.ENV_PRELOAD not in env(manifest(), "trainer")
+    cold = env(manifest(a_job(zygote=False, preload=("torch", "my.model"))), "trainer")
+    assert (cold[names.ENV_ZYGOTE], cold[names.ENV_PRELOAD]) == ("false", "torch,my.model")
+    assert env(manifest(a_job(preload=())), "trainer")[names.ENV_PRELOAD] == ""
+
+
 def test_pods_are_never_restarted_by_the_kubelet():
     assert manifest()["spec"]["restartPolicy"] == "Never"
     assert manifest(a_job())["spec"]["restartPolicy"] == "Never"

@@ -89,7 +89,8 @@ def test_a_member_counts_only_with_its_launcher() -> None:
     driven = Driven()
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.HangupCoordinator("no launcher is connected")]
     assert driven.do(e.LauncherUp(hello())) == [SERVICE_ONLY]
-    join = m.Join("uid", "pod-0", "node-0", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000, votes=True)
+    who = ("uid", "pod-0", "node-0", "10.0.0.1", 0)
+    join = m.Join(*who, NO_ROUND, None, WorkersState.IDLE, 4000, votes=True, store_port=0)
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.ToCoordinator(join)]
 
 

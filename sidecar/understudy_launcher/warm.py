@@ -1,0 +1,85 @@
+"""Whether workers are forked or started afresh, and which store the next round may use. Pure.
+
+    state    event                                        next      effects
+    -------  -------------------------------------------  --------  ----------------------------------
+    OFF      -                                            OFF       a command that is no zygote's, or it was turned off
+    LOADING  it can fork                                  READY     its first store is made
+    LOADING  it has gone, or LOAD_WITHIN_S is over        OFF       this launcher's workers start afresh
+    READY    it has gone, for the first GIVE_UP times     LOADING   a new one is started
+    READY    it has gone again, or finally                OFF
+    READY    the newest store has gone, or is in use      READY     another one is made
+
+While it loads a round waits for it: the imports take one process less than all workers of the pod at once. A store that
+a round uses is offered to no later one; until the next one listens rank 0 would serve its own.
+"""
+
+from enum import Enum
+from typing import Optional, Union
+
+from understudy_launcher import events as e
+
+LOAD_WITHIN_S = 180.0
+GIVE_UP = 3
+OF_THE_ZYGOTE = (e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore)
+Event = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, e.Tick]
+
+
+class State(Enum):
+    OFF = "off"
+    LOADING = "loading"
+    READY = "ready"
+
+
+class Warm:
+    """wanted: the command is a Python program that may be forked."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.state = State.OFF
+        self.store_port = 0  # of a store that no round has used; 0: none listens
+        self._wanted = wanted
+        self._load_by: Optional[float] = None
+        self._lost = 0
+
+    def start(self, now: float) -> list[e.Effect]:
+        """With the launcher."""
+        if not self._wanted:
+            return []
+        self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S
+        return [e.StartZygote()]
+
+    def handle(self, event: Event, now: float) -> list[e.Effect]:
+        if isinstance(event, e.ZygoteReady):
+            self.state, self._load_by = State.READY, None
+            missing = "".join(f"; without {name} ({why})" for name, why in event.missing.items())
+            return [e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}"), e.MakeStore()]
+        if isinstance(event, e.ZygoteGone):
+            return self._on_gone(event, now)
+        if isinstance(event, e.StoreReady):
+            self.store_port = event.port
+        elif isinstance(event, e.NoStore):
+            return [e.Log(f"no store ahead of the workers ({event.why}): rank 0 serves it")]
+        elif isinstance(event, e.StoreGone):
+            return self.store_is_used() if event.port == self.store_port else []
+        elif self._load_by is not None and now >= self._load_by:
+            self.state, self._load_by = State.OFF, None
+            return [e.EndZygote(), _afresh(f"it was not ready within {LOAD_WITHIN_S:g} s")]
+        return []
+
+    def store_is_used(self) -> list[e.Effect]:
+        self.store_port = 0
+        return [e.MakeStore()] if self.state is State.READY else []
+
+    def deadline(self) -> Optional[float]:
+        return self._load_by
+
+    def _on_gone(self, event: e.ZygoteGone, now: float) -> list[e.Effect]:
+        again = self.state is State.READY and not event.final and self._lost < GIVE_UP
+        self._lost += 1
+        self.store_port, self._load_by, self.state = 0, None, State.OFF
+        if again:
+            return [e.Log(f"the zygote has gone ({event.why}): another one is started"), *self.start(now)]
+        return [_afresh(event.why)]
+
+
+def _afresh(why: str) -> e.Log:
+    return e.Log(f"no zygote from now on ({why}): workers start as fresh processes")

@@ -1,0 +1,180 @@
+"""The launcher's side of the zygote (understudy_zygote/serve.py): starts it, has it fork, hears what it tells.
+
+Rules: a fork is waited for, at most FORKS_WITHIN_S for all workers of a round: whoever has no process by then starts
+as a fresh one. A zygote that does not answer is ended, and what it has forked ends with it.
+"""
+
+import array
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+from understudy_launcher import events as e
+from understudy_launcher import prctl
+from understudy_launcher.command import PythonProgram
+
+FORKS_WITHIN_S = 5.0
+PACKET_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that the zygote had forked has ended, and was reaped by it."""
+
+    pid: int
+    status: int
+
+
+Told = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, Ended]
+
+
+class Zygote:
+    """`watch` and `unwatch` hear of the socket that is to be selected for reading."""
+
+    def __init__(
+        self,
+        program: PythonProgram,
+        command: Sequence[str],
+        module: str,
+        watch: Callable[[int], None],
+        unwatch: Callable[[int], None],
+    ) -> None:
+        """command: what a fresh process would be started with. module: the path of understudy_zygote/__main__.py."""
+        self._program, self._command, self._module = program, list(command), module
+        self._watch, self._unwatch = watch, unwatch
+        self._control: Optional[socket.socket] = None
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._stores: dict[int, int] = {}  # pid -> port
+        self._early: list[Told] = []  # told while a fork was waited for
+        self._before_exec = prctl.dies_with_parent()
+
+    def start(self, env: Mapping[str, str], preload: Sequence[str]) -> list[Told]:
+        """In place of one that has gone. Its events, if it cannot even be started."""
+        self.end()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = self._program
+        words = [program.interpreter, *program.options, self._module, str(theirs.fileno())]
+        try:
+            self._process = subprocess.Popen(
+                [*words, program.kind, program.target, *program.arguments],
+                env={**env, **dict(program.env)},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                preexec_fn=self._before_exec,  # safe: we have one thread
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            ours.close()
+            return [e.ZygoteGone(f"cannot start {program.interpreter!r}: {error}", final=True)]
+        finally:
+            theirs.close()
+        self._process.returncode = 0  # whoever ends is reaped in one place, not by Popen
+        self._control = ours
+        self._watch(ours.fileno())
+        self._send({"preload": list(preload)})
+        return []
+
+    def fork(self, workers: Mapping[int, tuple[Mapping[str, str], int]]) -> dict[int, int]:
+        """Local rank -> pid, of those that were forked. workers: local rank -> (its variables, its step pipe)."""
+        pids: dict[int, int] = {}
+        for local_rank, (env, step_pipe) in workers.items():
+            self._send({"fork": local_rank, "env": dict(env), "command": self._command}, step_pipe)
+        until = time.monotonic() + FORKS_WITHIN_S
+        while self._control is not None and len(pids) < len(workers):
+            readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
+            if not readable:
+                self.end()
+                self._early.append(e.ZygoteGone(f"it did not fork within {FORKS_WITHIN_S:g} s", final=False))
+                return {}
+            for answer in self._packets():
+                if "forked" in answer:
+                    pids[answer["forked"]] = answer["pid"]
+                else:
+                    self._early += self._understand(answer)
+        return pids
+
+    def make_store(self) -> None:
+        """The newest of the stores stays, for the round that may use it; those before it end."""
+        for pid in list(self._stores)[:-1]:
+            del self._stores[pid]
+            _kill(pid)
+        self._send({"store": True})
+
+    def holds(self, port: int) -> bool:
+        """Whether a store of its own listens there."""
+        return port in self._stores.values()
+
+    def receive(self) -> list[Told]:
+        """What it has told, without waiting."""
+        told, self._early = self._early, []
+        if self._control is not None and select.select([self._control], [], [], 0)[0]:
+            for answer in self._packets():
+                told += self._understand(answer)
+        return told + self._take_early()
+
+    def end(self) -> None:
+        self._stores.clear()
+        self._hang_up()
+        if self._process is not None:
+            _kill(self._process.pid)
+            self._process = None
+
+    def _take_early(self) -> list[Told]:
+        early, self._early = self._early, []
+        return early
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._unwatch(self._control.fileno())
+            self._control.close()
+            self._control = None
+
+    def _understand(self, answer: dict[str, Any]) -> list[Told]:
+        if "ready" in answer:
+            return [e.ZygoteReady(answer["ready"], answer["missing"])]
+        if "unfit" in answer:
+            self._hang_up()
+            return [e.ZygoteGone(answer["unfit"], final=True)]
+        if "ended" in answer:
+            port = self._stores.pop(answer["ended"], None)
+            return [Ended(answer["ended"], answer["status"]) if port is None else e.StoreGone(port)]
+        if "port" in answer:
+            self._stores[answer["pid"]] = answer["port"]
+            return [e.StoreReady(answer["port"])]
+        return [e.NoStore(answer["why"])] if "why" in answer else []
+
+    def _packets(self) -> list[dict[str, Any]]:
+        """What is readable now; at its end the zygote has gone."""
+        assert self._control is not None
+        packets: list[dict[str, Any]] = []
+        while True:
+            try:
+                packet = self._control.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return packets
+            except ConnectionError:
+                packet = b""
+            if not packet:
+                self._hang_up()
+                self._early.append(e.ZygoteGone("it has ended", final=False))
+                return packets
+            packets.append(json.loads(packet))
+
+    def _send(self, order: dict[str, Any], fd: Optional[int] = None) -> None:
+        if self._control is None:
+            return
+        files = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        with contextlib.suppress(OSError):  # it has gone: that is told by what is read
+            self._control.sendmsg([json.dumps(order).encode()], files)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

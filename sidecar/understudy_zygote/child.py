@@ -1,0 +1,73 @@
+"""What a fork of the zygote does before it runs anything: it becomes what a fresh process would be.
+
+Rules: a session and process group of its own, so that all it starts can be ended with it; it dies with the zygote.
+Signals are as Python sets them at its start. Random numbers are as unlike as those of two processes. Where CUDA was
+touched before the fork it would fail in the fork: then this process becomes a fresh one, by exec.
+"""
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+from understudy_zygote import script
+from understudy_zygote.script import Program
+
+_PR_SET_PDEATHSIG = 1
+_STEP_FD = "UNDERSTUDY_STEP_FD"
+#: Where nothing that a script opens lands by chance.
+_STEP_FD_FROM = 200
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def begin(parent: int) -> None:
+    os.setsid()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has died before that
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def become_worker(program: Program, env: Mapping[str, str], step_pipe: int, command: Sequence[str]) -> None:
+    """command: what a fresh process would have been started with."""
+    os.environ.update(env)
+    os.environ[_STEP_FD] = str(_inherited(step_pipe))
+    if _cuda_is_spoiled():
+        _start_afresh(command)
+    _reseed()
+    script.prepare(program)
+
+
+def _inherited(fd: int) -> int:
+    """The same file under a high number, which what the worker starts inherits."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD, _STEP_FD_FROM)
+    except OSError:  # RLIMIT_NOFILE is lower than that
+        os.set_inheritable(fd, True)
+        return fd
+    os.close(fd)
+    return high
+
+
+def _reseed() -> None:
+    """Python's own `random` does it by itself."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # not torch.seed(), which speaks to CUDA too
+
+
+def _cuda_is_spoiled() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda._is_in_bad_fork())
+
+
+def _start_afresh(command: Sequence[str]) -> None:
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what it executes would too
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    os.execvp(command[0], list(command))  # noqa: S606 - the user's command

@@ -1,0 +1,90 @@
+"""Runs a program in this process as the interpreter would have: `PYTHON FILE`, `PYTHON -m MODULE`, `PYTHON -c CODE`.
+
+Rules: `__main__` is a module of its own that stays in sys.modules to the end, so that what it defines can be pickled by
+threads and at exit. sys.argv, sys.path[0] and sys.orig_argv are what they would be. An exception's traceback begins in
+the program.
+"""
+
+import builtins
+import os
+import runpy
+import sys
+import types
+from dataclasses import dataclass
+from importlib.machinery import BuiltinImporter, SourceFileLoader
+
+FILE, MODULE, CODE = "file", "module", "code"
+_SWITCHES = {FILE: [], MODULE: ["-m"], CODE: ["-c"]}
+#: Of sys.orig_argv before the target: this package's __main__.py, the control socket's number, and the kind.
+_OURS = 3
+
+
+@dataclass(frozen=True)
+class Program:
+    kind: str
+    target: str
+    arguments: tuple[str, ...]
+
+
+def prepare(program: Program) -> None:
+    """All that the interpreter sets up before it runs it."""
+    argv0 = {FILE: program.target, MODULE: "-m", CODE: "-c"}[program.kind]
+    sys.argv[:] = [argv0, *program.arguments]
+    if hasattr(sys, "orig_argv"):  # since Python 3.10
+        told = 1 + len(program.arguments)
+        options = sys.orig_argv[: -told - _OURS]
+        sys.orig_argv[:] = [*options, *_SWITCHES[program.kind], *sys.orig_argv[-told:]]
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path.insert(0, _first_path(program))
+
+
+def run(program: Program) -> None:
+    """Run it to its end. Raises SystemExit."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if "__annotations__" in vars(sys.modules["__main__"]):  # not in every version
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    try:
+        _execute(program, main)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - reported as the interpreter does
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error, trace)
+        sys.exit(1)
+
+
+def _execute(program: Program, main: types.ModuleType) -> None:
+    if program.kind == MODULE:
+        runpy._run_module_as_main(program.target)  # type: ignore[attr-defined]
+    elif program.kind == CODE:
+        main.__loader__ = BuiltinImporter
+        exec(compile(program.target, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the user's program
+    else:
+        path = os.path.abspath(program.target)
+        main.__file__ = path
+        main.__dict__["__cached__"] = None
+        main.__loader__ = SourceFileLoader("__main__", path)
+        source = _read(path)
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the user's program
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        python = getattr(sys, "orig_argv", [sys.executable])[0]
+        sys.stderr.write(f"{python}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+        sys.exit(2)
+
+
+def _first_path(program: Program) -> str:
+    if program.kind == MODULE:
+        return os.getcwd()
+    return "" if program.kind == CODE else os.path.dirname(os.path.realpath(program.target))

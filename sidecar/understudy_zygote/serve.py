@@ -1,0 +1,167 @@
+"""The zygote: imports what the workers need, then forks a worker at each order. Never computes, has one thread.
+
+Orders and answers are JSON objects, each a packet of its own on the control socket (SOCK_SEQPACKET):
+
+    {"preload": ["torch", …]}                          the first one
+        {"ready": SECONDS, "missing": {MODULE: WHY}}   it can fork
+        {"unfit": WHY}                                 it cannot: it ends
+    {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […]}
+                                                       with the write end of the worker's step pipe
+        {"forked": LOCAL_RANK, "pid": PID}
+    {"store": true}                                    keep a store for a later round
+        {"pid": PID, "port": PORT}                     said by the store itself; or
+        {"pid": PID, "why": WHY}                       it cannot
+    {"ended": PID, "status": STATUS}                   unasked, as os.waitpid has it
+
+Rules: what lets a fork hang is a lock that another thread holds, so nothing is forked beside a second thread. Threads
+that end themselves at a fork (OpenBLAS's) are gone after a first one that does nothing. When the launcher is gone the
+zygote ends, and the kernel ends its forks with it.
+"""
+
+import array
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from understudy_zygote import child, store
+from understudy_zygote.script import Program
+
+PACKET_BYTES = 1 << 16
+_TASKS = "/proc/self/task"
+
+
+def main(arguments: Sequence[str]) -> Program | None:
+    """Serve until the launcher goes: None. In a fork: the program that it is to run."""
+    fd, kind, target, *rest = arguments
+    control = socket.socket(fileno=int(fd))
+    order = _receive(control)[0]
+    if order is None:
+        return None
+    start = time.monotonic()
+    missing = _import_all(order["preload"])
+    unfit = _unfit()
+    if unfit:
+        _send(control, {"unfit": unfit})
+        return None
+    _send(control, {"ready": time.monotonic() - start, "missing": missing})
+    return Zygote(control, Program(kind, target, tuple(rest))).serve()
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, program: Program) -> None:
+        self._control, self._program = control, program
+        self._wakeup, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def serve(self) -> Program | None:
+        waiting = select.poll()
+        for fd in (self._control.fileno(), self._wakeup):
+            waiting.register(fd, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in waiting.poll()]
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                order, fds = _receive(self._control)
+                if order is None:
+                    return None
+                program = self._obey(order, fds)
+                if program is not None:
+                    return program
+
+    def _obey(self, order: dict[str, Any], fds: list[int]) -> Program | None:
+        """The program to run, in a fork."""
+        unfit = _unfit()
+        if unfit:
+            _send(self._control, {"unfit": unfit})
+            sys.exit(0)
+        pid = self._fork()
+        if pid == 0:
+            return self._in_fork(order, fds)
+        for fd in fds:
+            os.close(fd)
+        if "fork" in order:
+            _send(self._control, {"forked": order["fork"], "pid": pid})
+        return None
+
+    def _fork(self) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.freeze()  # or the first collection of each fork copies all that was imported
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            child.begin(parent)
+            os.close(self._wakeup)
+            os.close(self._woken)
+        return pid
+
+    def _in_fork(self, order: dict[str, Any], fds: list[int]) -> Program | None:
+        if "store" in order:
+            store.serve(self._control)
+        self._control.close()
+        child.become_worker(self._program, order["env"], fds[0], order["command"])
+        return self._program
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            _send(self._control, {"ended": pid, "status": status})
+
+
+def _import_all(names: Sequence[str]) -> dict[str, str]:
+    """What cannot be imported, and why. What a module prints or spoils is the user's own."""
+    missing = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - a module may raise anything
+            missing[name] = f"{type(error).__name__}: {error}"
+    return missing
+
+
+def _unfit() -> str:
+    """Why nothing may be forked; "" if it may."""
+    if len(os.listdir(_TASKS)) == 1:
+        return ""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    threads = len(os.listdir(_TASKS))
+    return "" if threads == 1 else f"what it has imported runs {threads - 1} threads of its own"
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """An order and the files that came with it; None when nobody orders any more."""
+    numbers = array.array("i")
+    try:
+        packet, ancillary, _, _ = control.recvmsg(PACKET_BYTES, socket.CMSG_LEN(numbers.itemsize))
+    except ConnectionError:
+        packet, ancillary = b"", []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(data)
+    return (json.loads(packet) if packet else None), numbers.tolist()
+
+
+def _send(control: socket.socket, answer: dict[str, Any]) -> None:
+    try:
+        control.send(json.dumps(answer).encode())
+    except OSError:
+        sys.exit(0)  # the launcher is gone

@@ -1,0 +1,106 @@
+"""Which commands a zygote can run, and what it is told of them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from understudy_launcher.command import CODE, FILE, MODULE, PythonProgram, python_program
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script `train.py` in the working directory."""
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return "train.py"
+
+
+def program(*command: str) -> PythonProgram:
+    found = python_program(command)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("python", ["python", "python3", "python3.12", "/usr/local/bin/python3"])
+def test_a_script_with_its_arguments(script: str, python: str) -> None:
+    assert program(python, script, "--lr", "1", "-m") == PythonProgram(python, (), FILE, script, ("--lr", "1", "-m"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-u",),
+        ("-uB",),
+        ("-W", "ignore"),
+        ("-Wignore",),
+        ("-X", "faulthandler", "-OO"),
+        ("--check-hash-based-pycs", "always"),
+    ],
+    ids=" ".join,
+)
+def test_the_interpreters_options_stay_with_it(script: str, options: tuple[str, ...]) -> None:
+    assert program("python3", *options, script, "x") == PythonProgram("python3", options, FILE, script, ("x",))
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (("-m", "pkg.train"), ()),
+        (("-mpkg.train",), ()),
+        (("-u", "-m", "pkg.train"), ("-u",)),
+        (("-um", "pkg.train"), ("-u",)),
+    ],
+    ids=["-m", "attached", "apart", "in-one"],
+)
+def test_a_module(words: tuple[str, ...], options: tuple[str, ...]) -> None:
+    assert program("python3", *words, "-x", "1") == PythonProgram("python3", options, MODULE, "pkg.train", ("-x", "1"))
+
+
+def test_code() -> None:
+    assert program("python3", "-c", "import x", "a") == PythonProgram("python3", (), CODE, "import x", ("a",))
+
+
+def test_what_env_sets_before_it(script: str) -> None:
+    found = program("env", "A=1", "B=x=y", "python3", script)
+    assert (found.interpreter, found.env) == ("python3", (("A", "1"), ("B", "x=y")))
+
+
+@pytest.mark.parametrize("first", ["#!/usr/bin/env python3", "#!/usr/bin/python3 -u", "#! /opt/conda/bin/python"])
+def test_an_executable_script_by_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    (tmp_path / "train").write_text(f"{first}\nprint(1)\n")
+    (tmp_path / "train").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = program("train", "--lr", "1")
+    assert (found.kind, found.target, found.arguments) == (FILE, str(tmp_path / "train"), ("--lr", "1"))
+    assert found.options == (("-u",) if first.endswith("-u") else ())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sh", "-c", "python3 train.py"),
+        ("python3",),
+        ("python3", "-"),
+        ("python3", "-i", "train.py"),
+        ("python3", "-V"),
+        ("python3", "--help"),
+        ("python3", "-m"),
+        ("python3", "missing.py"),
+        ("python3", "."),
+        ("python3", "app.pyz"),
+        ("python3", "train.pyc"),
+        ("env", "-i", "python3", "train.py"),
+        ("env",),
+        ("no-such-program",),
+        ("pythonista", "train.py"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_program_for_a_zygote_starts_afresh(script: str, command: tuple[str, ...]) -> None:
+    with zipfile.ZipFile("app.pyz", "w") as app:
+        app.writestr("__main__.py", "")
+    Path("train.pyc").write_bytes(b"")
+    assert python_program(command) is None

@@ -1,0 +1,161 @@
+"""What the supervisor does with a zygote: waits for it, forks by it, offers its stores, and goes on without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.launcher.driven import PORT, Driven, ended, kills, start
+from understudy_launcher import events as e
+from understudy_launcher.phases import Phase
+from understudy_launcher.warm import GIVE_UP, LOAD_WITHIN_S
+from understudy_protocol import launcher as m
+
+READY = e.ZygoteReady(2.0, {})
+GONE = e.ZygoteGone("it has ended", final=False)
+STORE, NEXT_STORE = 5000, 5001
+
+
+def loading() -> Driven:
+    return Driven(zygote=True)
+
+
+def ready() -> Driven:
+    """With a store that listens."""
+    driven = loading()
+    assert driven.do(READY) == [e.MakeStore()]
+    assert driven.do(e.StoreReady(STORE)) == [e.Report(m.NextPort(PORT, STORE))]
+    return driven
+
+
+def spawned(effects: list[e.Effect]) -> list[bool]:
+    """Whether the workers were forked, of each Spawn."""
+    return [effect.warm for effect in effects if isinstance(effect, e.Spawn)]
+
+
+# Waiting --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_waits_for_the_imports_and_is_forked_then() -> None:
+    driven = loading()
+    assert driven.do(start()) == []
+    assert driven.phase is Phase.STARTING
+    assert spawned(driven.do(READY)) == [True]
+    assert driven.supervisor.phase is Phase.RUNNING
+
+
+def test_a_newer_round_takes_the_place_of_the_one_that_waits() -> None:
+    driven = loading()
+    driven.do(start(0), start(1))
+    effects = driven.do(READY)
+    assert [x.start.token.round for x in effects if isinstance(x, e.Spawn)] == [1]
+
+
+def test_without_one_in_time_the_round_starts_afresh() -> None:
+    driven = loading()
+    driven.do(start())
+    effects = driven.later(LOAD_WITHIN_S)
+    assert e.EndZygote() in effects
+    assert spawned(effects) == [False]
+    assert "was not ready within 180 s" in driven.log[-2]
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_one_that_ends_over_its_imports_is_not_tried_again(final: bool) -> None:
+    driven = loading()
+    driven.do(start())
+    assert spawned(driven.do(e.ZygoteGone("it crashed", final))) == [False]
+    assert any("no zygote from now on (it crashed)" in line for line in driven.log)
+    assert driven.do(e.GroupEmptied(0), e.GroupEmptied(1)) == []
+    assert spawned(driven.do(start(1))) == [False]
+
+
+def test_sigterm_while_the_round_waits_ends_the_launcher() -> None:
+    driven = loading()
+    driven.do(start())
+    effects = driven.do(e.AskedToEnd("SIGTERM"))
+    assert [x.code for x in effects if isinstance(x, e.Exit)] == [143]
+
+
+def test_stop_workers_while_the_round_waits_ends_the_wait() -> None:
+    driven = loading()
+    driven.do(start(), m.StopWorkers("another has its ranks"))
+    assert driven.phase is Phase.IDLE
+    assert spawned(driven.do(READY)) == []
+
+
+def test_modules_that_are_missing_are_named() -> None:
+    driven = loading()
+    driven.do(e.ZygoteReady(0.1, {"torch": "ModuleNotFoundError: No module named 'torch'"}))
+    assert "ready after 0.1 s; without torch (ModuleNotFoundError: No module named 'torch')" in driven.log[-1]
+
+
+# Its end --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_was_lost_is_replaced_and_its_workers_have_failed() -> None:
+    driven = ready()
+    driven.do(start())
+    effects = driven.do(GONE)
+    assert effects == [e.StartZygote(), e.Report(m.NextPort(PORT, 0))]
+    assert driven.do(ended(0, signal="SIGKILL"))[0] == kills(0)[0]
+    driven.do(e.GroupEmptied(0), ended(1, signal="SIGKILL"), e.GroupEmptied(1))
+    assert spawned(driven.do(start(1))) == []
+    assert spawned(driven.do(READY)) == [True]
+
+
+def test_after_some_losses_it_is_given_up() -> None:
+    driven = ready()
+    for _ in range(GIVE_UP):
+        assert e.StartZygote() in driven.do(GONE)
+        driven.do(READY)
+    assert e.StartZygote() not in driven.do(GONE)
+    assert spawned(driven.do(start())) == [False]
+
+
+def test_one_that_became_unfit_is_not_replaced() -> None:
+    driven = ready()
+    assert e.StartZygote() not in driven.do(e.ZygoteGone("what it has imported runs 2 threads", final=True))
+    assert spawned(driven.do(start())) == [False]
+
+
+# Stores ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rank_0_takes_the_store_and_another_is_made_for_the_next_round() -> None:
+    driven = ready()
+    effects = driven.do(start(rank_offset=0, store=STORE))
+    assert spawned(effects) == [True]
+    assert effects[-2:] == [e.MakeStore(), e.Report(m.NextPort(PORT, 0))]
+    assert e.ReleasePort() not in effects, "no worker binds a port"
+    assert driven.do(e.StoreReady(NEXT_STORE)) == [e.Report(m.NextPort(PORT, NEXT_STORE))]
+
+
+def test_other_ranks_leave_their_own_store_for_later() -> None:
+    driven = ready()
+    assert e.MakeStore() not in driven.do(start(rank_offset=2, store=6000))
+    assert driven.hello().store_port == STORE
+
+
+def test_a_round_without_one_gives_rank_0_the_reserved_port() -> None:
+    driven = ready()
+    effects = driven.do(start(rank_offset=0))
+    assert e.ReleasePort() in effects
+    assert e.MakeStore() not in effects
+
+
+def test_a_store_that_has_gone_is_replaced() -> None:
+    driven = ready()
+    assert driven.do(e.StoreGone(STORE)) == [e.MakeStore(), e.Report(m.NextPort(PORT, 0))]
+
+
+def test_a_store_that_served_an_older_round_may_go() -> None:
+    driven = ready()
+    driven.do(start(rank_offset=0, store=STORE), e.StoreReady(NEXT_STORE))
+    assert driven.do(e.StoreGone(STORE)) == []
+
+
+def test_no_store_can_be_made() -> None:
+    driven = loading()
+    driven.do(READY)
+    assert driven.do(e.NoStore("KeyError: 'torch.distributed'")) == []
+    assert driven.hello().store_port == 0

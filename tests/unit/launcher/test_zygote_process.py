@@ -1,0 +1,146 @@
+"""The launcher with a zygote, as the pod runs it: workers are forked, and whatever ends, the next round runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for, zombies
+from understudy_protocol import pod
+from understudy_protocol.launcher import ExitLauncher, StartWorkers, WorkerExited, WorkersFinished, WorkersStarted
+
+Launch = Callable[..., Launched]
+
+#: Writes who runs in which round, and waits.
+SCRIPT = """
+import os, time
+with open(os.environ["HERE"] + "/pids-" + os.environ["UNDERSTUDY_ROUND"].rpartition(".")[2], "a") as pids:
+    pids.write(f"{os.getpid()}\\n")
+print("parent", os.getppid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def launched(launch: Launch, script: Path) -> Launched:
+    return launch("python3", "-u", str(script), **{pod.ENV_NPROC: "2", pod.ENV_PRELOAD: "json,decimal"})
+
+
+def run(launched: Launched, number: int) -> list[int]:
+    """Have a round started; the pids of its workers."""
+    launched.sidecar.send(round_(number))
+    launched.sidecar.expect(WorkersStarted)
+    return launched.pids(f"pids-{number}", 2)
+
+
+def zygote_of(launched: Launched) -> int:
+    (found,) = [pid for pid in children(launched.process.pid) if "understudy_zygote" in _command_line(pid)]
+    return found
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_workers_are_forked_and_replaced_by_the_next_rounds(launched: Launched) -> None:
+    launched.join()
+    first = run(launched, 0)
+    zygote = zygote_of(launched)
+    assert sorted(children(zygote))[-2:] == sorted(first)
+    second = run(launched, 1)
+    assert not any(alive(pid) for pid in first)
+    assert set(second) <= set(children(zygote))
+    assert zombies(launched.process.pid) == []
+
+
+def test_the_command_line_names_the_script(launched: Launched, script: Path) -> None:
+    launched.join()
+    (pid, _) = run(launched, 0)
+    assert str(script) in _command_line(pid)
+
+
+def test_a_forks_end_is_told_with_its_code(launch: Launch, folder: Path) -> None:
+    (folder / "train.py").write_text("import sys; sys.exit(7)")
+    launched = launch("python3", str(folder / "train.py"))
+    launched.join()
+    launched.sidecar.send(round_(0))
+    assert launched.sidecar.expect(WorkerExited).exit_code == 7
+
+
+def test_all_forks_finish_and_the_launcher_ends_when_told(launch: Launch, folder: Path) -> None:
+    launched = launch("python3", "-c", "print('done')", **{pod.ENV_NPROC: "3"})
+    launched.join()
+    launched.sidecar.send(round_(0))
+    launched.sidecar.expect(WorkersFinished)
+    zygote = zygote_of(launched)
+    launched.sidecar.send(ExitLauncher(0, "Succeeded"))
+    assert launched.wait() == 0
+    wait_for(lambda: not alive(zygote), "the end of the zygote")
+    assert launched.out == "done\n" * 3
+
+
+@pytest.mark.parametrize("turned_off", ["zygote", "shell"])
+def test_what_is_not_forked_starts_afresh(launch: Launch, script: Path, turned_off: str) -> None:
+    python = f"exec python3 -u {script}"
+    command = ["python3", "-u", str(script)] if turned_off == "zygote" else ["sh", "-c", python]
+    launched = launch(*command, **{pod.ENV_ZYGOTE: "false" if turned_off == "zygote" else "true"})
+    launched.join()
+    launched.sidecar.send(round_(0))
+    (pid,) = launched.pids("pids-0", 1)
+    assert children(launched.process.pid) == [pid]
+
+
+def test_a_zygote_that_dies_takes_its_workers_along_and_the_next_round_has_another(launched: Launched) -> None:
+    launched.join()
+    first = run(launched, 0)
+    killed = zygote_of(launched)
+    os.kill(killed, signal.SIGKILL)
+    assert launched.sidecar.expect(WorkerExited).signal == "SIGKILL"
+    wait_for(lambda: not any(alive(pid) for pid in first), "the end of its workers")
+    second = run(launched, 1)
+    assert zygote_of(launched) != killed
+    assert set(second) <= set(children(zygote_of(launched)))
+    assert "the zygote has gone (it has ended): another one is started" in launched.err
+
+
+def test_a_zygote_that_cannot_start_is_told_of_and_workers_start_afresh(
+    launch: Launch, script: Path, folder: Path
+) -> None:
+    (folder / pod.ZYGOTE_MODULE).unlink()
+    launched = launch("python3", "-u", str(script), **{pod.ENV_NPROC: "2"})
+    launched.join()
+    pids = run(launched, 0)
+    assert sorted(children(launched.process.pid)) == sorted(pids)
+    assert "no zygote from now on" in launched.err
+
+
+def test_a_launcher_that_is_killed_takes_all_of_them_along(launched: Launched) -> None:
+    launched.join()
+    pids = [*run(launched, 0), zygote_of(launched)]
+    launched.process.kill()
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the end of all")
+
+
+def test_a_round_whose_store_is_not_there_fails_at_once(launched: Launched) -> None:
+    launched.join()
+    launched.sidecar.send(StartWorkers(round_(0).token, 0, 2, 0, 4, "127.0.0.1", 4711, True))
+    failure = launched.sidecar.expect(WorkerExited)
+    assert (failure.local_rank, failure.message) == (0, "the store of this round has gone")
+
+
+def test_an_unknown_setting_is_refused(launch: Launch) -> None:
+    launched = launch(sys.executable, "-c", "", **{pod.ENV_ZYGOTE: "perhaps"})
+    assert launched.wait() == 78
+    assert "UNDERSTUDY_ZYGOTE='perhaps': expected true or false" in launched.err

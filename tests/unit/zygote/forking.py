@@ -1,0 +1,109 @@
+"""A zygote that a test orders about by itself, through the launcher's own side of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import understudy_zygote
+from tests.unit.launcher.fake_sidecar import wait_for
+from understudy_launcher import events as e
+from understudy_launcher.command import python_program
+from understudy_launcher.zygote import Ended, Told, Zygote
+
+MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program wrote, and how it ended."""
+
+    out: str
+    err: str
+    code: int
+
+
+def fresh(*command: str, env: Mapping[str, str] | None = None) -> Run:
+    whole = {**os.environ, **(env or {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=whole)
+    return Run(done.stdout, done.stderr, done.returncode)
+
+
+class Forking:
+    """A zygote for one command, ready or gone. It and its forks write to files of its own."""
+
+    def __init__(self, *command: str, preload: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
+        program = python_program(command)
+        assert program is not None
+        self._told: list[Told] = []
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed with all the rest
+        self.watched: list[int] = []
+        self.zygote = Zygote(program, command, MODULE, self.watched.append, self.watched.remove)
+        with _as_stdio(self._files):
+            self._told += self.zygote.start({**os.environ, **(env or {})}, preload)
+        self.start = self.hear(e.ZygoteReady, e.ZygoteGone)
+
+    def hear(self, *kinds: type[Told]) -> Told:
+        """The next of one of these kinds that it tells."""
+        return self._hear(lambda told: isinstance(told, kinds))
+
+    def _hear(self, is_it: Callable[[Told], bool]) -> Told:
+        def found() -> Told | None:
+            self._told += self.zygote.receive()
+            return next(filter(is_it, self._told), None)
+
+        told = wait_for(found, "it to be told")
+        assert told is not None
+        self._told.remove(told)
+        return told
+
+    def fork(self, *local_ranks: int, **env: str) -> list[int]:
+        """The pids of workers."""
+        read_end, write_end = os.pipe()
+        try:
+            pids = self.zygote.fork(dict.fromkeys(local_ranks, (env, write_end)))
+        finally:
+            os.close(write_end)
+            os.close(read_end)
+        return [pids[rank] for rank in local_ranks if rank in pids]
+
+    def code(self, pid: int) -> int:
+        """Wait for a worker's end."""
+        ended = self._hear(lambda told: isinstance(told, Ended) and told.pid == pid)
+        assert isinstance(ended, Ended)
+        return os.waitstatus_to_exitcode(ended.status)
+
+    def run(self, **env: str) -> Run:
+        """Fork a worker, and wait for its end."""
+        before = [len(text) for text in self.said()]
+        (pid,) = self.fork(0, **env)
+        code = self.code(pid)
+        out, err = (text[start:] for text, start in zip(self.said(), before, strict=True))
+        return Run(out, err, code)
+
+    def said(self) -> tuple[str, str]:
+        """All that was written to stdout and to stderr."""
+        out, err = (os.pread(file.fileno(), 1 << 20, 0).decode() for file in self._files)
+        return out, err
+
+    def close(self) -> None:
+        self.zygote.end()
+        for file in self._files:
+            file.close()
+
+
+@contextlib.contextmanager
+def _as_stdio(files: Sequence[IO[bytes]]) -> Iterator[None]:
+    kept = [os.dup(number) for number in (1, 2)]
+    for number, file in enumerate(files, 1):
+        os.dup2(file.fileno(), number)
+    yield
+    for number, copy in enumerate(kept, 1):
+        os.dup2(copy, number)
+        os.close(copy)

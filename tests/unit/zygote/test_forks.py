@@ -1,0 +1,241 @@
+"""What a fork inherits from its zygote, and what not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import alive, wait_for
+from tests.unit.zygote.conftest import Make
+from tests.unit.zygote.forking import fresh
+from understudy_launcher import events as e
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+
+
+def pythonpath(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(folder)}
+
+
+# Imports --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_preloaded_is_there_at_once_and_only_once(folder: Path, forking: Make) -> None:
+    write(folder, big="print('imported')", train="import sys; print('big' in sys.modules)")
+    forks = forking("train.py", preload=["big"], env=pythonpath(folder))
+    assert forks.said()[0] == "imported\n"
+    assert [forks.run().out for _ in range(2)] == ["True\n", "True\n"]
+
+
+@pytest.mark.parametrize("wrong", ["import missing_too", "1/0", "class"])
+def test_what_cannot_be_preloaded_is_named_and_the_rest_is(folder: Path, forking: Make, wrong: str) -> None:
+    write(folder, broken=wrong, fine="", train="import sys; print('fine' in sys.modules)")
+    forks = forking("train.py", preload=["broken", "missing", "fine"], env=pythonpath(folder))
+    assert isinstance(forks.start, e.ZygoteReady)
+    assert set(forks.start.missing) == {"broken", "missing"}
+    assert forks.start.missing["missing"] == "ModuleNotFoundError: No module named 'missing'"
+    assert forks.run().out == "True\n"
+
+
+def test_what_a_preload_has_printed_is_not_printed_again_by_each_fork(folder: Path, forking: Make) -> None:
+    write(folder, loud="import sys; sys.stdout.write('no newline'); sys.stderr.write('nor here')", train="")
+    forks = forking("train.py", preload=["loud"], env=pythonpath(folder))
+    for _ in range(3):
+        forks.run()
+    assert forks.said() == ("no newline", "nor here")
+
+
+# Fork safety ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_forked_beside_a_thread_of_a_preloaded_module(folder: Path, forking: Make) -> None:
+    write(folder, threads="import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
+    write(folder, train="")
+    forks = forking("train.py", preload=["threads"], env=pythonpath(folder))
+    assert forks.start == e.ZygoteGone("what it has imported runs 1 threads of its own", final=True)
+    assert forks.fork(0) == []
+
+
+def test_threads_that_end_at_a_fork_are_no_obstacle(folder: Path, forking: Make) -> None:
+    """As OpenBLAS's do."""
+    write(
+        folder,
+        pool="""
+import os, threading
+go = threading.Event()
+thread = threading.Thread(target=go.wait, daemon=True)
+thread.start()
+def end():
+    go.set()
+    thread.join()
+os.register_at_fork(before=end)
+""",
+        train="print('forked')",
+    )
+    forks = forking("train.py", preload=["pool"], env=pythonpath(folder))
+    assert forks.run().out == "forked\n"
+
+
+def test_a_fork_in_which_cuda_would_fail_becomes_a_fresh_process(folder: Path, forking: Make) -> None:
+    (folder / "torch").mkdir()
+    write(folder / "torch", __init__="class G:\n def seed(self): pass\ndefault_generator = G()")
+    write(folder / "torch", cuda="import os; home = os.getpid()\ndef _is_in_bad_fork(): return os.getpid() != home")
+    write(folder, train="import sys, os; print('torch.cuda' in sys.modules, sys.argv[1:], os.environ['RANK'])")
+    forks = forking("train.py", "--lr", "1", preload=["torch.cuda"], env=pythonpath(folder))
+    (pid,) = forks.fork(0, RANK="3")
+    assert forks.code(pid) == 0
+    assert forks.said()[0] == "False ['--lr', '1'] 3\n"
+
+
+# Random numbers -------------------------------------------------------------------------------------------------------
+
+
+GENERATOR = "import os\nclass G:\n drawn = 0\n def seed(self): self.drawn = os.urandom(8).hex()\n"
+
+
+def test_two_forks_draw_different_numbers(folder: Path, forking: Make) -> None:
+    for package in ("torch", "numpy"):
+        (folder / package).mkdir()
+    write(folder / "torch", __init__=f"{GENERATOR}default_generator = G()")
+    write(folder / "numpy", __init__="", random=f"{GENERATOR}state = G()\nseed = state.seed")
+    drawn = "random.random(), torch.default_generator.drawn, n.state.drawn"
+    write(folder, train=f"import random, torch, numpy.random as n\nprint({drawn})")
+    forks = forking("train.py", preload=["random", "torch", "numpy.random"], env=pythonpath(folder))
+    first, second = (forks.run() for _ in range(2))
+    assert (first.err, len(first.out.split())) == ("", 3)
+    assert all(one != other for one, other in zip(first.out.split(), second.out.split(), strict=True))
+
+
+# Environment, files, signals ------------------------------------------------------------------------------------------
+
+
+def test_the_rounds_variables_are_there_beside_the_zygotes(folder: Path, forking: Make) -> None:
+    write(folder, train="import os; print(os.environ['RANK'], os.environ['KEPT'], os.getenv('RANK'))")
+    forks = forking("train.py", env={"KEPT": "yes", "RANK": "none yet"})
+    assert forks.run(RANK="5").out == "5 yes 5\n"
+    assert forks.run(RANK="6").out == "6 yes 6\n"
+
+
+def test_the_step_pipe_is_inherited_under_a_high_number_and_nothing_else_is(folder: Path, forking: Make) -> None:
+    write(
+        folder,
+        train="""
+import os, subprocess
+pipe = int(os.environ["UNDERSTUDY_STEP_FD"])
+os.write(pipe, b"1 2\\n")
+open_here = {int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
+print(pipe >= 200, sorted(open_here - {0, 1, 2, pipe}))
+print(subprocess.run(["sh", "-c", f"ls /proc/self/fd | grep -c {pipe}"], close_fds=False, capture_output=True).stdout)
+""",
+    )
+    forks = forking("train.py")
+    read_end, write_end = os.pipe()
+    pids = forks.zygote.fork({0: ({}, write_end)})
+    os.close(write_end)
+    assert forks.code(pids[0]) == 0
+    assert os.read(read_end, 100) == b"1 2\n"
+    assert os.read(read_end, 100) == b"", "nobody else holds the pipe"
+    os.close(read_end)
+    assert forks.said()[0] == "True []\nb'1\\n'\n"
+
+
+SIGNALS = """
+import signal
+for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}):
+    print(number, str(signal.getsignal(number)).partition(" at ")[0])
+print(signal.set_wakeup_fd(-1), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_signals_are_as_python_sets_them(folder: Path, forking: Make) -> None:
+    write(folder, train=SIGNALS)
+    assert forking("train.py").run().out == fresh(sys.executable, "train.py").out
+
+
+def test_each_fork_leads_a_session_of_its_own(folder: Path, forking: Make) -> None:
+    write(folder, train="import os; print(os.getsid(0) == os.getpgid(0) == os.getpid())")
+    assert forking("train.py").run().out == "True\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_a_forks_death_by_a_signal_is_told(folder: Path, forking: Make, number: int) -> None:
+    write(folder, train="import time; time.sleep(600)")
+    forks = forking("train.py")
+    (pid,) = forks.fork(0)
+    os.kill(pid, number)
+    assert forks.code(pid) == -number
+
+
+def test_forks_die_with_the_zygote(folder: Path, forking: Make) -> None:
+    write(folder, train="print('runs', flush=True); import time; time.sleep(600)")
+    forks = forking("train.py")
+    pids = forks.fork(0, 1)
+    wait_for(lambda: forks.said()[0].count("runs") == 2, "both to run")
+    forks.zygote.end()
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the end of both")
+
+
+def test_the_zygote_ends_when_the_launcher_has_gone(folder: Path, forking: Make) -> None:
+    write(folder, train="import os, time; print(os.getppid(), flush=True); time.sleep(600)")
+    forks = forking("train.py")
+    (pid,) = forks.fork(0)
+    wait_for(lambda: "\n" in forks.said()[0], "the fork to run")
+    zygote = int(forks.said()[0])
+    forks.zygote._hang_up()  # as a launcher that is gone does
+    wait_for(lambda: not alive(zygote), "the end of the zygote")
+    wait_for(lambda: not alive(pid), "the end of its fork")
+
+
+def test_a_frozen_zygote_is_given_up_and_ended(folder: Path, forking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_launcher.zygote.FORKS_WITHIN_S", 0.2)
+    write(folder, train="")
+    forks = forking("train.py")
+    assert forks.zygote._process is not None
+    frozen = forks.zygote._process.pid
+    os.kill(frozen, signal.SIGSTOP)
+    assert forks.fork(0, 1) == []
+    gone = forks.hear(e.ZygoteGone)
+    assert gone == e.ZygoteGone("it did not fork within 0.2 s", final=False)
+    os.waitpid(frozen, 0)
+
+
+# What scripts start ---------------------------------------------------------------------------------------------------
+
+POOL = """
+import multiprocessing as mp, os, sys
+class Own:
+    value = 7
+def work(own):
+    return own.value, os.getppid() == int(os.environ["PARENT"]) or sys.argv[1] == "forkserver"
+if __name__ == "__main__":
+    os.environ["PARENT"] = str(os.getpid())
+    with mp.get_context(sys.argv[1]).Pool(2) as pool:
+        print(pool.map(work, [Own(), Own()]))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(folder: Path, forking: Make, method: str) -> None:
+    write(folder, train=POOL)
+    forks = forking("train.py", method, preload=["multiprocessing"])
+    first, second = forks.run(), forks.run()
+    assert (first.out, first.err, first.code) == ("[(7, True), (7, True)]\n", "", 0)
+    assert second == first
+
+
+def test_forks_of_one_order_run_beside_each_other(folder: Path, forking: Make) -> None:
+    write(folder, train="import os; print(os.environ['RANK'], flush=True); import time; time.sleep(600)")
+    forks = forking("train.py")
+    start = time.monotonic()
+    pids = forks.fork(*range(8), RANK="x")
+    assert len(set(pids)) == 8
+    wait_for(lambda: forks.said()[0].count("x") == 8, "all of them to run")
+    assert time.monotonic() - start < 30

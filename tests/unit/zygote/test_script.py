@@ -1,0 +1,115 @@
+"""A script in a fork sees what it would see in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.zygote.conftest import Make
+from tests.unit.zygote.forking import fresh
+
+#: Everything about itself that a script can ask for, and the ends that it can come to.
+PROBE = """
+import __main__, atexit, json, os, pickle, sys, threading
+own = {k: repr(v) for k, v in sorted(vars(__main__).items()) if k.startswith("__") and k != "__builtins__"}
+print(json.dumps({"argv": sys.argv, "path": sys.path, "orig": getattr(sys, "orig_argv", [None])[1:], "own": own,
+                  "name": __name__, "cwd": os.getcwd(), "modules": __main__ is sys.modules["__main__"]}))
+class Own:
+    pass
+atexit.register(lambda: print("at exit", type(pickle.loads(pickle.dumps(Own()))).__qualname__))
+threading.Thread(target=lambda: (threading.main_thread().join(), print("a thread")), daemon=False).start()
+def fail():
+    raise ValueError("the script's own")
+end = sys.argv[1] if len(sys.argv) > 1 else ""
+if end == "fails":
+    fail()
+if end == "hook":
+    sys.excepthook = lambda *error: print("hook", error[0].__name__)
+    fail()
+if end == "text":
+    sys.exit("a last word")
+if end == "os":
+    os._exit(9)
+if end.isdigit():
+    sys.exit(int(end))
+"""
+ENDS = ["", "0", "1", "42", "fails", "hook", "text", "os"]
+
+
+def same(text: str) -> str:
+    """What two processes may differ in is taken out."""
+    return re.sub(r"0x[0-9a-f]+", "0x…", text)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end or "none")
+@pytest.mark.parametrize(
+    "words",
+    [("train.py",), ("-u", "train.py"), ("-I", "train.py"), ("sub/train.py",), ("link.py",)],
+    ids=" ".join,
+)
+def test_a_file(folder: Path, forking: Make, words: tuple[str, ...], end: str) -> None:
+    (folder / "sub").mkdir()
+    for name in ("train.py", "sub/train.py"):
+        (folder / name).write_text(PROBE)
+    (folder / "link.py").symlink_to(folder / "sub" / "train.py")
+    arguments = [end] if end else []
+    expected = fresh(sys.executable, *words, *arguments)
+    seen = forking(*words, *arguments).run()
+    assert (seen.code, seen.err) == (expected.code, expected.err)
+    assert same(seen.out) == same(expected.out)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end or "none")
+@pytest.mark.parametrize("module", ["package", "package.train", "missing"])
+def test_a_module(folder: Path, forking: Make, module: str, end: str) -> None:
+    (folder / "package").mkdir()
+    for name in ("__init__", "__main__", "train"):
+        (folder / "package" / f"{name}.py").write_text("" if name == "__init__" else PROBE)
+    words = ["-m", module, *([end] if end else [])]
+    expected = fresh(sys.executable, *words)
+    seen = forking(*words).run()
+    assert (seen.code, seen.err) == (expected.code, expected.err)
+    assert same(seen.out) == same(expected.out)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end or "none")
+def test_code(forking: Make, end: str) -> None:
+    words = ["-c", PROBE.replace("pickle.loads(pickle.dumps(Own()))", "Own()"), *([end] if end else [])]
+    expected = fresh(sys.executable, *words)
+    seen = forking(*words).run()
+    assert (seen.code, same(seen.out), seen.err) == (expected.code, same(expected.out), expected.err)
+
+
+def test_a_neighbouring_file_is_imported_and_ours_are_not_in_its_way(folder: Path, forking: Make) -> None:
+    for name in ("serve", "script", "child", "store"):
+        (folder / f"{name}.py").write_text(f"said = {name!r}")
+    (folder / "train.py").write_text("import serve, script, child, store\nprint(serve.said, script.said, store.said)")
+    assert forking("train.py").run().out == "serve script store\n"
+
+
+def test_an_argument_parser_names_the_script(folder: Path, forking: Make) -> None:
+    (folder / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()")
+    expected = fresh(sys.executable, "train.py", "--wrong")
+    seen = forking("train.py", "--wrong").run()
+    assert (seen.code, seen.err) == (expected.code, expected.err)
+    assert "train.py: error" in seen.err
+
+
+def test_each_fork_runs_the_script_anew_as_it_is_then(folder: Path, forking: Make) -> None:
+    (folder / "train.py").write_text("print('first')")
+    both = forking("train.py")
+    assert both.run().out == "first\n"
+    (folder / "train.py").write_text("print('second')")
+    assert both.run().out == "second\n"
+
+
+def test_a_script_that_is_gone_is_told_as_python_tells_it(folder: Path, forking: Make) -> None:
+    (folder / "train.py").write_text("")
+    forks = forking("train.py")
+    (folder / "train.py").unlink()
+    seen = forks.run()
+    expected = fresh(sys.executable, "train.py")
+    assert (seen.code, seen.err) == (expected.code, expected.err)
