@@ -41,6 +41,7 @@ _TASKS = "/proc/self/task"
 def main(arguments: Sequence[str]) -> Program | None:
     """Serve until the launcher goes: None. In a fork: the program that it is to run."""
     fd, kind, target, *rest = arguments
+    child.name_process("zygote")
     control = socket.socket(fileno=int(fd))
     order = _receive(control)[0]
     if order is None:
@@ -110,6 +111,7 @@ class Zygote:
         if "store" in order:
             store.serve(self._control)
         self._control.close()
+        child.name_process(_python())
         child.become_worker(self._program, order["env"], fds[0], order["command"])
         return self._program
 
@@ -122,6 +124,11 @@ class Zygote:
             if pid == 0:
                 return
             _send(self._control, {"ended": pid, "status": status})
+
+
+def _python() -> str:
+    """What the kernel calls a process that was started as this one was."""
+    return os.path.basename(sys.executable)[:15]
 
 
 def _import_all(names: Sequence[str]) -> dict[str, str]:

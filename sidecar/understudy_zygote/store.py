@@ -7,9 +7,12 @@ import socket
 import sys
 from typing import Any
 
+from understudy_zygote.child import name_process
+
 
 def serve(control: socket.socket) -> None:
     """Tell the port that the kernel has chosen, and hold the store until somebody ends this process. Never returns."""
+    name_process("store")
     answer: dict[str, Any] = {"pid": os.getpid()}
     held = None
     try:

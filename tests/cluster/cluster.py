@@ -8,6 +8,7 @@ name, node1 to nodeN. All raise ClusterError's subclasses, whose messages say wh
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from .control_plane import ControlPlane
 from .failures import ClusterDown, ImageFailed, UnknownNode
 from .host_tools import RUN_TOOLS, check_machine, ensure_tools, prepare_kernel
 from .locks import claim_machine, give_up_machine, locked
-from .network import SWITCH, Lan, NodeAddresses, remove_host_interface
+from .network import DNS_SERVICE_IP, SWITCH, Lan, NodeAddresses, remove_host_interface
 from .node import Node, Power, remove_mount_points
 from .oci_archive import ImageArchive
 from .paths import Paths
@@ -71,7 +72,19 @@ class Cluster:
             nodes = self._wanted_nodes()
             with ThreadPoolExecutor(len(nodes)) as pool:
                 list(pool.map(self._ensure_node, nodes))
+            self._ensure_dns_refuses()
         self._progress.say(f"{len(nodes)} nodes Ready; KUBECONFIG={self.kubeconfig}")
+
+    def _ensure_dns_refuses(self) -> None:
+        """Nobody answers DNS here. Without a Service for its address each lookup would wait for seconds to find out."""
+        ports = [{"name": name.lower(), "port": 53, "protocol": name} for name in ("UDP", "TCP")]
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "kube-dns", "namespace": "kube-system"},
+            "spec": {"clusterIP": DNS_SERVICE_IP, "ports": ports},
+        }
+        self.kubectl("apply", "-f", "-", input=json.dumps(service))
 
     def build(self) -> None:
         """Build the programs that are not in the cache yet, and nothing else."""

@@ -133,10 +133,19 @@ class Lan:
         _batch(init, [
             "link set lo up", f"address add {node.ip}/24 dev eth0", "link set eth0 up",
             *(f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in everybody() if other != node),
+            # What no rule of kube-proxy's leads elsewhere has to come to the one that refuses it.
+            f"route replace {SERVICE_NETWORK} dev eth0",
         ])  # fmt: skip
-        # kube-proxy must see what goes from a pod to a Service and back to a pod of the same bridge.
         _set(
-            init, {"net/ipv4/ip_forward": 1, "net/bridge/bridge-nf-call-iptables": 1, "net/ipv4/conf/all/rp_filter": 0}
+            init,
+            {
+                "net/ipv4/ip_forward": 1,
+                # kube-proxy must see what goes from a pod to a Service and back to a pod of the same bridge.
+                "net/bridge/bridge-nf-call-iptables": 1,
+                "net/ipv4/conf/all/rp_filter": 0,
+                # Each lookup is to be refused at once, not one a second.
+                "net/ipv4/icmp_ratelimit": 0,
+            },
         )
 
     def part(self, node: NodeAddresses, init: int, others: list[NodeAddresses]) -> None:

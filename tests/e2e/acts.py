@@ -27,7 +27,7 @@ SETTLED_STEPS = 25
 #: As the example's manifest says.
 CHECKPOINT_EVERY = 20
 FREEZE_S = 40.0
-SPARE_MOVES = 5
+SPARE_MOVES_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def give_spare_a_node(training: Training) -> None:
 
     A node that has just come back takes no pods for a moment, and a spare that was made then went elsewhere.
     """
-    for _ in range(SPARE_MOVES):
+    end = time.monotonic() + SPARE_MOVES_S
+    while time.monotonic() < end:
         settle(training)
         pods = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in running_pods(training)}
         actives = {pod["metadata"]["name"] for pod in training.pods_by_rank().values()}
@@ -83,7 +84,7 @@ def give_spare_a_node(training: Training) -> None:
         if not shared:
             return
         training.cluster.kubectl("-n", training.namespace, "delete", "pod", *shared, "--grace-period=0", "--force")
-    raise AssertionError(f"the spare got no node of its own in {SPARE_MOVES} attempts:\n{training.pods_text()}")
+    raise AssertionError(f"the spare got no node of its own within {SPARE_MOVES_S:g} s:\n{training.pods_text()}")
 
 
 def running_pods(training: Training) -> list[Raw]:
@@ -115,10 +116,18 @@ class HasCluster(Protocol):
 
 
 def worker_pids(training: HasCluster, pod: str) -> list[int]:
-    """Host pids of a pod's workers: the launcher's children that run Python."""
+    """Host pids of a pod's workers: the launcher's children, or those of its zygote that hold no store."""
     launcher = training.cluster.container_pids(training.namespace, pod)["trainer"]
-    told = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in told.stdout.split()]
+    children = _children(launcher)
+    forked = [fork for pid, name in children.items() if name == "zygote" for fork in _children(pid).items()]
+    return [pid for pid, name in [*children.items(), *forked] if name not in ("zygote", "store")]
+
+
+def _children(pid: int) -> dict[int, str]:
+    """The names of a process's children, by host pid."""
+    told = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    pairs = (line.split(None, 1) for line in told.stdout.splitlines())
+    return {int(pid): name.strip() for pid, name in pairs}
 
 
 def kill_worker(training: Training) -> Act:

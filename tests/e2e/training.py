@@ -34,14 +34,24 @@ class Training:
     namespace: str
     name: str = "ddp"
     steps: int = 800
-    pace_s: float = 0.1
+    pace_s: float = 0.25
 
     def apply(self) -> None:
         """Apply the example anew, with empty storage."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.folder.chmod(0o777)  # the pods' user is not ours
+        self._forget_storage_of_another_checkout()
         self.apply_items([self._volume(), *self._example()])
+
+    def _forget_storage_of_another_checkout(self) -> None:
+        """The cluster outlives a checkout, and a volume's path cannot be changed."""
+        path = "jsonpath={.spec.hostPath.path}"
+        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", path, "--ignore-not-found").strip()
+        if known and known != str(self.folder):
+            gone = ("--ignore-not-found", "--wait=true")
+            self.cluster.kubectl("-n", self.namespace, "delete", "pvc", "--all", *gone)
+            self.cluster.kubectl("delete", "pv", self._volume_name, *gone)
 
     def apply_items(self, items: list[Raw]) -> str:
         body = {"apiVersion": "v1", "kind": "List", "items": items}
