@@ -16,10 +16,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.child import Answer, run, serve
-from benchmarks.machine import take_open_files
 from benchmarks.rendezvous import job
 from understudy_protocol import pod
-from understudy_sidecar import records
+from understudy_sidecar import process, records
 from understudy_sidecar.app import Sidecar
 from understudy_sidecar.settings import Settings
 
@@ -75,7 +74,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--profile", type=Path)
     asked = parser.parse_args()
-    take_open_files()
+    process.prepare()
     logging.basicConfig(level=logging.INFO, format="%(created).6f %(levelname)s %(message)s", stream=sys.stderr)
     records.install_launcher = lambda folder, shipped=asked.folder: None  # there is no image to copy it from
     sidecar = Sidecar(settings(asked))

@@ -4,14 +4,13 @@ On uvloop: a coordinator of ten thousand members spends a third less CPU on each
 """
 
 import asyncio
-import gc
 import logging
 import os
-import resource
 import sys
 
 import uvloop
 
+from understudy_sidecar import process
 from understudy_sidecar.app import Sidecar
 from understudy_sidecar.settings import SettingsError, read_settings
 
@@ -27,11 +26,7 @@ def main() -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
         stream=sys.stderr,
     )
-    # Any member may have to coordinate thousands: take all the open files that the container may have.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.collect()
-    gc.freeze()  # what was imported stays: a collection among ten thousand members need not look at it
+    process.prepare()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run())

@@ -7,6 +7,7 @@ coordinator: what this sidecar has granted, followed or held is in its vow, whic
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,8 @@ from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.observers import Observers
 
+#: So many effects are done in one turn of the loop.
+SLICE = 500
 log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,7 @@ class Office:
         self._known, self._on_office, self._on_ended = known, on_office, on_ended
         self._heir = HeirMachine(identity.pod_uid, voter, known())
         self._links: dict[int, Link] = {}
+        self._left: deque[CoordinatorEffect] = deque()  # to be done in the next turns of the loop, in this order
         self._alarm = Alarm(self._tick)
         self.observers = Observers(lambda: self.coordinator, known)
 
@@ -182,11 +186,23 @@ class Office:
             self._act(self.coordinator, self.coordinator.handle(event, now()))
 
     def _act(self, coordinator: Coordinator, effects: list[CoordinatorEffect]) -> None:
-        for effect in effects:
-            self._do(effect)
+        if self._left or len(effects) > SLICE:
+            self._left.extend(effects)
+            if len(self._left) == len(effects):
+                self._go_on()
+        else:
+            for effect in effects:
+                self._do(effect)
         if self.coordinator is coordinator:
             self._alarm.set(coordinator.deadline())
             self.observers.changed()
+
+    def _go_on(self) -> None:
+        """What was sent goes out before the next slice is encoded, so that the first need not wait for the last."""
+        for _ in range(min(SLICE, len(self._left))):
+            self._do(self._left.popleft())
+        if self._left:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _do(self, effect: CoordinatorEffect | HeirEffect) -> None:
         match effect:

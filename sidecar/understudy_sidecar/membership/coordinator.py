@@ -52,7 +52,7 @@ RESIGN_S = 15.0
 STEPLESS_S = 60.0
 #: In a job of more than FEW members a look at them all waits for as long as the one before took, about.
 FEW = 100
-LOOK_S_A_MEMBER = 20e-6
+LOOK_S_A_MEMBER = 2e-6
 #: What members say without anything that follows from it, unless it is the last of them.
 _QUIET = (m.Ack, m.Started, m.HeartbeatAck, m.SuccessionAck)
 #: An event that comes so much later than it was due shows that this process stood still, and not who is silent.
