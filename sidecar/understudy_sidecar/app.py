@@ -13,7 +13,6 @@ from typing import Any
 from aiohttp import web
 
 from understudy_protocol import pod
-from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import records
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.client import CoordinatorClient
@@ -28,6 +27,7 @@ from understudy_sidecar.membership.events import (
     FromLauncher,
     HangupCoordinator,
     InOffice,
+    KeepLink,
     LauncherDown,
     LauncherUp,
     LeaveAsked,
@@ -94,7 +94,7 @@ class Sidecar:
             self._on_socket,
         )
         self._launcher = LauncherLink(
-            self._on_launcher_up,
+            lambda hello: self._handle(LauncherUp(hello)),
             lambda message: self._handle(FromLauncher(message)),
             lambda: self._handle(LauncherDown()),
         )
@@ -134,17 +134,10 @@ class Sidecar:
         self._handle(LeaveAsked("the sidecar got SIGTERM", self._settings.grace_s))
         self._terminated.set()
 
-    def _on_launcher_up(self, hello: LauncherHello) -> None:
-        self._on_socket(self._socket)
-        self._handle(LauncherUp(hello))
-
     def _on_socket(self, fd: int | None) -> None:
-        """The launcher keeps a duplicate: the end of this process alone then ends no membership."""
         self._socket = fd
         if fd is None:
             self._launcher.drop()
-        else:
-            self._launcher.hold(fd)
 
     def _look(self) -> Known:
         member = self._member
@@ -163,6 +156,9 @@ class Sidecar:
         match effect:
             case ToCoordinator(message):
                 self._client.send(message)
+            case KeepLink():
+                assert self._socket is not None, "it is linked"
+                self._launcher.hold(self._socket)
             case ToLauncher(message):
                 self._launcher.send(message)
             case Dial(hosts, delay_s):

@@ -31,6 +31,7 @@ class CoordinatorClient:
         self._sidecar, self._world = sidecar, sidecar.world
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._link: End | None = None
+        self._kept = False  # the launcher has a duplicate of its socket
         self._dialing = 0  # number of the newest dialing; an older one has been cancelled
 
     def dial(self, hosts: tuple[str, ...]) -> None:
@@ -48,9 +49,15 @@ class CoordinatorClient:
             self._link = None
 
     def crashed(self) -> None:
-        """The launcher holds a duplicate of the socket: the link ends when that has ended too."""
-        if self._link is not None:
+        """Where the launcher holds a duplicate of the socket, the link ends when that has ended too."""
+        if self._link is not None and self._kept:
             self._sidecar.pod.hold_socket(self._link)
+        elif self._link is not None:
+            self._link.close()
+
+    def keep(self) -> None:
+        self._kept = True
+        self._sidecar.pod.release_socket()
 
     def _attempt(self, dialing: int, hosts: tuple[str, ...], at: int, retry_s: float) -> None:
         """One attempt, with its time limit; the first of its outcomes counts."""
@@ -107,8 +114,7 @@ class CoordinatorClient:
         server.post(answer)
 
     def _up(self, link: End, host: str) -> None:
-        self._link = link
-        self._sidecar.pod.release_socket()  # the launcher gets a duplicate of this one
+        self._link, self._kept = link, False
 
         def ended(silent: bool) -> None:
             if self._link is link:

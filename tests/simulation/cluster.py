@@ -30,6 +30,7 @@ class Setup:
     max_in_place: int = 10
     reports_steps: bool = True  # whether the training script calls step()
     slow_start_s: float = 0.0  # at most, for a pod's images
+    zygotes: bool = True  # whether workers are forked
 
 
 @dataclass
@@ -51,7 +52,7 @@ class SimulatedCluster:
     def __post_init__(self) -> None:
         setup = self.setup
         self.shape = JobShape("job-uid", "ns", "job", setup.actives, setup.nproc, setup.max_in_place, 3600.0)
-        self.reports_steps = setup.reports_steps
+        self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.network = Network(self.world)
         self.training = Training(self.world, setup.steps)
         self.machines = [Machine(f"node-{number}") for number in range(setup.machines)]

@@ -18,6 +18,7 @@ from tests.simulation.pods import Pod
 KINDS = {
     "worker killed": 4,
     "worker exits 1": 3,
+    "zygote killed": 1,
     "pod killed": 4,
     "trainer killed": 1,
     "sidecar killed": 3,
@@ -85,6 +86,7 @@ def draw_setup(rng: random.Random) -> Setup:
         max_in_place=rng.choice([2, 5, 10]),
         reports_steps=rng.random() < 0.85,
         slow_start_s=rng.choice([0.0, 0.0, 0.0, 45.0]),
+        zygotes=rng.random() < 0.7,
     )
 
 
@@ -137,6 +139,7 @@ class Faults:
         hands: dict[str, Callable[[], object]] = {
             "worker killed": lambda: self._end_worker(None, "SIGKILL"),
             "worker exits 1": lambda: self._end_worker(1, None),
+            "zygote killed": self._kill_zygote,
             "pod killed": lambda: self._on_pod(lambda pod: self._kill(pod)),
             "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
             "sidecar hangs": lambda: self._on_pod(lambda pod: self._hang(pod, fault.lasts_s)),
@@ -172,6 +175,14 @@ class Faults:
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
             self.cluster.worker_faults.append(self.world.now)
             worker.end(code, signal)
+
+    def _kill_zygote(self) -> None:
+        launchers = [pod.launcher for pod in self._live() if pod.launcher is not None and pod.launcher.zygote]
+        if launchers:
+            launcher = self.world.rng.choice(launchers)
+            self.world.say(launcher.pod.name, "FAULT: its zygote is killed, and what it has forked with it")
+            self.cluster.worker_faults.append(self.world.now)
+            launcher.kill_zygote()
 
     def _live(self) -> list[Pod]:
         return [p for p in self.cluster.pods if p.sidecar_ran and not p.ended and p.machine.on and not p.machine.frozen]

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from tests.simulation.pods import Pod
 
 SPAWN_S = (0.03, 0.2)
+FORK_S = (0.01, 0.05)
+IMPORT_S = (0.1, 4.0)
+STORE_S = (0.01, 0.1)
+#: The share of zygotes that cannot fork.
+UNFIT = 0.03
 KILL_S = (0.001, 0.02)
 SAVE_S = (0.1, 2.0)
 GROUP_POLL_S = 0.1
@@ -31,9 +36,15 @@ class Launcher(Process):
     def __init__(self, pod: Pod) -> None:
         super().__init__(pod.world, pod.machine)
         self.pod, self._training = pod, pod.cluster.training
-        self.supervisor = Supervisor(1, pod.cluster.shape.nproc_per_node, pod.grace_s)
+        self.zygote = 0  # its number; 0: none runs
+        self.warm = not pod.cluster.zygotes  # what it starts, it starts without delay
+        self._zygotes = 0
+        self._stores: list[int] = []  # ports; at most the one in use, and the next
+        zygotes = pod.cluster.zygotes
+        self.supervisor = Supervisor(1, pod.cluster.shape.nproc_per_node, pod.grace_s, zygote=zygotes)
         self.workers: dict[int, Worker] = {}
         self._untrapped: set[int] = set()  # local ranks
+        self._forked: set[int] = set()  # local ranks
         self._link: End | None = None
         self._port = 20000
         self._alarm = Alarm(self, self.supervisor.deadline, lambda: self.handle(e.Tick()))
@@ -49,6 +60,7 @@ class Launcher(Process):
     def die(self) -> None:
         """The container ends: whoever is left gets SIGKILL."""
         self.alive = False
+        self._end_stores(0)
         if self._link is not None:
             self._link.close()
         for worker in self.workers.values():
@@ -62,7 +74,9 @@ class Launcher(Process):
             self._signal(effect)
         elif isinstance(effect, e.Spawn):
             for local_rank in range(self.pod.cluster.shape.nproc_per_node):
-                self._spawn(effect.start, local_rank)
+                self._spawn(effect.start, local_rank, warm=effect.warm)
+        elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
+            self._do_with_zygote(effect)
         elif isinstance(effect, e.ReservePort):
             self._port += 1
             port = self._port
@@ -72,9 +86,61 @@ class Launcher(Process):
         elif isinstance(effect, e.Exit) and self.alive:
             self.pod.launcher_exited(effect.code, effect.reason)
 
+    # The zygote -----------------------------------------------------------------------------------------------------
+
+    def _do_with_zygote(self, effect: e.StartZygote | e.EndZygote | e.MakeStore) -> None:
+        number = self.zygote
+        if isinstance(effect, e.StartZygote):
+            self._zygotes += 1
+            self.zygote = number = self._zygotes
+            self.later(self.world.between(*IMPORT_S), lambda: self._imported(number))
+        elif isinstance(effect, e.EndZygote):
+            self.zygote = 0
+        else:
+            self._end_stores(1)
+            self.later(self.world.between(*STORE_S), lambda: self._store_listens(number))
+
+    def _imported(self, number: int) -> None:
+        if number != self.zygote:
+            return
+        self.warm = True
+        if self.world.rng.random() < UNFIT:
+            self.zygote = 0
+            self.handle(e.ZygoteGone("what it has imported runs a thread", final=True))
+        else:
+            self.handle(e.ZygoteReady(1.0, {}))
+
+    def _store_listens(self, number: int) -> None:
+        if number == self.zygote:
+            port = self._training.new_store(self.pod.ip)
+            self._stores.append(port)
+            self.handle(e.StoreReady(port))
+
+    def _end_stores(self, but: int) -> None:
+        """All but the newest ones."""
+        ended = self._stores[: len(self._stores) - but]
+        self._stores = self._stores[len(ended) :]
+        for port in ended:
+            self._training.end_store(self.pod.ip, port)
+
+    def kill_zygote(self) -> None:
+        self.zygote = 0
+        self._end_stores(0)
+        for local_rank in sorted(self._forked):
+            self.workers[local_rank].end(None, "SIGKILL")
+        self._forked.clear()
+        self.post(lambda: self.handle(e.ZygoteGone("it has ended", final=False)))
+
     # Workers --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, start: StartWorkers, local_rank: int) -> None:
+    def _spawn(self, start: StartWorkers, local_rank: int, *, warm: bool) -> None:
+        warm = warm and bool(self.zygote)  # one that has just gone forks nothing
+        if start.agent_store and start.rank_offset + local_rank == 0 and start.master_port not in self._stores:
+            gone = e.WorkerEnded(local_rank, 1, None, 1, "the store of this round has gone", self.world.now)
+            self.later(0.0, lambda: self.handle(gone))
+            self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
+            return
+
         def stepped(step: int) -> None:
             if local_rank == 0 and self.pod.cluster.reports_steps:
                 self.post(lambda: self.handle(e.StepsRead(0, step, None, 1, self.world.now)))
@@ -90,8 +156,9 @@ class Launcher(Process):
         if fate >= 1 - UNTRAPPED:
             self._untrapped.add(local_rank)
         self.workers[local_rank] = worker
+        (self._forked.add if warm else self._forked.discard)(local_rank)
         self.pod.spawned(worker)
-        delay = self.world.between(*SPAWN_S)
+        delay = self.world.between(*(FORK_S if warm else SPAWN_S))
         self.world.after(delay, lambda: self.machine.post(lambda: self._training.join(worker)))
 
     def _reap(self, worker: Worker, code: int | None, signal: str | None, said: str) -> None:

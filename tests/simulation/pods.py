@@ -25,6 +25,7 @@ class Cluster(Protocol):
     training: Training
     network: Network
     reports_steps: bool  # whether the training script calls step()
+    zygotes: bool  # whether workers are forked
 
     def coordinator_pod(self) -> Pod | None: ...
     def pod_at(self, ip: str) -> Pod | None: ...

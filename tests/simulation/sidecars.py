@@ -65,6 +65,8 @@ class Sidecar(Process):
         match effect:
             case e.ToCoordinator(message):
                 self._client.send(message)
+            case e.KeepLink():
+                self._client.keep()
             case e.ToLauncher(message):
                 if self._launcher is not None:
                     self._launcher.send(message)

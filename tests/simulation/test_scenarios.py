@@ -13,16 +13,19 @@ from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
 
 
 class Job:
-    """A simulated job that has made three steps; the invariants are checked after every event."""
+    """A simulated job that has made three steps, all pods warm; the invariants are checked after every event."""
 
     def __init__(self, setup: Setup | None = None, seed: int = 1) -> None:
         self.cluster = new_cluster(seed, setup or Setup(actives=3, spares=1, machines=8, steps=400))
         self.world, self.training = self.cluster.world, self.cluster.training
         self.invariants = Invariants(self.cluster)
         self.world.check = self.invariants.check
-        self.until(lambda: self.training.total_steps >= 3, 30.0)
+        self.until(lambda: self.training.total_steps >= 3 and self._is_warm(), 30.0)
         self.members, self.round = self.cluster.seated(), self.token.round
         self.struck_at = self.world.now
+
+    def _is_warm(self) -> bool:
+        return all(pod.launcher is not None and pod.launcher.warm for pod in self.cluster.pods)
 
     @property
     def token(self) -> RoundToken:
@@ -142,15 +145,17 @@ def test_a_member_that_stood_by_is_the_next_spare() -> None:
     assert job.members[1] in job.cluster.seated()
 
 
-def test_a_sidecar_that_dies_alone_does_not_end_the_job() -> None:
-    job = Job()
-    job.members[1].kill_sidecar()
-    assert job.next_round_steps() < 3.0
-    job.later(10.0)
-    sidecar = job.members[1].sidecar
-    assert sidecar is not None
-    assert sidecar.alive
-    assert not job.members[1].ended
+def test_a_sidecar_that_dies_alone_swaps_nobody() -> None:
+    """Its successor calls an heir first, and is sent on to the coordinator."""
+    for seed in range(20):
+        job = Job(seed=seed)
+        victim = next(pod for pod in job.members if pod is not job.office_pod())
+        job.later(1.0)
+        victim.kill_sidecar()
+        job.later(15.0)
+        assert job.token.round == job.round, "\n".join(job.world.trace)
+        assert victim.sidecar is not None
+        assert victim.sidecar.alive
 
 
 def test_a_break_shorter_than_the_kernels_patience_is_no_fault() -> None:

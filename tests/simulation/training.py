@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -77,18 +78,44 @@ class Training:
         self.newest_since = 0.0  # when the newest round stepped first
         self.stale_for_s = 0.0  # how long after that an older round stepped, at most
         self.exits: dict[RoundToken, dict[int, int | None]] = {}  # exit codes of a round's workers, by rank
+        self._stores: dict[tuple[str, int], RoundToken | None] = {}  # that listen -> the round that uses it
+        self._store_ports = itertools.count(40000)
         self.last_step_made: Callable[[], None] = lambda: None
+
+    def new_store(self, ip: str) -> int:
+        """The port at which it listens."""
+        port = next(self._store_ports)
+        self._stores[ip, port] = None
+        return port
+
+    def end_store(self, ip: str, port: int) -> None:
+        del self._stores[ip, port]
 
     def join(self, worker: Worker) -> None:
         """Spawned, it looks for its peers; unless it was killed before."""
         if not worker.alive:
             return
         group = self._group(worker)
+        self._check_store(worker, group)
         if worker.rank in group.workers and group.workers[worker.rank].alive:
             raise Violation(f"rank {worker.rank} of round {worker.token} runs twice")
         group.workers[worker.rank] = worker
         if len(group.workers) == group.world_size:
             self.world.after(self.world.between(*INIT_S), lambda: self.resume(group))
+
+    def _check_store(self, worker: Worker, group: Group) -> None:
+        """All of a round meet at one place; a store serves one round alone."""
+        start = worker.start
+        where = (start.master_addr, start.master_port)
+        for other in group.workers.values():
+            theirs = (other.start.master_addr, other.start.master_port)
+            if (theirs, other.start.agent_store) != (where, start.agent_store):
+                raise Violation(f"the workers of round {worker.token} look for their store in different places")
+        if start.agent_store and where in self._stores:
+            used_by = self._stores[where] or worker.token
+            if used_by != worker.token:
+                raise Violation(f"the store at {where} serves round {used_by} and round {worker.token}")
+            self._stores[where] = used_by
 
     def _group(self, worker: Worker) -> Group:
         return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))
@@ -144,7 +171,9 @@ class Training:
         workers = list(group.workers.values())
         if len(workers) < group.world_size:
             return False
-        first = workers[0].machine
+        first, start = workers[0].machine, workers[0].start
+        if not group.running and start.agent_store and (start.master_addr, start.master_port) not in self._stores:
+            return False
         return all(w.alive and not w.machine.frozen and reachable(first, w.machine) for w in workers)
 
     def _step(self, group: Group) -> None:

@@ -223,6 +223,11 @@ class HangupCoordinator:
 
 
 @dataclass(frozen=True)
+class KeepLink:
+    """The launcher is to keep a duplicate of the link's socket, in place of the one it keeps: it leads into office."""
+
+
+@dataclass(frozen=True)
 class RecordClose:
     """Keep the close where a restarted sidecar and the kubelet find it."""
 
@@ -234,4 +239,4 @@ class Finish:
     """Nothing is left to do for this pod: the sidecar may end."""
 
 
-MemberEffect = ToCoordinator | ToLauncher | Dial | HangupCoordinator | RecordClose | RecordVow | Finish | Say
+MemberEffect = ToCoordinator | ToLauncher | Dial | HangupCoordinator | KeepLink | RecordClose | RecordVow | Finish | Say

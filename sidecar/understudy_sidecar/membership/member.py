@@ -23,7 +23,8 @@
     any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
-its launcher is connected. What it has promised about offices is in voter.py.
+its launcher is connected. The launcher keeps a duplicate of the socket that leads to the coordinator, so that the end
+of the sidecar alone ends no membership. What it has promised about offices is in voter.py.
 """
 
 from dataclasses import replace
@@ -41,6 +42,7 @@ from understudy_sidecar.membership.events import (
     FromLauncher,
     HangupCoordinator,
     InOffice,
+    KeepLink,
     LauncherDown,
     LauncherUp,
     LeaveAsked,
@@ -111,6 +113,7 @@ class Member:
         match event:
             case LauncherUp(hello):
                 self._on_launcher(hello)
+                self._keep_link()
             case FromLauncher(message):
                 self._on_launcher_message(message, now)
             case LauncherDown():
@@ -325,11 +328,17 @@ class Member:
         if self.voter.vow.office != known:
             self._out.append(RecordVow(self.voter.vow))
         self.state, self._last_heard, self._answer_until = State.JOINED, now, None
+        self._keep_link()
         self._heartbeat_s = welcome.heartbeat_s
         self._domain = welcome.domain or self._domain
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
         if self._introduced != self._situation():
             self._introduce(now)
+
+    def _keep_link(self) -> None:
+        """Not before it is welcome: what the launcher keeps of a former sidecar's may be the membership."""
+        if self.state is State.JOINED:
+            self._out.append(KeepLink())
 
     def _tell_version_1(self) -> None:
         """What it does not read in a Join."""

@@ -9,7 +9,7 @@ import pytest
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ROUND, CloseReason, Office, RoundToken, WorkersState
+from understudy_protocol.words import NO_ELECTORATE, NO_ROUND, CloseReason, Office, RoundToken, WorkersState
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import DEFAULT_HEARTBEAT_S, HEARTBEATS, LINGER_S, Member, State
@@ -104,6 +104,27 @@ def test_a_restarted_sidecar_learns_from_the_launcher_what_runs() -> None:
 def test_a_lost_link_is_dialed_again_once() -> None:
     driven = joined()
     assert driven.do(e.LinkDown()) == [SERVICE_ONLY]
+
+
+def test_the_launcher_keeps_the_link_that_leads_into_office_and_no_other() -> None:
+    """What it keeps of a former sidecar's is the membership, until this one is welcome."""
+    driven = Driven()
+    driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
+    assert e.KeepLink() not in driven.do(e.LinkUp("10.0.0.2"))
+    assert e.KeepLink() not in driven.hear(m.Elsewhere("uid-office", "10.0.0.9"))
+    assert e.KeepLink() not in driven.do(e.LinkUp("10.0.0.9"))
+    assert e.KeepLink() in driven.hear(WELCOME)
+    assert e.KeepLink() in driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING))), "another connection of its own"
+
+
+def test_who_has_given_its_vote_waits_for_that_candidate_alone() -> None:
+    driven = joined()
+    driven.do(e.LinkDown(), e.LinkUp("10.0.0.2"))
+    assert driven.member.may_vote_here
+    driven.hear(m.Candidacy(Office(1, 2), NO_ELECTORATE, "uid-2"))
+    assert not driven.member.may_vote_here
+    driven.do(e.LinkDown())
+    assert driven.member.may_vote_here
 
 
 # Rounds
