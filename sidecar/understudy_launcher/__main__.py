@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from understudy_launcher import environment, prctl
 from understudy_launcher.command import python_program
 from understudy_launcher.loop import Loop, Settings, log
+from understudy_launcher.phases import OnSigterm
 from understudy_protocol import pod
 
 USAGE, BROKEN, MISCONFIGURED = 64, 70, 78
@@ -49,7 +50,8 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     program = python_program(command) if wanted else None
     listed = env.get(pod.ENV_PRELOAD, DEFAULT_PRELOAD)
     preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
-    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload)
+    on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
+    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm)
 
 
 def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:

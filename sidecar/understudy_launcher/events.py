@@ -92,9 +92,10 @@ class NoStore:
 
 @dataclass(frozen=True)
 class AskedToEnd:
-    """The launcher got SIGTERM (or SIGINT, or SIGHUP)."""
+    """The launcher got SIGTERM (or SIGINT, or SIGHUP). faulty: what is wrong with its node; "" if nothing is known."""
 
     signal: str
+    faulty: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ from typing import Any, Optional, Union
 from understudy_launcher import environment, error_files
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram
+from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import Workers, not_started
 from understudy_launcher.sidecar_link import SidecarLink
 from understudy_launcher.supervise import Supervisor
+from understudy_launcher.verdict import what_is_faulty
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
@@ -49,6 +51,7 @@ class Settings:
     env: Mapping[str, str]
     zygote: Optional[PythonProgram] = None  # what the command runs, if that is to be forked
     preload: Sequence[str] = ()
+    on_sigterm: OnSigterm = OnSigterm.AUTO
 
 
 class Loop:
@@ -66,7 +69,9 @@ class Loop:
         self._ports = PortReservation()
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
-        self._supervisor = Supervisor(os.getpid(), settings.nproc, settings.grace_s, zygote=wanted)
+        self._supervisor = Supervisor(
+            os.getpid(), settings.nproc, settings.grace_s, zygote=wanted, on_sigterm=settings.on_sigterm
+        )
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
 
@@ -183,7 +188,10 @@ class Loop:
         numbers = set(os.read(self._wakeup, 4096))
         if signal.SIGCHLD in numbers:
             self._queue.extend(self._workers.reap())
-        self._queue.extend(e.AskedToEnd(number.name) for number in _END_SIGNALS if number in numbers)
+        asked = [number.name for number in _END_SIGNALS if number in numbers]
+        if asked:
+            faulty = what_is_faulty(self._settings.folder, time.time())
+            self._queue.extend(e.AskedToEnd(name, faulty) for name in asked)
 
     def _hear_zygote(self, told: Sequence[Told]) -> None:
         ended = False

@@ -20,6 +20,14 @@ class Phase(Enum):
     LEAVING = "leaving"  # the launcher exits when nothing is left
 
 
+class OnSigterm(Enum):
+    """Whether workers may save when the pod is asked to end."""
+
+    AUTO = "Auto"  # unless the node is faulty: a save on dying hardware hangs, or breaks what it writes
+    ALWAYS = "Always"
+    NEVER = "Never"
+
+
 #: In the phases that are not here old workers may still run, or have failed.
 TOLD = {
     Phase.IDLE: WorkersState.IDLE,

@@ -17,6 +17,7 @@
     other phases       DrainWorkers                   as it is  WorkersDrained, as soon as nothing is left
     IDLE … STOPPING    AskedToEnd, workers can save   SAVING    Terminating; SIGTERM to every worker
     IDLE … STOPPING    AskedToEnd, none can save      LEAVING   Terminating
+    IDLE … CLOSING     AskedToEnd, no save is tried   LEAVING   Terminating; SIGKILL to every group
     SAVING             DrainWorkers                   SAVING    the grace may become shorter
     IDLE … SAVING      ExitLauncher                   LEAVING   SIGKILL to every group
     IDLE … SAVING      … with a grace, they can save  CLOSING   SIGTERM to every worker
@@ -47,25 +48,34 @@ from typing import Any, Callable, Optional
 from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import Groups
-from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, Phase
+from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import StepPace
 from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
 from understudy_launcher.warm import State as WarmState
 from understudy_protocol import launcher as m
-from understudy_protocol.words import WorkersState
+from understudy_protocol.words import Verdict, WorkersState
 
 #: So long the launcher waits for its killed workers before it exits all the same: as pid 1 it takes them along.
 LEAVE_WITHIN_S = 1.0
 #: Exit codes of a launcher that was asked to end: its workers ended by themselves, and did not.
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
+NO_CHECKPOINT = 1
 
 
 class Supervisor:
     """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period."""
 
-    def __init__(self, pid: int, nproc: int, grace_s: float, *, zygote: bool = False) -> None:
+    def __init__(
+        self,
+        pid: int,
+        nproc: int,
+        grace_s: float,
+        *,
+        zygote: bool = False,
+        on_sigterm: OnSigterm = OnSigterm.AUTO,
+    ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
         self._round = Round()  # the newest that was accepted
@@ -73,6 +83,7 @@ class Supervisor:
         self._master_port = 0
         self._graces = Graces(grace_s)
         self._warm = Warm(zygote)
+        self._on_sigterm = on_sigterm
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
@@ -182,11 +193,23 @@ class Supervisor:
             self._log(f"{event.signal} again: the launcher is ending already")
             return
         self._graces.pod_ends(now)
+        no_save = self._why_no_save(event)
+        if no_save:
+            self._report(m.Terminating(0.0, Verdict.FAULTY if event.faulty else Verdict.UNKNOWN))
+            self._leave(self._own_code(NO_CHECKPOINT), f"{event.signal}, and no checkpoint is tried: {no_save}", now)
+            return
         self._report(m.Terminating(self._graces.pod_s))
         if not self._can_save():
             self._leave(self._own_code(), f"{event.signal}, and no workers ran", now)
         elif self.phase is not Phase.CLOSING:
             self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace of {self._graces.pod_s:g} s")
+
+    def _why_no_save(self, event: e.AskedToEnd) -> str:
+        """What speaks against a checkpoint; "" if it may be tried."""
+        if self._on_sigterm is OnSigterm.NEVER:
+            return "checkpoint.onSigterm is Never"
+        faulty = event.faulty and self._on_sigterm is not OnSigterm.ALWAYS
+        return f"the node is faulty: {event.faulty}" if faulty else ""
 
     def _can_save(self) -> bool:
         """After SIGTERM a worker that was a shell may be dead, and the training behind it save."""

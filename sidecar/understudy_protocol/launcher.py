@@ -11,7 +11,7 @@ any more. Fields with a default are newer than version 1 of the protocol, whose 
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import RoundToken, WorkersState
+from understudy_protocol.words import RoundToken, Verdict, WorkersState
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,10 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Terminating:
-    """The launcher got SIGTERM and passed it to its workers."""
+    """The launcher got SIGTERM: its workers may save for so long. Faulty: they are dead already."""
 
     grace_s: float
+    verdict: Verdict = Verdict.UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Welcome:
     domain: str = ""  # topology domain of the member's node
     pod_uid: str = ""  # the coordinator's own
     ip: str = ""
+    verdict: Optional["NodeVerdict"] = None  # None: it does not know; what the member was told before stays
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,15 @@ class Leaving:
 
 
 @dataclass(frozen=True)
+class NodeVerdict:
+    """What is held about the member's node, in place of what was told before."""
+
+    verdict: Verdict
+    reason: str = ""
+    until: Optional[float] = None  # when it expires; None: not by itself
+
+
+@dataclass(frozen=True)
 class Drain:
     """A member leaves, and a save may need every rank: SIGTERM to the workers, and at most so long for them."""
 
@@ -293,4 +303,17 @@ TO_COORDINATOR = (
     HeartbeatAck,
     CloseAck,
 )
-TO_MEMBER = (Welcome, Elsewhere, Candidacy, Succession, Estate, Assign, Standby, Drain, Heartbeat, Close, Adjourned)
+TO_MEMBER = (
+    Welcome,
+    Elsewhere,
+    Candidacy,
+    Succession,
+    Estate,
+    Assign,
+    Standby,
+    Drain,
+    Heartbeat,
+    Close,
+    Adjourned,
+    NodeVerdict,
+)

@@ -14,6 +14,7 @@ LABEL_COORDINATOR = f"{GROUP}/coordinator"  # "true" on one pod a job; the Servi
 LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
+ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
 
@@ -24,6 +25,7 @@ KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
 
+VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
@@ -46,6 +48,7 @@ ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
 ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
 ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
 ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
+ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers
 

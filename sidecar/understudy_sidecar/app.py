@@ -36,6 +36,7 @@ from understudy_sidecar.membership.events import (
     MemberEffect,
     MemberEvent,
     RecordClose,
+    RecordVerdict,
     RecordVow,
     Say,
     Tick,
@@ -156,6 +157,8 @@ class Sidecar:
         match effect:
             case ToCoordinator(message):
                 self._client.send(message)
+            case RecordVerdict(verdict):
+                records.record_verdict(self._settings.folder, verdict)
             case KeepLink():
                 assert self._socket is not None, "it is linked"
                 self._launcher.hold(self._socket)

@@ -1,4 +1,4 @@
-"""What a sidecar leaves in files: the launcher for the trainer container, the proof of a close, and its vow.
+"""What a sidecar leaves in files: the launcher for the trainer, the verdict, the proof of a close, and its vow.
 
 The close is kept in the shared emptyDir, where a restarted sidecar finds it, and in the termination message, so that
 one finished pod is proof enough for an operator that was away. The vow is kept so that no later life of this sidecar
@@ -9,8 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
-from understudy_protocol import wire
-from understudy_protocol.membership import Close
+from understudy_protocol import pod, wire
+from understudy_protocol.membership import Close, NodeVerdict
 from understudy_protocol.vow import Vow
 
 #: Where the image holds what the trainer container needs (see the Dockerfile).
@@ -46,11 +46,14 @@ def recorded_close(folder: Path) -> Close | None:
     return close if isinstance(close, Close) else None
 
 
+def record_verdict(folder: Path, verdict: NodeVerdict) -> None:
+    """For the launcher, which reads it when it is asked to end: whole at any moment."""
+    _write_whole(folder / pod.VERDICT_FILE, verdict)
+
+
 def record_vow(folder: Path, vow: Vow) -> None:
-    """Before anything is done that relies on it. Written aside and moved: a kill in between leaves the former one."""
-    aside = folder / f"{VOW_FILE}.new"
-    aside.write_text(wire.encode(vow))
-    os.replace(aside, folder / VOW_FILE)
+    """Before anything is done that relies on it."""
+    _write_whole(folder / VOW_FILE, vow)
 
 
 def recorded_vow(folder: Path) -> Vow:
@@ -62,3 +65,10 @@ def recorded_vow(folder: Path) -> Vow:
     vow = wire.decode(text, {"Vow": Vow})
     assert isinstance(vow, Vow), "the file is this module's own"
     return vow
+
+
+def _write_whole(path: Path, message: object) -> None:
+    """Written aside and moved: a kill in between leaves the former one."""
+    aside = path.with_name(f"{path.name}.new")
+    aside.write_text(wire.encode(message))
+    os.replace(aside, path)

@@ -1,5 +1,7 @@
 """Faults beside the story's: what a user meets sooner or later, each on a small job of its own."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -122,6 +124,28 @@ def test_graceful_deletion_lets_the_worker_end_and_swaps_then(make_job: MakeJob)
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
     assert status["lastRecovery"]["strategy"] == "SpareSwap"
     assert status["lastRecovery"]["cause"]["pod"] == victim
+
+
+def test_a_sidecar_that_is_killed_alone_swaps_nobody(make_job: MakeJob) -> None:
+    """Its launcher holds a copy of the connection, and the kubelet starts it again."""
+    job = make_job("alone")
+    job.apply()
+    before = job.wait_until_whole()
+    victim = active(job)
+    name = victim["metadata"]["name"]
+    workers = [pid for pod in job.pods() for pid in worker_pids(job, pod["metadata"]["name"])]
+    os.kill(job.cluster.container_pids(NAMESPACE, name)["understudy-sidecar"], signal.SIGKILL)
+
+    def restarted() -> bool:
+        status = job.pod(victim["metadata"]["uid"])["status"]
+        sidecar = next(x for x in status["initContainerStatuses"] if x["name"] == "understudy-sidecar")
+        return bool(sidecar["restartCount"] > 0 and sidecar.get("started"))
+
+    wait_until("the sidecar runs again", restarted, 30)
+    step = job.status()["progress"]["step"]
+    status = job.wait_for("training goes on", lambda s: s["progress"]["step"] > step + 20)
+    assert status["round"] == before["round"]
+    assert all(map(running, workers))
 
 
 def test_deleting_a_running_job_leaves_nothing(make_job: MakeJob) -> None:

@@ -180,6 +180,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.replicatedJobs",
         "the trainer container needs a command",
     ),
+    "an unknown policy for SIGTERM": (
+        lambda job: job["spec"].update(checkpoint={"onSigterm": "Sometimes"}),
+        "spec.checkpoint.onSigterm",
+        "checkpoint.onSigterm must be Auto, Always or Never",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -355,6 +360,7 @@ ACCEPTED: dict[str, Change] = {
     "Never": lambda job: pod_spec(job).update(restartPolicy="Never"),
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
+    "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),

@@ -85,6 +85,13 @@ type TrainingJobSpec struct {
 	// +kubebuilder:default={}
 	Recovery Recovery `json:"recovery,omitempty"`
 
+	// What a pod does about a checkpoint when it is asked to end. It cannot be changed
+	// after creation.
+	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="checkpoint is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+	Checkpoint Checkpoint `json:"checkpoint,omitempty"`
+
 	// Lets the job train with less pods than it declares when no spare takes a lost
 	// pod's ranks. Left out, the job waits for a pod instead. It cannot be changed
 	// after creation.
@@ -222,6 +229,18 @@ type Spares struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="spares.topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
 	TopologyKey string `json:"topologyKey,omitempty"`
+}
+
+// What a pod does about a checkpoint when it is asked to end.
+type Checkpoint struct {
+	// Whether workers get SIGTERM and may save within the grace period. Auto: unless
+	// the pod's node is faulty (its annotation understudy.dev/faulty says so): there
+	// they are killed at once, because a save on dying hardware hangs, or breaks what
+	// it writes. Always and Never: whatever the node is. Default: Auto.
+	// +optional
+	// +kubebuilder:default=Auto
+	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
+	OnSigterm string `json:"onSigterm,omitempty"`
 }
 
 // Lets the job train with less pods than it declares.

@@ -50,6 +50,7 @@ def read_job(raw: Raw) -> Job:
             fence_s=0.0 if fence == "Off" else seconds(fence),
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
+            on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),
             preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         ),
     )
@@ -91,6 +92,7 @@ def read_node(raw: Raw) -> Node:
         ready.get("status") == "True",
         unix(since) if since else 0.0,
         metadata.get("labels", {}),
+        metadata.get("annotations", {}).get(names.ANNOTATION_FAULTY, ""),
         any(taint["key"] == OUT_OF_SERVICE for taint in raw.get("spec", {}).get("taints", ())),
     )
 

@@ -194,9 +194,8 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
 
 
 def _nodes(observed: Observed, pods: Iterable[Pod]) -> tuple[NodeFact, ...]:
-    """The topology domains of the job's pods, which a pod cannot read itself."""
+    """What a pod cannot read itself: the topology domains of the job's pods, and what is held against their nodes."""
     key = observed.job.spec.topology_key
-    if not key:
-        return ()
     nodes = {pod.node: observed.nodes[pod.node] for pod in pods if pod.node in observed.nodes}
-    return tuple(NodeFact(name, node.labels.get(key, "")) for name, node in sorted(nodes.items()))
+    facts = (NodeFact(name, node.labels.get(key, ""), node.faulty) for name, node in sorted(nodes.items()))
+    return tuple(fact for fact in facts if key or fact.faulty)

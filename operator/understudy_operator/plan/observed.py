@@ -33,6 +33,7 @@ class JobSpec:
     topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's own
+    on_sigterm: str = "Auto"
 
     @property
     def actives(self) -> int:
@@ -94,6 +95,7 @@ class Node:
     ready: bool
     since: float = 0.0  # when it became ready, or ceased to be; 0 if the node does not say
     labels: Mapping[str, str] = field(default_factory=dict)
+    faulty: str = ""  # why nobody on it may save or be given ranks, as its annotation says
     out_of_service: bool = False  # somebody vouches by a taint that nothing runs on it any more
 
 

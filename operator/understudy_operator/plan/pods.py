@@ -98,6 +98,7 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
         _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
         _env(names.ENV_NPROC, str(job.spec.nproc_per_node)),
         _env(names.ENV_GRACE, str(grace_s)),
+        _env(names.ENV_ON_SIGTERM, job.spec.on_sigterm),
         _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
     ]
     if job.spec.preload is not None:

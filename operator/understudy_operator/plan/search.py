@@ -55,7 +55,9 @@ class Search:
         self._named: dict[str, Callee] = {}
         self._replaced: dict[str, Callee] = {}  # who may believe to be in office still
         self._told: dict[str, Superseded] = {}  # those of them, on the line that each has now
-        self._nodes_told: Nodes = Nodes(())
+        self._nodes_told: Nodes | None = (
+            None  # by this one in office; an empty answer tells it that nothing is held against any
+        )
         self._out: list[Say] = []
 
     def settled(self, now: float) -> bool:
@@ -167,7 +169,7 @@ class Search:
         if former is not None and office_of(former) < office and former.pod_uid != callee.pod_uid:
             self._replaces(former.pod_uid)
         spoke = self.knows.answers.pods | {self.knows.in_office}
-        self._named, self._visited, self._ended, self._nodes_told = {}, {}, {}, Nodes(())
+        self._named, self._visited, self._ended, self._nodes_told = {}, {}, {}, None
         self.knows = replace(self.knows, in_office=callee.pod_uid, since=now)
         self._answered(self.knows.answers.without(callee.pod_uid))
         for uid in sorted(self._replaced.keys() & self._lines.keys() & spoke):

@@ -11,7 +11,7 @@ from enum import Enum
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import Office, RoundToken
+from understudy_protocol.words import Office, RoundToken, Verdict
 from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally, majority
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
 from understudy_sidecar.membership.recoveries import RecoveryBook
@@ -77,6 +77,7 @@ class Desk:
     lost: dict[str, Lost] = field(default_factory=dict)
     progress: StepProgress | None = None
     facts: dict[str, NodeFact] = field(default_factory=dict)
+    facts_known: bool = False  # the operator has told them to this coordinator
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
     started_at: float | None = None  # when all workers of the running round were spawned
@@ -131,8 +132,15 @@ class Desk:
         return self.state is State.RUNNING and token == self.token and member.group_rank is not None
 
     def learn_nodes(self, facts: Iterable[NodeFact]) -> None:
-        self.facts = {fact.node: fact for fact in facts}
-        self.look = True
+        before, self.facts = self.facts, {fact.node: fact for fact in facts}
+        first, self.facts_known, self.look = not self.facts_known, True, True
+        links: dict[m.NodeVerdict, list[int]] = {}  # one word for all whose nodes are well
+        for member in self.roster.members.values():
+            known = before.get(member.node) == self.facts.get(member.node) and not first
+            if member.link is not None and not known:
+                links.setdefault(self.verdict(member.node), []).append(member.link)
+        for verdict, to in links.items():
+            self.broadcast(to, verdict)
         for member in self.roster.active():
             assert member.group_rank is not None
             self.roster.domains[member.group_rank] = self.domain(member.node) or member.join.domain
@@ -140,6 +148,12 @@ class Desk:
     def domain(self, node: str) -> str:
         fact = self.facts.get(node)
         return "" if fact is None else fact.domain
+
+    def verdict(self, node: str) -> m.NodeVerdict:
+        fact = self.facts.get(node)
+        if fact is None or not fact.faulty:
+            return m.NodeVerdict(Verdict.UNKNOWN)
+        return m.NodeVerdict(Verdict.FAULTY, fact.faulty, fact.until)
 
     def faulty(self, node: str) -> str:
         """Why no member on this node may be given ranks; "" if nothing is held against it now."""

@@ -228,6 +228,13 @@ class KeepLink:
 
 
 @dataclass(frozen=True)
+class RecordVerdict:
+    """Keep it where the launcher finds it when it is asked to end."""
+
+    verdict: membership.NodeVerdict
+
+
+@dataclass(frozen=True)
 class RecordClose:
     """Keep the close where a restarted sidecar and the kubelet find it."""
 
@@ -239,4 +246,15 @@ class Finish:
     """Nothing is left to do for this pod: the sidecar may end."""
 
 
-MemberEffect = ToCoordinator | ToLauncher | Dial | HangupCoordinator | KeepLink | RecordClose | RecordVow | Finish | Say
+MemberEffect = (
+    ToCoordinator
+    | ToLauncher
+    | Dial
+    | HangupCoordinator
+    | KeepLink
+    | RecordVerdict
+    | RecordClose
+    | RecordVow
+    | Finish
+    | Say
+)

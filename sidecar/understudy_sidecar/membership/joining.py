@@ -58,7 +58,8 @@ def suspect(desk: Desk, member: Member, what: str, now: float) -> None:
 def welcome(desk: Desk, member: Member) -> None:
     heartbeat_s = desk.silence.heartbeat_s_of(len(desk.roster.linked))
     domain = desk.domain(member.node)
-    desk.send(member, m.Welcome(desk.token, desk.office, heartbeat_s, domain, desk.pod_uid, desk.ip))
+    verdict = desk.verdict(member.node) if desk.facts_known else None
+    desk.send(member, m.Welcome(desk.token, desk.office, heartbeat_s, domain, desk.pod_uid, desk.ip, verdict))
 
 
 def on_claimed_phase(desk: Desk, member: Member, message: object) -> None:

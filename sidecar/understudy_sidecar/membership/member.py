@@ -51,6 +51,7 @@ from understudy_sidecar.membership.events import (
     MemberEffect,
     MemberEvent,
     RecordClose,
+    RecordVerdict,
     RecordVow,
     Say,
     Tick,
@@ -188,8 +189,8 @@ class Member:
                 self._on_failure(m.WorkerFailed(token, local_rank, exit_code, signal, text, at), now)
             case l.Stepped(token, step, total, median_s, at) if token == self.token:
                 self._on_step(m.Progress(token, step, total, median_s, at))
-            case l.Terminating(grace_s):
-                self._leave(m.Leaving("the trainer container got SIGTERM", grace_s), now)
+            case l.Terminating(grace_s, verdict):
+                self._leave(m.Leaving("the trainer container got SIGTERM", grace_s, verdict), now)
             case _:
                 pass  # of a round that is over
 
@@ -329,6 +330,8 @@ class Member:
             self._out.append(RecordVow(self.voter.vow))
         self.state, self._last_heard, self._answer_until = State.JOINED, now, None
         self._keep_link()
+        if welcome.verdict is not None:
+            self._out.append(RecordVerdict(welcome.verdict))
         self._heartbeat_s = welcome.heartbeat_s
         self._domain = welcome.domain or self._domain
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
@@ -365,6 +368,9 @@ class Member:
                 self._on_standby(token)
             case m.Drain(token, grace_s) if token == self.token and self.group_rank is not None:
                 self._out.append(ToLauncher(l.DrainWorkers(token, grace_s)))
+            case m.NodeVerdict():
+                self._out.append(RecordVerdict(message))
+                self._out.append(Say(f"its node: {message.verdict.value} {message.reason}".rstrip()))
             case m.Succession() as succession:
                 if self.voter.acknowledge(succession):
                     self._out.append(RecordVow(self.voter.vow))

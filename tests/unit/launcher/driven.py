@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from understudy_launcher import events as e
-from understudy_launcher.phases import Phase
+from understudy_launcher.phases import OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as m
 from understudy_protocol.words import RoundToken
@@ -43,9 +43,16 @@ def terms(*ranks: int) -> list[e.Effect]:
 class Driven:
     """A supervisor of two workers, the time, and every effect but the log lines."""
 
-    def __init__(self, nproc: int = 2, grace_s: float = 30.0, *, zygote: bool = False) -> None:
+    def __init__(
+        self,
+        nproc: int = 2,
+        grace_s: float = 30.0,
+        *,
+        zygote: bool = False,
+        on_sigterm: OnSigterm = OnSigterm.AUTO,
+    ) -> None:
         self.now = 100.0
-        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote)
+        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm)
         self.log: list[str] = []
         assert self.do(e.Started()) == [e.ReservePort(), *([e.StartZygote()] if zygote else [])]
         assert self.do(e.PortReserved(PORT)) == [e.Report(m.NextPort(PORT))]

@@ -328,6 +328,11 @@ def test_without_a_topology_key_it_is_told_nothing_of_nodes():
     assert follow_of(observed(), Office(1, 1, S, "")).nodes == ()
 
 
+def test_but_what_is_held_against_them():
+    nodes = {x.node: Node(x.node, True, faulty="Xid 79" if x is A1 else "") for x in (A0, A1, S)}
+    assert follow_of(observed(nodes=nodes), Office(1, 1, S, "")).nodes == (NodeFact("node-a1", "", "Xid 79"),)
+
+
 def test_age_decides_between_spares_whatever_their_names():
     first, second = a_pod("z", created_at=AN_HOUR_AGO), a_pod("b", created_at=NOW)
     assert appointed(observed(NEW_JOB, (A0, A1, second, first)))[0] == "z"

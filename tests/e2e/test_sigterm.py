@@ -1,0 +1,88 @@
+"""A pod that is deleted, on a node that is well and on one that is known to be faulty: whether its worker may save."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.plain import PlainJob
+from tests.e2e.training import Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(200)
+
+#: Steps until SIGTERM, and says that it saves then.
+SAVES = """
+import signal, sys, time
+from understudy_torch import step
+def save(*_):
+    print("saved a checkpoint", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+n = 0
+while True:
+    n += 1
+    step(n)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
+    made = PlainJob(cluster, NAMESPACE, f"sigterm-{request.node.callspec.id.lower()}", script=SAVES)
+    made.delete()
+    try:
+        yield made
+    finally:
+        for node in cluster.nodes():
+            cluster.kubectl("annotate", "node", node, "understudy.dev/faulty-")
+        made.delete()
+
+
+@contextmanager
+def log_of(job: PlainJob, pod: Raw, file: Path) -> Iterator[Path]:
+    """What its trainer writes until the pod is gone: kubectl cannot be asked for it later."""
+    command = job.cluster.kubectl_command("-n", job.namespace, "logs", "-f", pod["metadata"]["name"], "-c", "trainer")
+    with file.open("wb") as out, subprocess.Popen(command, stdout=out) as following:
+        try:
+            yield file
+            following.wait(30)
+        finally:
+            following.kill()
+
+
+@pytest.mark.parametrize(
+    ("faulty", "policy", "saves"),
+    [(False, "Auto", True), (True, "Auto", False), (True, "Always", True), (False, "Never", False)],
+    ids=["well-auto", "faulty-auto", "faulty-always", "well-never"],
+)
+def test_a_deleted_pod_saves_unless_its_node_is_faulty(
+    job: PlainJob, tmp_path: Path, faulty: bool, policy: str, saves: bool
+) -> None:
+    job.apply(checkpoint={"onSigterm": policy})
+    job.wait_until_whole()
+    coordinator = job.status()["coordinator"]["podUID"]
+    ranked = [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
+    victim = next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
+    name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
+    if faulty:
+        job.cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
+        wait_until("the verdict is in the pod", lambda: "Xid 79" in verdict(job, name), 10)
+    with log_of(job, victim, tmp_path / "log") as log:
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
+    said = log.read_text()
+    assert ("saved a checkpoint" in said) == saves, said
+    assert ("no checkpoint is tried" in said) == (not saves), said
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert status["lastRecovery"]["strategy"] == "SpareSwap"
+    assert status["lastRecovery"]["fault"] == ("Node" if faulty and not saves else "Pod")
+
+
+def verdict(job: PlainJob, pod: str) -> str:
+    """The file that the launcher reads."""
+    read = ("exec", pod, "-c", "trainer", "--", "cat", "/understudy/verdict.json")
+    return job.cluster.kubectl("-n", job.namespace, *read, check=False)

@@ -1,0 +1,160 @@
+"""Whether a checkpoint is tried when the pod is asked to end: what the node's verdict says, and what the job says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.driven import Driven, ended, kills, start, terms
+from tests.unit.launcher.fake_sidecar import Launched, alive, round_
+from understudy_launcher import events as e
+from understudy_launcher.phases import OnSigterm, Phase
+from understudy_launcher.verdict import what_is_faulty
+from understudy_protocol import launcher as m
+from understudy_protocol import pod, wire
+from understudy_protocol.launcher import ExitLauncher, Terminating, WorkersStarted
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import Verdict
+
+Launch = Callable[..., Launched]
+
+HEALTHY = e.AskedToEnd("SIGTERM")
+FAULTY = e.AskedToEnd("SIGTERM", "Xid 79 on GPU 3")
+AUTO, ALWAYS, NEVER = OnSigterm.AUTO, OnSigterm.ALWAYS, OnSigterm.NEVER
+
+
+def running(policy: OnSigterm = AUTO) -> Driven:
+    driven = Driven(on_sigterm=policy)
+    driven.do(start())
+    return driven
+
+
+# The decision ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "asked"), [(AUTO, FAULTY), (NEVER, FAULTY), (NEVER, HEALTHY)])
+def test_no_checkpoint_is_tried(policy: OnSigterm, asked: e.AskedToEnd) -> None:
+    driven = running(policy)
+    verdict = Verdict.FAULTY if asked.faulty else Verdict.UNKNOWN
+    assert driven.do(asked) == [e.Report(m.Terminating(0.0, verdict)), *kills(0, 1)]
+    driven.do(ended(0, signal="SIGKILL"), e.GroupEmptied(0), ended(1, signal="SIGKILL"))
+    (left,) = driven.do(e.GroupEmptied(1))
+    assert isinstance(left, e.Exit)
+    assert left.code == 1
+    assert "no checkpoint is tried" in left.reason
+    assert ("Xid 79 on GPU 3" in left.reason) == (policy is AUTO)
+
+
+@pytest.mark.parametrize(("policy", "asked"), [(AUTO, HEALTHY), (ALWAYS, HEALTHY), (ALWAYS, FAULTY)])
+def test_a_checkpoint_may_be_tried(policy: OnSigterm, asked: e.AskedToEnd) -> None:
+    driven = running(policy)
+    assert driven.do(asked) == [e.Report(m.Terminating(30.0)), *terms(0, 1)]
+    assert driven.phase is Phase.SAVING
+
+
+def test_a_worker_that_sleeps_in_the_kernel_delays_neither_the_word_nor_the_kill() -> None:
+    driven = running()
+    driven.do(FAULTY)
+    (left,) = [x for x in driven.later(1.0) if isinstance(x, e.Exit)]
+    assert left.code == 1
+
+
+def test_a_failure_before_it_keeps_its_code() -> None:
+    driven = running()
+    driven.do(ended(1, 3), e.GroupEmptied(1))
+    driven.do(FAULTY)
+    (left,) = [x for x in driven.do(ended(0, signal="SIGKILL"), e.GroupEmptied(0)) if isinstance(x, e.Exit)]
+    assert left.code == 3
+
+
+def test_a_save_under_way_is_not_waited_for_on_a_faulty_node() -> None:
+    """The job was suspended, its workers save, and then the pod is deleted because its node has turned out faulty."""
+    driven = running()
+    driven.do(ExitLauncher(82, "Suspended", 30.0))
+    assert driven.phase is Phase.CLOSING
+    assert driven.do(FAULTY)[1:] == kills(0, 1)
+    (left,) = [x for x in driven.later(1.0) if isinstance(x, e.Exit)]
+    assert left.code == 82, "the close has the last word"
+
+
+@pytest.mark.parametrize("policy", [AUTO, NEVER])
+def test_a_spare_on_a_faulty_node_just_ends(policy: OnSigterm) -> None:
+    driven = Driven(on_sigterm=policy)
+    (said, left) = driven.do(FAULTY)
+    assert said == e.Report(m.Terminating(0.0, Verdict.FAULTY))
+    assert isinstance(left, e.Exit)
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str | NodeVerdict) -> None:
+    (folder / pod.VERDICT_FILE).write_text(text if isinstance(text, str) else wire.encode(text))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why"),
+    [
+        (NodeVerdict(Verdict.FAULTY, "Xid 79"), "Xid 79"),
+        (NodeVerdict(Verdict.FAULTY), "no reason told"),
+        (NodeVerdict(Verdict.FAULTY, "Xid 79", 1001.0), "Xid 79"),
+        (NodeVerdict(Verdict.FAULTY, "Xid 79", 1000.0), ""),
+        (NodeVerdict(Verdict.HEALTHY, "checked"), ""),
+        (NodeVerdict(Verdict.UNKNOWN), ""),
+    ],
+)
+def test_what_is_held_about_the_node(tmp_path: Path, verdict: NodeVerdict, why: str) -> None:
+    write(tmp_path, verdict)
+    assert what_is_faulty(str(tmp_path), now=1000.0) == why
+
+
+@pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":9,"type":"Later"}', '{"v":2,"type":"NodeVerdict"}'])
+def test_a_broken_file_says_nothing(tmp_path: Path, text: str) -> None:
+    write(tmp_path, text)
+    assert what_is_faulty(str(tmp_path), now=1000.0) == ""
+
+
+def test_a_missing_one_neither(tmp_path: Path) -> None:
+    assert what_is_faulty(str(tmp_path), now=1000.0) == ""
+
+
+# A launcher's process -------------------------------------------------------------------------------------------------
+
+STUBBORN = ("sh", "-c", 'trap "" TERM; echo $$ >> "$HERE/pids"; while :; do sleep 600; done')
+
+
+def test_eight_workers_that_ignore_sigterm_are_gone_at_once_with_the_launcher(launch: Launch, folder: Path) -> None:
+    write(folder, NodeVerdict(Verdict.FAULTY, "Xid 79 on GPU 3"))
+    launched = launch(*STUBBORN, **{pod.ENV_NPROC: "8"})
+    launched.join()
+    launched.sidecar.send(round_(0))
+    launched.sidecar.expect(WorkersStarted)
+    pids = launched.pids("pids", 8)
+    asked = time.monotonic()
+    os.kill(launched.process.pid, signal.SIGTERM)
+    assert launched.sidecar.expect(Terminating) == Terminating(0.0, Verdict.FAULTY)
+    assert launched.wait() == 1
+    assert time.monotonic() - asked < 10, "nowhere near the grace period"
+    assert not any(alive(pid) for pid in pids)
+    assert "SIGTERM, and no checkpoint is tried: the node is faulty: Xid 79 on GPU 3" in launched.err
+
+
+def test_a_verdict_that_came_while_workers_ran_counts(launch: Launch, folder: Path) -> None:
+    launched = launch(*STUBBORN)
+    launched.join()
+    launched.sidecar.send(round_(0))
+    launched.pids("pids", 1)
+    write(folder, NodeVerdict(Verdict.FAULTY, "Xid 79"))
+    os.kill(launched.process.pid, signal.SIGTERM)
+    assert launched.wait() == 1
+
+
+def test_an_unknown_policy_is_refused(launch: Launch) -> None:
+    launched = launch("true", **{pod.ENV_ON_SIGTERM: "Sometimes"})
+    assert launched.wait() == 78
+    assert "UNDERSTUDY_ON_SIGTERM='Sometimes': expected Auto, Always or Never" in launched.err

@@ -1,0 +1,102 @@
+"""SIGTERM in a script that has called exit_on_fault(): what it did before stays, but on a faulty node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import understudy_torch
+from understudy_torch.sigterm import what_is_faulty
+
+SIDECAR = Path(understudy_torch.__file__).resolve().parents[1]
+FAULTY = {"verdict": "Faulty", "reason": "Xid 79"}
+READY = "print('ready', flush=True)\n"
+WAIT = "import time\nwhile True: time.sleep(0.05)\n"
+#: The main thread is in C, and no signal brings it back: like a collective whose peer is gone.
+IN_C = """
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+libc.pthread_mutex_lock(mutex)
+libc.pthread_mutex_lock(mutex)
+"""
+
+HANDLERS = {
+    "function": "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(5)))\n",
+    "default": "",
+    "ignored": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+    # as a library does that is not Python's: getsignal() tells None
+    "none": "libc = ctypes.CDLL(None); HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)\n"
+    "own = HANDLER(lambda n: os._exit(7)); libc.signal(signal.SIGTERM, own)\n",
+}
+
+
+def run(folder: Path, before: str, after: str = WAIT, *, faulty: bool = False) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a script that gets SIGTERM once it is ready; what outlives that is killed."""
+    if faulty:
+        (folder / "verdict.json").write_text(json.dumps(FAULTY))
+    imports = "import ctypes, os, signal, sys\nfrom understudy_torch import exit_on_fault\n"
+    env = {**os.environ, "PYTHONPATH": str(SIDECAR), "UNDERSTUDY_FOLDER": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{imports}{before}exit_on_fault()\n{READY}{after}"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        try:
+            out, err = process.communicate(timeout=1 if before == HANDLERS["ignored"] and not faulty else 20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        return process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "out"),
+    [("function", 5, "saved\n"), ("default", -signal.SIGTERM, ""), ("ignored", -signal.SIGKILL, ""), ("none", 7, "")],
+)
+def test_what_sigterm_did_before_it_still_does(tmp_path: Path, handler: str, code: int, out: str) -> None:
+    assert run(tmp_path, HANDLERS[handler]) == (code, out, "")
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_on_a_faulty_node_it_ends_at_once_and_says_why(tmp_path: Path, handler: str) -> None:
+    code, out, err = run(tmp_path, HANDLERS[handler], faulty=True)
+    assert (code, out) == (1, "")
+    assert err == "understudy: SIGTERM, and no checkpoint is tried: the node is faulty: Xid 79\n"
+
+
+def test_also_when_the_main_thread_never_comes_back_from_c(tmp_path: Path) -> None:
+    code, _, err = run(tmp_path, HANDLERS["function"], IN_C, faulty=True)
+    assert (code, "Xid 79" in err) == (1, True)
+
+
+def test_an_earlier_wakeup_file_is_written_on(tmp_path: Path) -> None:
+    """As asyncio's is."""
+    pipe = "r, w = os.pipe(); os.set_blocking(w, False); signal.set_wakeup_fd(w)\n"
+    before = f"{pipe}signal.signal(signal.SIGTERM, lambda *_: None)\n"
+    after = "print(list(os.read(r, 10)), flush=True)\nos._exit(0)\n"
+    assert run(tmp_path, before, after)[:2] == (0, "[15]\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "no json", '{"verdict": "Healthy"}', '{"verdict": "Faulty", "until": 5}']
+)
+def test_a_file_that_does_not_say_so_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "verdict.json").write_text(text)
+    assert what_is_faulty(str(tmp_path / "verdict.json"), now=6.0) == ""
+
+
+def test_a_missing_file_says_nothing_and_an_unexpired_one_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    assert what_is_faulty(str(path), now=6.0) == ""
+    path.write_text('{"verdict": "Faulty", "reason": "", "until": 7}')
+    assert what_is_faulty(str(path), now=6.0) == "no reason told"
