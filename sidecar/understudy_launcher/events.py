@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional, Union
 
-from understudy_protocol.launcher import DrainWorkers, ExitLauncher, StartWorkers, StopWorkers
+from understudy_protocol.launcher import DrainWorkers, ExitLauncher, RenewStore, StartWorkers, StopWorkers
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ Event = Union[
     DrainWorkers,
     StopWorkers,
     ExitLauncher,
+    RenewStore,
 ]
 
 
@@ -175,7 +176,9 @@ class EndZygote:
 
 @dataclass(frozen=True)
 class MakeStore:
-    """Have the zygote hold a store for a later round, answered by StoreReady or NoStore. The one before it stays."""
+    """Have the zygote hold a store for a later round, answered by StoreReady or NoStore. Others end, but for `keep`."""
+
+    keep: int = 0  # port; 0: no store is in use
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class Loop:
         elif isinstance(effect, e.EndZygote):
             self._zygote.end()
         else:
-            self._zygote.make_store()
+            self._zygote.make_store(effect.keep)
 
     def _spawn(self, effect: e.Spawn) -> None:
         settings, start = self._settings, effect.start

@@ -96,6 +96,7 @@ class Supervisor:
             m.StopWorkers: self._on_stop_workers,
             m.DrainWorkers: self._on_drain_workers,
             m.ExitLauncher: self._on_exit_launcher,
+            m.RenewStore: self._on_renew_store,
             e.AskedToEnd: self._on_asked_to_end,
             e.WorkerEnded: self._on_worker_ended,
             e.GroupEmptied: self._on_group_emptied,
@@ -308,16 +309,27 @@ class Supervisor:
         self._report(m.WorkersStarted(start.token))
         self._out.extend([e.ReservePort()] if hosts_store else [])
         if start.rank_offset == 0 and start.agent_store:
-            self._out.extend(self._warm.store_is_used())
-            self._tell_ports()
+            self._renew_store()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
         if read.local_rank == 0 and self._round.pace and self.phase in REPORTING:
             self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.saw(read, now)]))
 
+    def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
+        if self._warm.store_port:
+            self._renew_store()
+
+    def _renew_store(self) -> None:
+        self._out.extend(self._warm.next_store(self._store_in_use()))
+        self._tell_ports()
+
+    def _store_in_use(self) -> int:
+        start = self._round.start
+        return start.master_port if start and start.agent_store and start.rank_offset == 0 else 0
+
     def _on_zygote(self, event: Any, now: float) -> None:
         offered = self._warm.store_port
-        self._out.extend(self._warm.handle(event, now))
+        self._out.extend(self._warm.handle(event, self._store_in_use(), now))
         if self._warm.store_port != offered:
             self._tell_ports()
         self._advance(now)

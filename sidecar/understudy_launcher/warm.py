@@ -47,11 +47,12 @@ class Warm:
         self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S
         return [e.StartZygote()]
 
-    def handle(self, event: Event, now: float) -> list[e.Effect]:
+    def handle(self, event: Event, in_use: int, now: float) -> list[e.Effect]:
+        """in_use: see next_store."""
         if isinstance(event, e.ZygoteReady):
             self.state, self._load_by = State.READY, None
             missing = "".join(f"; without {name} ({why})" for name, why in event.missing.items())
-            return [e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}"), e.MakeStore()]
+            return [e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}"), e.MakeStore(in_use)]
         if isinstance(event, e.ZygoteGone):
             return self._on_gone(event, now)
         if isinstance(event, e.StoreReady):
@@ -59,15 +60,16 @@ class Warm:
         elif isinstance(event, e.NoStore):
             return [e.Log(f"no store ahead of the workers ({event.why}): rank 0 serves it")]
         elif isinstance(event, e.StoreGone):
-            return self.store_is_used() if event.port == self.store_port else []
+            return self.next_store(in_use) if event.port == self.store_port else []
         elif self._load_by is not None and now >= self._load_by:
             self.state, self._load_by = State.OFF, None
             return [e.EndZygote(), _afresh(f"it was not ready within {LOAD_WITHIN_S:g} s")]
         return []
 
-    def store_is_used(self) -> list[e.Effect]:
+    def next_store(self, in_use: int) -> list[e.Effect]:
+        """The one that is offered is so no more. in_use: the port of the running round's store; 0: it has none."""
         self.store_port = 0
-        return [e.MakeStore()] if self.state is State.READY else []
+        return [e.MakeStore(in_use)] if self.state is State.READY else []
 
     def deadline(self) -> Optional[float]:
         return self._load_by

@@ -100,9 +100,9 @@ class Zygote:
                     self._early += self._understand(answer)
         return pids
 
-    def make_store(self) -> None:
-        """The newest of the stores stays, for the round that may use it; those before it end."""
-        for pid in list(self._stores)[:-1]:
+    def make_store(self, keep: int) -> None:
+        """All others end but the one that listens at `keep`."""
+        for pid in [pid for pid, port in self._stores.items() if port != keep]:
             del self._stores[pid]
             _kill(pid)
         self._send({"store": True})

@@ -142,6 +142,11 @@ class ExitLauncher:
 
 
 @dataclass(frozen=True)
+class RenewStore:
+    """Offer another store: the one that listens may have been named by a coordinator that is not in office any more."""
+
+
+@dataclass(frozen=True)
 class HoldSocket:
     """Keep the socket that comes with this line open, in place of the one that is kept.
 
@@ -165,4 +170,4 @@ TO_SIDECAR = (
     Stepped,
     Terminating,
 )
-TO_LAUNCHER = (StartWorkers, DrainWorkers, StopWorkers, ExitLauncher, HoldSocket, DropSocket)
+TO_LAUNCHER = (StartWorkers, DrainWorkers, StopWorkers, ExitLauncher, RenewStore, HoldSocket, DropSocket)

@@ -97,7 +97,7 @@ class Launcher(Process):
         elif isinstance(effect, e.EndZygote):
             self.zygote = 0
         else:
-            self._end_stores(1)
+            self._end_stores(effect.keep)
             self.later(self.world.between(*STORE_S), lambda: self._store_listens(number))
 
     def _imported(self, number: int) -> None:
@@ -116,11 +116,10 @@ class Launcher(Process):
             self._stores.append(port)
             self.handle(e.StoreReady(port))
 
-    def _end_stores(self, but: int) -> None:
-        """All but the newest ones."""
-        ended = self._stores[: len(self._stores) - but]
-        self._stores = self._stores[len(ended) :]
-        for port in ended:
+    def _end_stores(self, keep: int) -> None:
+        """All but the one at this port."""
+        for port in [port for port in self._stores if port != keep]:
+            self._stores.remove(port)
             self._training.end_store(self.pod.ip, port)
 
     def kill_zygote(self) -> None:

@@ -152,6 +152,6 @@ MUTATIONS = (
     Mutation("old workers live on beside the new ones", _old_workers_live_on),
     Mutation("a rank is given twice", _survivors_are_moved),
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
-    Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody)),
+    Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody), 3000),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
 )

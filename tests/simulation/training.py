@@ -78,7 +78,7 @@ class Training:
         self.newest_since = 0.0  # when the newest round stepped first
         self.stale_for_s = 0.0  # how long after that an older round stepped, at most
         self.exits: dict[RoundToken, dict[int, int | None]] = {}  # exit codes of a round's workers, by rank
-        self._stores: dict[tuple[str, int], RoundToken | None] = {}  # that listen -> the round that uses it
+        self._stores: dict[tuple[str, int], RoundToken | None] = {}  # that listen -> the newest round that used it
         self._store_ports = itertools.count(40000)
         self.last_step_made: Callable[[], None] = lambda: None
 
@@ -104,7 +104,7 @@ class Training:
             self.world.after(self.world.between(*INIT_S), lambda: self.resume(group))
 
     def _check_store(self, worker: Worker, group: Group) -> None:
-        """All of a round meet at one place; a store serves one round alone."""
+        """All of a round meet at one place. What two rounds put into one store is told apart by their numbers."""
         start = worker.start
         where = (start.master_addr, start.master_port)
         for other in group.workers.values():
@@ -113,9 +113,9 @@ class Training:
                 raise Violation(f"the workers of round {worker.token} look for their store in different places")
         if start.agent_store and where in self._stores:
             used_by = self._stores[where] or worker.token
-            if used_by != worker.token:
+            if used_by != worker.token and used_by.round == worker.token.round:
                 raise Violation(f"the store at {where} serves round {used_by} and round {worker.token}")
-            self._stores[where] = used_by
+            self._stores[where] = max(used_by, worker.token)
 
     def _group(self, worker: Worker) -> Group:
         return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))

@@ -6,7 +6,7 @@ that ends without a word is a suspicion; one that a kernel closed, or a launcher
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_ROUND, Fault, RoundToken, WorkersState
+from understudy_protocol.words import NO_OFFICE, NO_ROUND, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership import faults, leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.roster import Member
@@ -76,7 +76,7 @@ def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now:
         desk.roster.relink(known, link)
         member = known
     else:
-        member = Member(join, link, now, now, join.workers, join.master_port, join.store_port)
+        member = Member(join, link, now, now, join.workers, join.master_port, _store_port(join))
         desk.roster.add(member)
     desk.close_pending.add(member.uid)
     desk.send(member, desk.closed)
@@ -86,7 +86,7 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
     """A member came back on a new link before it counted as lost."""
     desk.roster.relink(member, link)
     member.join, member.last_heard = join, now
-    member.master_port, member.store_port, member.unanswered = join.master_port, join.store_port, 0
+    member.master_port, member.store_port, member.unanswered = join.master_port, _store_port(join), 0
     welcome(desk, member)
     if member.assign is not None and desk.state is State.RUNNING and join.token < member.assign.token:
         desk.send(member, member.assign)
@@ -110,7 +110,7 @@ def _drains(desk: Desk, member: Member) -> bool:
 
 
 def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
-    member = Member(join, link, now, now, join.workers, join.master_port, join.store_port)
+    member = Member(join, link, now, now, join.workers, join.master_port, _store_port(join))
     desk.roster.add(member)
     desk.lost.pop(join.pod_uid, None)
     welcome(desk, member)
@@ -122,6 +122,11 @@ def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
         return
     if claims or join.workers is not WorkersState.IDLE:
         stand_by(desk, member, join.token)
+
+
+def _store_port(join: m.Join) -> int | None:
+    """Not of one that another coordinator may have named, in a round that nobody here knows of: see RenewStore."""
+    return join.store_port if join.store_port is None or join.office == NO_OFFICE else 0
 
 
 def stand_by(desk: Desk, member: Member, token: RoundToken) -> None:

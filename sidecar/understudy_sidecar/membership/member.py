@@ -32,7 +32,15 @@ from enum import Enum
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.words import CLOSE_EXIT_CODES, NO_OFFICE, NO_ROUND, CloseReason, RoundToken, WorkersState
+from understudy_protocol.words import (
+    CLOSE_EXIT_CODES,
+    NO_OFFICE,
+    NO_ROUND,
+    CloseReason,
+    Office,
+    RoundToken,
+    WorkersState,
+)
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import (
     Dial,
@@ -90,6 +98,8 @@ class Member:
         self.workers = WorkersState.IDLE
         self.master_port = 0
         self.store_port = 0
+        self._store_office: Office | None = None  # whose coordinators know of the store
+        self._introduced_office = NO_OFFICE  # that the newest Join told
         self.closed: m.Close | None = None
         self.coordinator: m.Heir | None = None  # in office, as far as this member knows
         self._world = 0  # members of its round
@@ -230,7 +240,7 @@ class Member:
         """Who it is, and what it knows; again on the same link where that has changed before the Welcome came."""
         me, vow = self.identity, self.voter.vow
         leaving = self._leaving and replace(self._leaving, grace_s=max(0.0, self._leaving_until - now))
-        self._introduced = self._situation()
+        self._introduced, self._introduced_office = self._situation(), vow.office
         self._out.append(
             ToCoordinator(
                 m.Join(
@@ -330,6 +340,7 @@ class Member:
             self._out.append(RecordVow(self.voter.vow))
         self.state, self._last_heard, self._answer_until = State.JOINED, now, None
         self._keep_link()
+        self._offer_store(welcome.office)
         if welcome.verdict is not None:
             self._out.append(RecordVerdict(welcome.verdict))
         self._heartbeat_s = welcome.heartbeat_s
@@ -337,6 +348,15 @@ class Member:
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
         if self._introduced != self._situation():
             self._introduce(now)
+
+    def _offer_store(self, office: Office) -> None:
+        """To each office another store: two coordinators may give one number to two rounds, if one hears of neither."""
+        if office == self._store_office:
+            self._tell(m.Port(self.master_port, self.store_port))  # it does not go by the Join
+        elif self._store_office is not None or self._introduced_office != NO_OFFICE:
+            self.store_port = 0
+            self._out.append(ToLauncher(l.RenewStore()))
+        self._store_office = office
 
     def _keep_link(self) -> None:
         """Not before it is welcome: what the launcher keeps of a former sidecar's may be the membership."""

@@ -127,6 +127,20 @@ def test_who_has_given_its_vote_waits_for_that_candidate_alone() -> None:
     assert driven.member.may_vote_here
 
 
+def test_each_office_is_offered_a_store_of_its_own() -> None:
+    driven = Driven()
+    driven.do(e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
+    driven.report(l.NextPort(4000, 5000))
+    renew = e.ToLauncher(l.RenewStore())
+    assert renew not in driven.hear(WELCOME), "the first one has it from the Join"
+    driven.do(e.LinkDown(), e.LinkUp(e.SERVICE))
+    assert e.ToCoordinator(m.Port(4000, 5000)) in driven.hear(WELCOME), "the same office again"
+    driven.do(e.LinkDown(), e.LinkUp("10.0.0.2"))
+    assert renew in driven.hear(m.Welcome(NO_ROUND, Office(1, 2), pod_uid="uid-2", ip="10.0.0.2"))
+    assert driven.member.store_port == 0
+    assert driven.report(l.NextPort(4000, 5001)) == [e.ToCoordinator(m.Port(4000, 5001))]
+
+
 # Rounds
 
 
