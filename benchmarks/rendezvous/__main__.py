@@ -19,7 +19,7 @@ from typing import TypeVar
 from benchmarks import tables
 from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
 from benchmarks.goals import Verdict, check
-from benchmarks.machine import facts
+from benchmarks.machine import facts, room_for_packets
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.rendezvous import peers, understudy
 from benchmarks.rendezvous.goals import GOALS
@@ -122,7 +122,8 @@ def main() -> int:
     try:
         installed = ensure_peers(Progress()) if any(x.system in THEIRS for x in sessions) else None
         start = time.monotonic()
-        run(sessions, journal, installed, asked.profile)
+        with room_for_packets():
+            run(sessions, journal, installed, asked.profile)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
         return 1

@@ -158,17 +158,16 @@ class Loop:
 
     def _wait(self) -> None:
         self._select_link()
-        for key, mask in self._selector.select(self._timeout(time.monotonic())):
+        ready = self._selector.select(self._timeout(time.monotonic()))
+        if self._zygote is not None:  # before its workers' ends: with it its store has gone
+            self._hear_zygote(self._zygote.receive())
+        for key, mask in ready:
             if key.data == _WAKEUP:
                 self._on_signals()
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
-            elif key.data == _ZYGOTE:
-                pass  # below
-            else:
+            elif key.data != _ZYGOTE:
                 self._queue.extend(self._workers.read_steps(key.fd))
-        if self._zygote is not None:
-            self._hear_zygote(self._zygote.receive())
         now = time.monotonic()
         self._queue.extend(self._link.connect(now))
         if self._workers.lingering():

@@ -125,10 +125,10 @@ class Launcher(Process):
     def kill_zygote(self) -> None:
         self.zygote = 0
         self._end_stores(0)
+        self.post(lambda: self.handle(e.ZygoteGone("it has ended", final=False)))
         for local_rank in sorted(self._forked):
             self.workers[local_rank].end(None, "SIGKILL")
         self._forked.clear()
-        self.post(lambda: self.handle(e.ZygoteGone("it has ended", final=False)))
 
     # Workers --------------------------------------------------------------------------------------------------------
 

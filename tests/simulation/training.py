@@ -3,7 +3,7 @@
 - A round's workers start to step when all its ranks live and reach each other, from the newest checkpoint.
 - One step takes all of them. A peer that was killed makes the others fail soon (its kernel says so); a peer that is
   silent or frozen makes them hang, and one that was never there leaves them in their rendezvous.
-- The checkpoint carries a fencing token (UNDERSTUDY_ROUND): a save of an older round than the newest is refused.
+- The checkpoint carries a fencing token (UNDERSTUDY_ROUND): once a round has begun, no older one's save counts.
 """
 
 from __future__ import annotations
@@ -127,6 +127,7 @@ class Training:
         if not group.running:
             group.running = True
             group.step = self.checkpoint[0]
+            self.checkpoint = (group.step, max(self.checkpoint[1], group.token))
         if group.step >= self.steps:
             self._finish(group)
             return

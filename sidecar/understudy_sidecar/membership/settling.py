@@ -39,6 +39,11 @@ def settle(desk: Desk, now: float) -> None:
         text = "its workers were stopped while no coordinator was in office"
         faults.open_fault(desk, Fault.POD, faults.cause_of(desk, stopped, None, text), now)
         return
+    leaving = next((x for x in former.seats.values() if x.uid in desk.roster.leaving), None)
+    if leaving is not None:  # that its peers' workers failed is a consequence
+        text = "it was asked to leave while no coordinator was in office"
+        faults.open_fault(desk, Fault.POD, faults.cause_of(desk, leaving, None, text), now)
+        return
     member = next(x for x in former.seats.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while no coordinator was in office"
