@@ -65,6 +65,16 @@ def test_what_finishes_before_the_round_is_adopted_is_finished() -> None:
     assert office.coordinator.closed.reason is CloseReason.SUCCEEDED
 
 
+def test_who_was_asked_to_leave_meanwhile_is_the_cause_of_what_failed_then() -> None:
+    """Found by the simulation (seed 601311): a worker was blamed, and charged, that had only lost its peer."""
+    office = successor()
+    office.join("spare-0")
+    office.join("active-0", ROUND, 0, RUNNING, leaving=m.Leaving("the trainer container got SIGTERM", 30.0))
+    office.join("active-1", ROUND, 1, WorkersState.FAILED)
+    recovery = office.recovery()
+    assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
+
+
 def test_what_fails_before_the_round_is_adopted_is_mended() -> None:
     office = successor()
     office.join("active-0", ROUND, 0, RUNNING)
