@@ -138,6 +138,8 @@ class Link(asyncio.Protocol):
             self._write_answers()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self._ending:
+            log.info("%s: the connection broke: %s", self.peer, exc)
         self._ending = self._ended = True
         self._transport = None
         if self._cut_off is not None:

@@ -28,6 +28,16 @@ POD_NETWORK = "10.244.0.0/16"
 SERVICE_NETWORK = "10.96.0.0/16"
 API_SERVICE_IP = "10.96.0.1"
 DNS_SERVICE_IP = "10.96.0.10"
+#: A chain that drops what comes from the nodes that one was parted from: routes only drop what goes there.
+_PARTED = "PARTED"
+_REFUSE = """
+chain=$1; shift
+iptables -w -N "$chain" 2>/dev/null
+for hook in FORWARD INPUT; do
+    iptables -w -C "$hook" -j "$chain" 2>/dev/null || iptables -w -I "$hook" 1 -j "$chain" || exit 1
+done
+for source; do iptables -w -A "$chain" -s "$source" -j DROP || exit 1; done
+"""
 CONTROL_PLANE_IP = f"{LAN}.1"
 MOST_NODES = 32
 HOST_INTERFACE = "us-lan"
@@ -152,12 +162,15 @@ class Lan:
         """From now on this node and those others hear nothing of each other; `init` as in `plug`. No ICMP tells it."""
         hosts = [f"route replace blackhole {other.ip}/32" for other in others]
         _batch(init, [*hosts, *(f"route replace blackhole {other.pod_subnet}" for other in others)])
+        sources = [source for other in others for source in (f"{other.ip}/32", other.pod_subnet)]
+        run(inside(init, tool("sh"), "-c", _REFUSE, "refuse", _PARTED, *sources))
 
     def join(self, node: NodeAddresses, init: int) -> None:
         """The node reaches all others again."""
         others = [other for other in everybody() if other != node]
         routes = [f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in others]
         run(inside(init, tool("ip"), "route", "flush", "type", "blackhole"), check=False)
+        run(inside(init, tool("iptables"), "-w", "-F", _PARTED), check=False)
         _batch(init, routes)
 
     def unplug(self, node: NodeAddresses) -> None:
