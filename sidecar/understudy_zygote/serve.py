@@ -29,7 +29,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 from understudy_zygote import child, store
 from understudy_zygote.script import Program
@@ -38,7 +38,7 @@ PACKET_BYTES = 1 << 16
 _TASKS = "/proc/self/task"
 
 
-def main(arguments: Sequence[str]) -> Program | None:
+def main(arguments: Sequence[str]) -> Optional[Program]:
     """Serve until the launcher goes: None. In a fork: the program that it is to run."""
     fd, kind, target, *rest = arguments
     child.name_process("zygote")
@@ -63,7 +63,7 @@ class Zygote:
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
-    def serve(self) -> Program | None:
+    def serve(self) -> Optional[Program]:
         waiting = select.poll()
         for fd in (self._control.fileno(), self._wakeup):
             waiting.register(fd, select.POLLIN)
@@ -80,7 +80,7 @@ class Zygote:
                 if program is not None:
                     return program
 
-    def _obey(self, order: dict[str, Any], fds: list[int]) -> Program | None:
+    def _obey(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         """The program to run, in a fork."""
         unfit = _unfit()
         if unfit:
@@ -107,7 +107,7 @@ class Zygote:
             os.close(self._woken)
         return pid
 
-    def _in_fork(self, order: dict[str, Any], fds: list[int]) -> Program | None:
+    def _in_fork(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         if "store" in order:
             store.serve(self._control)
         self._control.close()
@@ -154,7 +154,7 @@ def _unfit() -> str:
     return "" if threads == 1 else f"what it has imported runs {threads - 1} threads of its own"
 
 
-def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+def _receive(control: socket.socket) -> tuple[Optional[dict[str, Any]], list[int]]:
     """An order and the files that came with it; None when nobody orders any more."""
     numbers = array.array("i")
     try:

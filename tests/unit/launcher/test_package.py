@@ -75,3 +75,11 @@ def test_the_syntax_is_python_3_9s_and_the_imports_are_its_standard_librarys(sou
     roots = {name.partition(".")[0] for name in imported} - set(OURS)
     assert roots <= set(sys.stdlib_module_names)
     assert not imported & {"tomllib", "asyncio"}
+    unions = [ast.unparse(x) for x in _annotations(tree) if any(isinstance(y, ast.BitOr) for y in ast.walk(x))]
+    assert not unions, "3.9 evaluates these, and cannot"
+
+
+def _annotations(tree: ast.AST) -> list[ast.AST]:
+    found = [node.returns for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found += [node.annotation for node in ast.walk(tree) if isinstance(node, ast.arg | ast.AnnAssign)]
+    return [node for node in found if node is not None]
