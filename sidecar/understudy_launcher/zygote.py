@@ -140,7 +140,7 @@ class Zygote:
         if "ready" in answer:
             return [e.ZygoteReady(answer["ready"], answer["missing"])]
         if "unfit" in answer:
-            self._hang_up()
+            self.end()
             return [e.ZygoteGone(answer["unfit"], final=True)]
         if "ended" in answer:
             port = self._stores.pop(answer["ended"], None)
@@ -162,7 +162,7 @@ class Zygote:
             except ConnectionError:
                 packet = b""
             if not packet:
-                self._hang_up()
+                self.end()  # now: once it is reaped its number may be somebody else's
                 self._early.append(e.ZygoteGone("it has ended", final=False))
                 return packets
             packets.append(json.loads(packet))

@@ -222,8 +222,9 @@ class Invariants:
         closes = {pod.recorded_close.reason for pod in cluster.pods if pod.recorded_close is not None}
         if len(closes) != 1:
             raise Violation(f"closed with {closes or 'nothing'}")
-        if CloseReason.FAILED in closes and len(cluster.worker_faults) <= cluster.setup.max_in_place:
-            raise Violation(f"failed, and only {len(cluster.worker_faults)} workers did")
+        failures = len(cluster.worker_faults) + cluster.training.stale_saves
+        if CloseReason.FAILED in closes and failures <= cluster.setup.max_in_place:
+            raise Violation(f"failed, and only {failures} workers did")
         for pod in cluster.pods:
             if pod.machine.answers and pod.launcher is not None and pod.launcher.alive:
                 raise Violation(f"{pod.name} still runs {EXIT_S:g} s after the close")

@@ -75,6 +75,7 @@ class Training:
         self.newest_stepped = RoundToken(0, 0, -1)
         self.stepped_at: float | None = None
         self.total_steps = 0
+        self.stale_saves = 0
         self.newest_since = 0.0  # when the newest round stepped first
         self.stale_for_s = 0.0  # how long after that an older round stepped, at most
         self.exits: dict[RoundToken, dict[int, int | None]] = {}  # exit codes of a round's workers, by rank
@@ -189,8 +190,8 @@ class Training:
         elif group.token < self.newest_stepped:
             self.stale_for_s = max(self.stale_for_s, self.world.now - self.newest_since)
         self.stepped_at = self.world.now
-        if group.step % SAVE_EVERY == 0 or group.step == self.steps:
-            self._save(group)
+        if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
+            return
         for worker in group.workers.values():
             worker.on_step(group.step)
         self.resume(group)
@@ -200,13 +201,18 @@ class Training:
         if tokens != {group.token} or sorted(group.workers) != list(range(group.world_size)):
             raise Violation(f"a step of round {group.token} with workers of {tokens}")
 
-    def _save(self, group: Group) -> None:
+    def _save(self, group: Group) -> bool:
+        """Whether it counts. If not, who saves ends with an error (StaleRound of examples/ddp), and its peers follow."""
         step, token = self.checkpoint
         if group.token < token:
-            return  # fenced off
+            self.stale_saves += 1
+            saver = group.workers[0]
+            saver.machine.post(lambda: saver.end(1, None, "StaleRound"))
+            return False
         if group.step < step:
             raise Violation(f"round {group.token} saves step {group.step} over step {step}")
         self.checkpoint = (group.step, group.token)
+        return True
 
     def _finish(self, group: Group) -> None:
         self.last_step_made()

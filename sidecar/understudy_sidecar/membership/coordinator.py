@@ -297,7 +297,7 @@ class Coordinator:
         if doubt is not None and number >= doubt.heartbeat:
             doubt.heard.add(member.uid)
             if not doubt.heard.electorate.exists or doubt.heard.carries():
-                self.desk.doubt, self.desk.look = None, True
+                succession.doubt_is_over(self.desk)
 
     # Time -----------------------------------------------------------------------------------------------------------
 

@@ -35,12 +35,21 @@ def tell_succession(desk: Desk, now: float) -> None:
 
 
 def acknowledged(desk: Desk, member: Member, ack: m.SuccessionAck, now: float) -> None:
+    if desk.doubt is not None:
+        return  # it may be old, and another in office by now: see doubt_is_over
     if desk.keeper.acknowledged(member.uid, ack.electorate):
         desk.version += 1
         desk.roster.set_voters(desk.keeper.settled.voters)
         desk.say(f"electorate {ack.electorate} counts: {len(desk.keeper.settled.voters)} voters")
         tell_estate(desk)
         desk.members_changed(now)  # somebody may have come or gone meanwhile
+
+
+def doubt_is_over(desk: Desk) -> None:
+    """What was proposed before is proposed anew: its acknowledgements were passed over meanwhile."""
+    proposed, desk.doubt, desk.look = desk.keeper.proposed, None, True
+    if proposed is not None and desk.closed is None:
+        _propose(desk, [x.uid for x in desk.roster.members.values() if x.join.votes])
 
 
 def choose_heirs(desk: Desk) -> tuple[m.Heir, ...]:

@@ -142,3 +142,22 @@ def test_after_standing_still_it_decides_nothing_before_a_majority_has_answered(
     office.hear("active-1", m.HeartbeatAck(heartbeat.number))
     office.do(Tick())
     assert office.assigned() == {"active-0": 0, "active-1": 1}
+
+
+def test_acknowledgements_that_come_in_doubt_count_for_nothing_and_are_asked_for_again() -> None:
+    """Found by the simulation (seed 606207): a coordinator thawed, and made old ones count after its successor's."""
+    office = running()
+    office.later(SUCCESSION_S + 0.1)
+    (asked,) = office.take("active-0", m.Succession)
+    office.now += 20.0  # it stands still; what was sent before waits
+    for name in EVERYBODY:
+        office.hear(name, m.SuccessionAck(asked.electorate))
+    assert not office.coordinator.snapshot().electorate
+    for name in EVERYBODY:
+        for heartbeat in office.take(name, m.Heartbeat):
+            office.hear(name, m.HeartbeatAck(heartbeat.number))
+    (again,) = office.take("active-1", m.Succession)[-1:]
+    assert again.electorate > asked.electorate
+    for name in EVERYBODY:
+        office.hear(name, m.SuccessionAck(again.electorate))
+    assert len(office.coordinator.snapshot().electorate) == 3
