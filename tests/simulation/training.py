@@ -202,7 +202,7 @@ class Training:
             raise Violation(f"a step of round {group.token} with workers of {tokens}")
 
     def _save(self, group: Group) -> bool:
-        """Whether it counts. If not, who saves ends with an error (StaleRound of examples/ddp), and its peers follow."""
+        """Whether it counts. If not, who saves ends with an error (examples/ddp: StaleRound), peers follow."""
         step, token = self.checkpoint
         if group.token < token:
             self.stale_saves += 1
