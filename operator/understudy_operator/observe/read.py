@@ -92,9 +92,14 @@ def read_node(raw: Raw) -> Node:
         ready.get("status") == "True",
         unix(since) if since else 0.0,
         metadata.get("labels", {}),
-        metadata.get("annotations", {}).get(names.ANNOTATION_FAULTY, ""),
+        _faulty(metadata.get("annotations", {}).get(names.ANNOTATION_FAULTY, "")),
         any(taint["key"] == OUT_OF_SERVICE for taint in raw.get("spec", {}).get("taints", ())),
     )
+
+
+def _faulty(annotation: str) -> str:
+    """Its text is the reason; who writes false means that nothing is wrong."""
+    return "" if annotation.strip().lower() == "false" else annotation.strip()
 
 
 def unix(rfc3339: str) -> float:

@@ -263,3 +263,9 @@ def test_a_node_tells_its_labels_and_whether_it_is_out_of_service():
     out = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
     assert read_node({"metadata": metadata, "spec": {"taints": [other]}}) == Node("n1", False, 0.0, {"rack": "r1"})
     assert read_node({"metadata": metadata, "spec": {"taints": [other, out]}}).out_of_service
+
+
+@pytest.mark.parametrize(("annotation", "faulty"), [("Xid 79", "Xid 79"), ("true", "true"), ("false", ""), (" ", "")])
+def test_what_is_held_against_a_node(annotation: str, faulty: str):
+    metadata = {"name": "n1", "annotations": {names.ANNOTATION_FAULTY: annotation}}
+    assert read_node({"metadata": metadata}).faulty == faulty
