@@ -8,12 +8,9 @@ trainer container's.
 import asyncio
 import logging
 import signal
-from typing import Any
-
-from aiohttp import web
 
 from understudy_protocol import pod
-from understudy_sidecar import records
+from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.client import CoordinatorClient
 from understudy_sidecar.clock import now
@@ -107,17 +104,17 @@ class Sidecar:
         if records.recorded_close(folder) is not None:
             log.info("the job was closed before this start: nothing to do")
             return
-        records.install_launcher(folder)
+        records.install_launcher(folder, self._settings.shipped)
         unix_server = await self._launcher.listen(folder / pod.LAUNCHER_SOCKET)
         server = Server(self._office, self._settings.key, self._settings.shape.uid)
-        await server.listen(pod.COORDINATOR_PORT)
-        health = await _serve_health()
+        await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
+        probes = await health.listen(pod.HEALTH_PORT, self._settings.listen)
         log.info("listens as %s on %s", self._settings.pod_name, self._settings.node)
         await self._until_over()
         await self._client.flushed(LAST_WORDS_S)
         unix_server.close()
         await server.close(LAST_WORDS_S)
-        await health.cleanup()
+        probes.close()
 
     async def _until_over(self) -> None:
         ends = [asyncio.create_task(self._finished.wait()), asyncio.create_task(self._terminated.wait())]
@@ -195,16 +192,3 @@ class Sidecar:
 
     def _name(self, host: str) -> str:
         return SERVICE if host == self._settings.coordinator_host else host
-
-
-async def _serve_health() -> web.AppRunner:
-    app = web.Application()
-    app.router.add_get("/started", _ok)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_WORDS_S)
-    await runner.setup()
-    await web.TCPSite(runner, port=pod.HEALTH_PORT).start()
-    return runner
-
-
-async def _ok(_request: Any) -> web.Response:
-    return web.Response(text="ok")

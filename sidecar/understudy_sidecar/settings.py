@@ -8,6 +8,7 @@ from pathlib import Path
 from understudy_protocol import pod
 from understudy_protocol.pod import JobShape
 from understudy_protocol.wire import from_plain
+from understudy_sidecar.records import SHIPPED
 
 
 class SettingsError(ValueError):
@@ -27,14 +28,17 @@ class Settings:
     index: int | None  # completion index; None for a spare
     folder: Path
     grace_s: float
+    listen: str | None = None  # the one address to listen on; None: all
+    shipped: Path = SHIPPED
 
 
-def read_settings(env: Mapping[str, str], key_folder: Path = Path(pod.KEY_FOLDER)) -> Settings:
+def read_settings(env: Mapping[str, str]) -> Settings:
     """Raises SettingsError, which names what is missing."""
     host, _, port = _need(env, pod.ENV_COORDINATOR).rpartition(":")
     index = env.get(pod.ENV_INDEX, "")
+    key_file = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER) / pod.KEY_FILE
     try:
-        key = (key_folder / pod.KEY_FILE).read_bytes()
+        key = key_file.read_bytes()
     except OSError as error:
         raise SettingsError(f"the job's membership key cannot be read: {error}") from error
     return Settings(
@@ -49,6 +53,8 @@ def read_settings(env: Mapping[str, str], key_folder: Path = Path(pod.KEY_FOLDER
         index=int(index) if index else None,
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
+        listen=env.get(pod.ENV_LISTEN) or None,
+        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
     )
 
 

@@ -54,4 +54,5 @@ def _cause(entry: Mapping[str, Any]) -> str:
     cause = entry["cause"]
     who = f"rank {cause['rank']} on {cause['pod']}" if "rank" in cause else cause.get("pod", "")
     where = f" (node {cause['node']})" if cause.get("node") else ""
-    return f"{who}{where}: {cause.get('message', '')}"
+    said = cause.get("message", "")
+    return f"{who}{where}: {said}" if who else str(said)

@@ -1,0 +1,15 @@
+"""`understudy local`: a job's launchers, sidecars and coordinator as plain processes of one Linux machine.
+
+__main__.py   the command line
+options.py    what may be asked for
+run_folder.py where a run keeps its files, and how others find it
+job.py        the options as the TrainingJob that the operator's plan knows (pure)
+manifest.py   a pod's manifest as commands and environments of two processes (pure)
+process.py    one process of a run, and its output by lines
+local_pod.py  a pod: a sidecar, a launcher, and what a kubelet does about them
+cluster.py    the operator's plan, with processes in place of pods
+directory.py  what the coordinator's Service is in a cluster: tells callers where to go
+workers.py    finds the process of a rank
+control.py    `understudy local kill` and the run that it speaks to
+view.py       what is seen of it in a terminal
+"""

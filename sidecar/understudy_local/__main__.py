@@ -1,0 +1,110 @@
+"""`understudy local …`: runs a job on this machine; `understudy local kill …`: breaks something of it.
+
+Exit codes: 0 once it has succeeded, 1 when it has failed, 2 for a wrong call, 130 after Ctrl-C.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from understudy_launcher.package import write_package
+from understudy_local import control, run_folder
+from understudy_local.cluster import LocalCluster
+from understudy_local.options import Kill, Options, UsageError, parse
+from understudy_local.output import Output, Plain
+from understudy_local.run_folder import RunFolder
+from understudy_local.view import LiveScreen
+from understudy_protocol import pod as names
+
+WRONG_CALL = 2
+_NETWORKS = range(16, 250)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        asked = parse(sys.argv[1:] if arguments is None else arguments)
+        if isinstance(asked, Kill):
+            return _kill(asked)
+        return _run(asked)
+    except UsageError as error:
+        print(f"understudy: {error}", file=sys.stderr)  # noqa: T201 - a command line
+        return WRONG_CALL
+
+
+def _run(options: Options) -> int:
+    if not sys.platform.startswith("linux"):
+        raise UsageError(f"local mode needs Linux (its members have addresses in 127.0.0.0/8); this is {sys.platform}")
+    if shutil.which(options.command[0]) is None:
+        raise UsageError(f"the command {options.command[0]!r} is not found: give its path, or mend PATH")
+    folder = run_folder.make(options.name)
+    write_package(folder.shipped)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options, folder))
+
+
+async def _serve(options: Options, folder: RunFolder) -> int:
+    live = None if options.plain or not sys.stdout.isatty() else LiveScreen(Console())
+    output = Output(live or Plain(), verbose=options.verbose)
+    cluster = LocalCluster(options, folder, _free_network(), _devices(), output)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, cluster.end, number.name)
+    server = await control.serve(cluster, folder.control)
+    size = f"{options.nodes} members of {options.nproc}, {options.spares} spares"
+    output.note(f"run {folder.name}: {size}; logs: {folder.logs}")
+    try:
+        if live is not None:
+            live.watch(cluster)
+        with live or nullcontext():
+            code = await cluster.run()
+        output.note(f"run {folder.name} ends with code {code}; logs: {folder.logs}")
+        return code
+    finally:
+        server.close()
+        output.close()
+        folder.clear()
+
+
+def _kill(asked: Kill) -> int:
+    run = next((run for run in run_folder.live() if asked.run in ("", run.name)), None)
+    if run is None:
+        raise UsageError("no local run is there" + (f" that is named {asked.run}" if asked.run else ""))
+    answer = control.ask_to_kill(run.control, asked.target)
+    print(f"run {run.name}: killed {answer['killed']}")  # noqa: T201 - a command line
+    return 0
+
+
+def _free_network() -> str:
+    """The first two numbers of addresses that no other run has: their directory's address is free."""
+    for number in _NETWORKS:
+        network = f"127.{(number + os.getpid()) % len(_NETWORKS) + _NETWORKS.start}"
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((f"{network}.0.1", names.COORDINATOR_PORT))
+            except OSError:
+                continue
+            return network
+    raise UsageError(f"port {names.COORDINATOR_PORT} is taken on all loopback addresses: is a sidecar running on them?")
+
+
+def _devices() -> tuple[str, ...]:
+    """The GPUs that the user lets us have, by the names that CUDA gives them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return tuple(name for name in chosen.split(",") if name)
+    found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
+    return tuple(sorted((name for name in found if name.isdigit()), key=int))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The operator's plan, with processes in place of pods: who coordinates, which pods there are, when it is over.
+
+A node is a name and an address of the loopback network, on which one pod runs at a time, as far as there are enough.
+Nothing is decided here that the operator's plan decides: this is its worker and its gateway for one machine.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from understudy_local import manifest as written
+from understudy_local import workers
+from understudy_local.directory import Directory
+from understudy_local.job import training_job
+from understudy_local.local_pod import LocalPod
+from understudy_local.manifest import Place
+from understudy_local.options import Options
+from understudy_local.output import Output
+from understudy_local.run_folder import RunFolder
+from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.plan.coordination import FAREWELL
+from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
+from understudy_operator.plan.observed import Coordination, Job, Node, Observed
+from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Snapshot
+from understudy_sidecar.server import Server
+
+IMAGE = "local"
+INTERRUPTED = 130
+FAILED = 1
+_EXIT_CODES = {"Completed": 0, "Failed": FAILED}
+
+
+class NotToBeHad(ValueError):
+    """What is to be killed is not there: says what is."""
+
+
+class LocalCluster:
+    """network: the first two numbers of the run's addresses, as in 127.93. devices: the machine's, as CUDA has them."""
+
+    def __init__(
+        self, options: Options, folder: RunFolder, network: str, devices: Sequence[str], output: Output
+    ) -> None:
+        self.options, self.folder, self._network, self._output = options, folder, network, output
+        self._devices = devices
+        self.pods: dict[str, LocalPod] = {}
+        self.status: dict[str, Any] = {}
+        self.started_at = time.time()
+        self.changed: Callable[[], None] = lambda: None  # for who watches
+        self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
+        self._uid, self._key = secrets.token_hex(16), secrets.token_hex(32)
+        self._addresses = 0
+        self._woken = asyncio.Event()
+        self._ending = ""  # why, if it was asked to
+        self._failed = False
+        self._link: CoordinatorLink | None = None
+        self._coordination = Coordination()
+        self._directory = Directory()
+
+    async def run(self) -> int:
+        """Until the job has ended, and its processes; the exit code."""
+        (self.folder.key / names.KEY_FILE).write_text(self._key)
+        server = Server(self._directory, self._key.encode(), self._uid)
+        await server.listen(names.COORDINATOR_PORT, self._address(0))
+        try:
+            while True:
+                again_in_s = await self._pass()
+                if self._over():
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(again_in_s):
+                        await self._woken.wait()
+                self._woken.clear()
+        finally:
+            await self._unfollow(Unfollow())
+            for pod in self.pods.values():
+                pod.kill()
+            await asyncio.gather(*(pod.over() for pod in self.pods.values()))
+            await server.close(0.0)
+        return self._exit_code()
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return (self._coordination if self._link is None else self._link.coordination).snapshot
+
+    def end(self, why: str) -> None:
+        """Workers may save for the grace; asked again: at once."""
+        if self._ending:
+            for pod in self.pods.values():
+                pod.kill()
+        else:
+            self._ending = why
+            self._output.note(f"{why}: workers may save for {self.options.grace_s} s; once more ends them at once")
+            for pod in self.pods.values():
+                pod.delete(None)
+        self._wake()
+
+    def _give_up(self) -> None:
+        failed = next(pod for pod in self.pods.values() if pod.exit_code)
+        self._ending, self._failed = "a member ended before the first round", True
+        self._output.note(
+            f"{failed.place.node} ended with code {failed.exit_code} before the first round: its log is "
+            f"{self.folder.log(failed.place.node)}"
+        )
+        for pod in self.pods.values():
+            pod.kill()
+
+    def kill(self, target: str) -> str:
+        """SIGKILL to a rank's worker or a member: what was killed. Raises NotToBeHad."""
+        return self._kill_rank(int(target)) if target.isdigit() else self._kill_member(target)
+
+    # Faults -----------------------------------------------------------------------------------------------------------
+
+    def _kill_rank(self, rank: int) -> str:
+        ranks = self.options.nodes * self.options.nproc
+        if rank >= ranks:
+            raise NotToBeHad(f"there is no rank {rank}: expected one below {ranks}")
+        group_rank, local_rank = divmod(rank, self.options.nproc)
+        members = () if self.snapshot is None else self.snapshot.members
+        uid = next((x.pod_uid for x in members if x.group_rank == group_rank), "")
+        pod = next((pod for pod in self.pods.values() if pod.place.pod_uid == uid and not pod.ended), None)
+        pids = [] if pod is None or pod.launcher_pid is None else workers.worker_pids(pod.launcher_pid)
+        if pod is None or len(pids) != self.options.nproc:
+            raise NotToBeHad(f"rank {rank} runs nowhere at this moment")
+        os.kill(pids[local_rank], 9)
+        return f"the worker of rank {rank} on {pod.place.node} (pid {pids[local_rank]})"
+
+    def _kill_member(self, name: str) -> str:
+        live = [pod for pod in self.pods.values() if pod.holds_node]
+        pod = next((pod for pod in live if name in (pod.place.node, pod.place.pod_name)), None)
+        if pod is None:
+            there = ", ".join(sorted(pod.place.node for pod in live))
+            raise NotToBeHad(f"there is no member {name!r}, but {there or 'none at all'}")
+        pod.kill()
+        return f"all processes of {pod.place.node}"
+
+    # A pass ---------------------------------------------------------------------------------------------------------
+
+    def _over(self) -> bool:
+        if any(not pod.ended for pod in self.pods.values()):
+            return False
+        return bool(self._ending or "terminalState" in self.status)
+
+    def _failed_to_start(self) -> bool:
+        """A pod that ends before the first round would do so again and again."""
+        return int(self.status.get("round", -1)) < 0 and any(pod.exit_code for pod in self.pods.values())
+
+    def _exit_code(self) -> int:
+        if "terminalState" in self.status:
+            return _EXIT_CODES[self.status["terminalState"]]
+        return FAILED if self._failed else INTERRUPTED
+
+    async def _pass(self) -> float | None:
+        now = time.time()
+        job = training_job(self.options, self._uid, self.started_at, self.status, deleting=bool(self._ending))
+        if self._failed_to_start() and not self._ending:
+            self._give_up()
+        plan = reconcile(self._observe(job), IMAGE, now)
+        self._execute(plan)
+        await self._follow(plan.link)
+        self.changed()
+        return plan.again_in_s
+
+    def _observe(self, job: Job) -> Observed:
+        return Observed(
+            job=job,
+            pods=tuple(pod.observed() for pod in self.pods.values()),
+            nodes={name: Node(name, True) for name in self._nodes},
+            coordination=self._coordination if self._link is None else self._link.coordination,
+            has_secret=True,
+            has_hostnames_service=True,
+            coordinator_address=f"{self._address(0)}:{names.COORDINATOR_PORT}",
+            entropy=secrets.token_hex(8),
+        )
+
+    def _execute(self, plan: Plan) -> None:
+        if plan.status is not None:
+            self.status = dict(plan.status)
+        for intent in plan.pods:
+            match intent:
+                case CreatePod(manifest):
+                    self._create(manifest)
+                case DeletePod(name, _, grace_s, reason) if name in self.pods:
+                    self._delete(self.pods[name], grace_s, reason)
+                case PatchPod(name, labels, annotations) if name in self.pods:
+                    _patch(self.pods[name].labels, labels)
+                    _patch(self.pods[name].annotations, annotations)
+                case _:
+                    pass  # an intent of the same pass has removed it
+        holder = next((pod for pod in self.pods.values() if names.LABEL_COORDINATOR in pod.labels), None)
+        self._directory.tell(None if holder is None else (holder.place.pod_uid, holder.place.ip))
+        for event in plan.events:
+            self._output.event(event.type, event.reason, self._by_node(event.message))
+
+    def _by_node(self, text: str) -> str:
+        """Members by the names that their user knows."""
+        for pod in self.pods.values():
+            node = pod.place.node
+            text = text.replace(f"{pod.place.pod_name} (node {node})", node).replace(pod.place.pod_name, node)
+        return text
+
+    def _create(self, manifest: Mapping[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        node = self._free_node(manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK))
+        self._addresses += 1
+        folder = self.folder
+        place = Place(
+            pod_uid=secrets.token_hex(16),
+            pod_name=name,
+            node=node,
+            ip=self._address(self._addresses),
+            folder=folder.pod(name),
+            key_folder=folder.key,
+            shipped=folder.shipped,
+            devices=written.devices_of(self._nodes.index(node), len(self._nodes), self.options.nproc, self._devices),
+        )
+        sinks = self._output.of_pod(node, folder.log(node))
+        self.pods[name] = LocalPod(manifest, place, self._wake, *sinks)
+
+    def _delete(self, pod: LocalPod, grace_s: float | None, reason: str) -> None:
+        if pod.ended:
+            del self.pods[pod.place.pod_name]
+        else:
+            self._output.note(f"ends {pod.place.node}: {reason}")
+            pod.delete(grace_s)
+
+    def _free_node(self, index: str | None) -> str:
+        """Its own for who was made for an index, at the start; else the one with the fewest pods."""
+        taken = [pod.place.node for pod in self.pods.values() if pod.holds_node]
+        own = None if index is None else self._nodes[int(index)]
+        if own is not None and own not in taken:
+            return own
+        return min(reversed(self._nodes), key=taken.count)
+
+    def _address(self, number: int) -> str:
+        """0 is the directory's; pods have 1, 2, …"""
+        return f"{self._network}.{number // 250}.{number % 250 + 1}"
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    async def _follow(self, link: Follow | Unfollow | None) -> None:
+        match link:
+            case Unfollow():
+                await self._unfollow(link)
+            case Follow():
+                if self._link is not None and self._link.over:
+                    await self._unfollow(Unfollow())
+                if self._link is None:
+                    self._link = CoordinatorLink(self._uid, self._key.encode(), self._coordination, self._wake)
+                self._link.follow(link)
+
+    async def _unfollow(self, unfollow: Unfollow) -> None:
+        if self._link is None:
+            return
+        link, self._link = self._link, None
+        self._coordination = link.coordination
+        if unfollow.end is not None and unfollow == FAREWELL:
+            await link.end(unfollow.end)
+        await link.close()
+
+
+def _patch(target: dict[str, str], changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            target.pop(name, None)
+        else:
+            target[name] = value

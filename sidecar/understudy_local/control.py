@@ -1,0 +1,56 @@
+"""How `understudy local kill` speaks to the run: one JSON line each way, over a unix socket in the run's folder."""
+
+import asyncio
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from understudy_local.cluster import LocalCluster, NotToBeHad
+from understudy_local.options import UsageError
+
+LIMIT_S = 10.0
+LINE_BYTES = 4096
+
+
+async def serve(cluster: LocalCluster, path: Path) -> asyncio.Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await asyncio.wait_for(reader.readline(), LIMIT_S)
+            writer.write(json.dumps(_answer(cluster, line)).encode() + b"\n")
+            await writer.drain()
+        except (OSError, TimeoutError, ValueError):
+            pass  # who asked has gone, or asks for too much
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(answer, path, limit=LINE_BYTES)
+    os.chmod(path, 0o600)
+    return server
+
+
+def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
+    try:
+        target = str(json.loads(line)["kill"])
+    except (ValueError, KeyError, TypeError):
+        return {"error": 'expected {"kill": "RANK or MEMBER"}'}
+    at = time.monotonic()
+    try:
+        return {"killed": cluster.kill(target), "at": at}
+    except NotToBeHad as error:
+        return {"error": str(error)}
+
+
+def ask_to_kill(path: Path, target: str) -> dict[str, Any]:
+    """What was killed, and when (time.monotonic). Raises UsageError, OSError where nobody answers."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(LIMIT_S)
+        connection.connect(str(path))
+        connection.sendall(json.dumps({"kill": target}).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            answer: dict[str, Any] = json.loads(answers.readline(LINE_BYTES) or b'{"error": "the run has ended"}')
+    if "error" in answer:
+        raise UsageError(str(answer["error"]))
+    return answer

@@ -1,0 +1,193 @@
+"""A pod of a local run: a sidecar, a launcher, and what a kubelet does about them.
+
+The sidecar first, and the launcher once it answers the startup probe. A sidecar that ends alone is started again, as a
+native one is. Once the launcher has ended the pod has, and the sidecar gets SIGTERM.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import understudy_sidecar
+from understudy_local import manifest as written
+from understudy_local import process
+from understudy_local.manifest import Place
+from understudy_local.process import Sink, Started
+from understudy_operator.plan.observed import Pod
+from understudy_protocol import pod as names
+from understudy_sidecar import records
+
+#: A kubelet asks once a second; here nobody else is disturbed.
+PROBE_EVERY_S = 0.05
+START_LIMIT_S = 60.0
+RESTART_AFTER_S = 0.5
+#: A sidecar ends by itself after its launcher, which may take the coordinator's adjourning.
+SIDECAR_ENDS_S = 10.0
+KILLED = 137
+
+
+class LocalPod:
+    """changed: called whenever something of what `observed` tells is new."""
+
+    def __init__(
+        self,
+        manifest: Mapping[str, Any],
+        place: Place,
+        changed: Callable[[], None],
+        sidecar_says: Sink,
+        launcher_says: Sink,
+    ) -> None:
+        self._manifest, self.place, self._changed = manifest, place, changed
+        self._sidecar_says, self._launcher_says = sidecar_says, launcher_says
+        metadata = manifest["metadata"]
+        self.labels: dict[str, str] = dict(metadata["labels"])
+        self.annotations: dict[str, str] = dict(metadata["annotations"])
+        self.exit_code: int | None = None
+        self.deleting_since: float | None = None
+        self._created_at = time.time()
+        self._grace_s = float(manifest["spec"]["terminationGracePeriodSeconds"])
+        self._up = self._was_up = self._killed = False
+        self._first_up = asyncio.Event()
+        self._sidecar: Started | None = None
+        self._launcher: Started | None = None
+        self._end_by: asyncio.TimerHandle | None = None
+        self._life = asyncio.create_task(self._live(), name=f"pod {place.pod_name}")
+
+    @property
+    def ended(self) -> bool:
+        return self.exit_code is not None
+
+    @property
+    def holds_node(self) -> bool:
+        """Whether anything of it may still run."""
+        return not (self.ended or self._killed or (self._launcher is not None and not self._launcher.runs))
+
+    @property
+    def launcher_pid(self) -> int | None:
+        return self._launcher.pid if self._launcher is not None and self._launcher.runs else None
+
+    def observed(self) -> Pod:
+        place = self.place
+        index = self._manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK)
+        phase = "Running" if self._was_up else "Pending"
+        if self.ended:
+            phase = "Succeeded" if self.exit_code == 0 else "Failed"
+        return Pod(
+            uid=place.pod_uid,
+            name=place.pod_name,
+            node=place.node,
+            ip=place.ip,
+            phase=phase,
+            spare=index is None,
+            index=None if index is None else int(index),
+            labels=dict(self.labels),
+            annotations=dict(self.annotations),
+            created_at=self._created_at,
+            deleting_since=self.deleting_since,
+            grace_s=self._grace_s,
+            sidecar_started=self._up,
+            sidecar_ran=self._was_up,
+            close=records.recorded_close(place.folder) if self.ended else None,
+            trouble="",
+            exit_code=self.exit_code,
+        )
+
+    def delete(self, grace_s: float | None) -> None:
+        """SIGTERM, and SIGKILL when the grace is over. A grace of 0: at once."""
+        if self.ended:
+            return
+        if self.deleting_since is None:
+            self.deleting_since = time.time()
+            self._changed()
+        if grace_s == 0 or self._launcher is None:
+            self.kill()
+            return
+        self._launcher.terminate()
+        if self._end_by is None:
+            limit_s = self._grace_s if grace_s is None else grace_s
+            self._end_by = asyncio.get_running_loop().call_later(limit_s, self.kill)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it, as when its machine goes."""
+        if self.ended:
+            return
+        self._killed = True
+        for started in (self._sidecar, self._launcher):
+            if started is not None:
+                started.kill_tree()
+        if self._launcher is None:
+            self._life.cancel()
+
+    async def over(self) -> None:
+        await asyncio.gather(self._life, return_exceptions=True)
+
+    # A kubelet's work -----------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        code = KILLED
+        keeping: asyncio.Task[None] | None = None
+        try:
+            self.place.folder.mkdir(parents=True)
+            keeping = asyncio.create_task(self._keep_sidecar(), name=f"sidecar {self.place.pod_name}")
+            async with asyncio.timeout(START_LIMIT_S):
+                await self._first_up.wait()
+            code = await self._run_launcher()
+        except TimeoutError:
+            self._launcher_says(f"its sidecar did not come up within {START_LIMIT_S:g} s", error=True)
+        except OSError as error:
+            self._launcher_says(f"the pod cannot start: {error}", error=True)
+        finally:
+            self.exit_code = code
+            self._up = False
+            if self._end_by is not None:
+                self._end_by.cancel()
+            self._changed()
+            if keeping is not None:
+                await self._end_sidecar(keeping)
+
+    async def _run_launcher(self) -> int:
+        command = written.launcher_command(self._manifest, self.place)
+        env = written.launcher_environment(self._manifest, self.place, os.environ)
+        self._launcher = await process.start(command, env, self._launcher_says)
+        return await self._launcher.ended()
+
+    async def _keep_sidecar(self) -> None:
+        env = written.sidecar_environment(self._manifest, self.place, os.environ)
+        sources = str(Path(understudy_sidecar.__file__).parents[1])
+        env["PYTHONPATH"] = ":".join(part for part in (sources, env.get("PYTHONPATH")) if part)
+        while True:
+            self._sidecar = await process.start([sys.executable, "-m", "understudy_sidecar"], env, self._sidecar_says)
+            if await self._comes_up(self._sidecar):
+                self._up = self._was_up = True
+                self._first_up.set()
+                self._changed()
+            code = await self._sidecar.ended()
+            self._up = False
+            if self.ended or records.recorded_close(self.place.folder) is not None:
+                return
+            self._sidecar_says(f"the sidecar ended with code {code}: it is started again", error=True)
+            self._changed()
+            await asyncio.sleep(RESTART_AFTER_S)
+
+    async def _comes_up(self, sidecar: Started) -> bool:
+        while sidecar.runs:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(self.place.ip, names.HEALTH_PORT)
+                writer.close()
+                return True
+            await asyncio.sleep(PROBE_EVERY_S)
+        return False
+
+    async def _end_sidecar(self, keeping: asyncio.Task[None]) -> None:
+        if self._sidecar is not None:
+            self._sidecar.terminate()
+        _, late = await asyncio.wait([keeping], timeout=SIDECAR_ENDS_S)
+        if late and self._sidecar is not None:
+            self._sidecar.kill_tree()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)

@@ -1,0 +1,93 @@
+"""A pod's manifest, as the operator writes it, as the environments and the command of two processes. Pure.
+
+So a local run and a pod differ in nothing that the manifest says: what a pod has at a fixed path lies in folders of the
+run, and each pod has an address of the loopback network, on which its sidecar listens at the usual ports.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from understudy_protocol import pod as names
+
+Manifest = Mapping[str, Any]
+#: The interface that members reach each other by; a script's own choice counts.
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pod runs. devices: of the machine's, those of its node; None: it sees what there is."""
+
+    pod_uid: str
+    pod_name: str
+    node: str
+    ip: str
+    folder: Path
+    key_folder: Path
+    shipped: Path
+    devices: tuple[str, ...] | None = None
+
+
+def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
+    """own: this process's environment."""
+    told = _variables(manifest["spec"]["initContainers"][0], place)
+    ours = {
+        names.ENV_LISTEN: place.ip,
+        names.ENV_KEY_FOLDER: str(place.key_folder),
+        names.ENV_SHIPPED_FOLDER: str(place.shipped),
+    }
+    return {**own, **told, **ours}
+
+
+def launcher_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
+    """What a worker sees: the user's own environment first, as in a terminal. Lines appear when they are printed."""
+    env = {**_LOOPBACK, "PYTHONUNBUFFERED": "1", **own, **_variables(_trainer(manifest), place)}
+    if place.devices is not None:
+        env[_DEVICES] = ",".join(place.devices)
+    return env
+
+
+def launcher_command(manifest: Manifest, place: Place) -> list[str]:
+    return [_relocated(word, place) for word in _trainer(manifest)["command"]]
+
+
+def devices_of(node: int, nodes: int, nproc: int, devices: Sequence[str]) -> tuple[str, ...] | None:
+    """A node's share of the machine's devices: one a worker, where there are enough of them for all nodes."""
+    if not devices or len(devices) < nodes * nproc:
+        return None
+    return tuple(devices[node * nproc : (node + 1) * nproc])
+
+
+def shape_of(manifest: Manifest) -> names.JobShape:
+    """What the sidecars know of the job."""
+    entries = {entry["name"]: entry.get("value", "") for entry in manifest["spec"]["initContainers"][0]["env"]}
+    return names.JobShape(**json.loads(entries[names.ENV_JOB]))
+
+
+def _trainer(manifest: Manifest) -> Manifest:
+    container: Manifest = manifest["spec"]["containers"][0]
+    return container
+
+
+def _variables(container: Manifest, place: Place) -> dict[str, str]:
+    fields = {
+        "metadata.name": place.pod_name,
+        "metadata.uid": place.pod_uid,
+        "status.podIP": place.ip,
+        "spec.nodeName": place.node,
+    }
+    told = {}
+    for entry in container["env"]:
+        source = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        told[entry["name"]] = _relocated(entry["value"], place) if source is None else fields[source]
+    return told
+
+
+def _relocated(word: str, place: Place) -> str:
+    """A path in the pod's shared folder as it is on this machine."""
+    shared = names.SHARED_FOLDER
+    return f"{place.folder}{word[len(shared) :]}" if word == shared or word.startswith(f"{shared}/") else word

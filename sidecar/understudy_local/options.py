@@ -1,0 +1,123 @@
+"""What may be asked of a local run, checked. Pure."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST_NODES = 64
+#: A run lasts longer than any in-place budget of a cluster would, and its user is there.
+RESTARTS = 1000
+
+
+class UsageError(ValueError):
+    """The command line cannot be followed: says which part, and what it should be."""
+
+
+@dataclass(frozen=True)
+class Options:
+    command: tuple[str, ...]
+    nodes: int = 2
+    spares: int = 1
+    nproc: int = 1
+    grace_s: int = 30
+    restarts: int = RESTARTS
+    zygote: bool = True
+    preload: tuple[str, ...] | None = None  # None: the launcher's own
+    name: str = ""  # of the run; "": one is made up
+    plain: bool = False  # lines only, no live view
+    verbose: bool = False  # what launchers and sidecars say, too
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL to the worker of a rank, or to all of a member."""
+
+    target: str
+    run: str = ""  # "": the newest
+
+
+def parse(arguments: Sequence[str]) -> Options | Kill:
+    """`local …` and `local kill …`. Raises UsageError; SystemExit where the parser itself has spoken (--help)."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _top().parse_args(list(arguments) or ["--help"])
+    if arguments[0] != "local":
+        raise UsageError(f"expected `understudy local …`, got {arguments[0]!r}; `understudy local --help` says more")
+    rest = list(arguments[1:])
+    return _parse_kill(rest[1:]) if rest[:1] == ["kill"] else _parse_run(rest)
+
+
+def _top() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="understudy",
+        description="understudy local runs a training as plain processes of this machine, with spares and recoveries.",
+        epilog="understudy local --help, understudy local kill --help",
+    )
+    parser.add_argument("local")
+    return parser
+
+
+def _parse_run(arguments: Sequence[str]) -> Options:
+    if "--" in arguments:
+        at = list(arguments).index("--")
+        ours, command = arguments[:at], arguments[at + 1 :]
+    else:
+        ours, command = arguments, ()
+    asked = _run_parser().parse_args(ours)
+    if not command:
+        raise UsageError("expected `--` and the command of a worker: understudy local --nodes 3 -- python train.py")
+    for name, least in (("nodes", 1), ("spares", 0), ("nproc", 1), ("grace", 1), ("restarts", 0)):
+        if getattr(asked, name) < least:
+            raise UsageError(f"--{name} {getattr(asked, name)}: expected {least} or more")
+    if asked.nodes + asked.spares > MOST_NODES:
+        raise UsageError(f"--nodes and --spares: expected at most {MOST_NODES} together, for one machine")
+    preload = None if asked.preload is None else tuple(name for name in asked.preload.split(",") if name)
+    return Options(
+        tuple(command),
+        asked.nodes,
+        asked.spares,
+        asked.nproc,
+        asked.grace,
+        asked.restarts,
+        not asked.no_zygote,
+        preload,
+        asked.name,
+        asked.plain,
+        asked.verbose,
+    )
+
+
+def _run_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="understudy local",
+        usage="understudy local [option …] -- COMMAND [argument …], or understudy local kill RANK|MEMBER [--run NAME]",
+        description="Run a training on --nodes members of --nproc workers each, and --spares members that wait.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    default = Options(())
+    parser.add_argument("--nodes", type=int, default=default.nodes, metavar="N", help="members that train")
+    parser.add_argument("--spares", type=int, default=default.spares, metavar="N", help="members that wait")
+    parser.add_argument("--nproc", type=int, default=default.nproc, metavar="N", help="workers a member")
+    parser.add_argument("--grace", type=int, default=default.grace_s, metavar="SECONDS", help="for saving after Ctrl-C")
+    parser.add_argument("--restarts", type=int, default=default.restarts, metavar="N", help="in place, within an hour")
+    parser.add_argument("--preload", metavar="A,B", help="modules that workers share (docs/workers.md)")
+    parser.add_argument("--no-zygote", action="store_true", help="every worker is a fresh process")
+    parser.add_argument("--name", default=default.name, help="of this run, for `kill --run`; made up unless given")
+    parser.add_argument("--plain", action="store_true", help="lines only, no live view")
+    parser.add_argument("--verbose", action="store_true", help="print what launchers and sidecars say, too")
+    return parser
+
+
+def _parse_kill(arguments: Sequence[str]) -> Kill:
+    parser = _Parser(
+        prog="understudy local kill",
+        description="SIGKILL to the worker of a RANK (a number), or to all processes of a MEMBER (node-1, …).",
+    )
+    parser.add_argument("target", metavar="RANK|MEMBER")
+    parser.add_argument("--run", default="", metavar="NAME", help="the newest one unless given")
+    asked = parser.parse_args(arguments)
+    return Kill(asked.target, asked.run)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message}; `{self.prog} --help` says what there is")

@@ -1,0 +1,73 @@
+"""What a run prints, and what goes to its log files only.
+
+A worker's lines are the user's: they are printed, and in the log. What launchers and sidecars say is in the log, one a
+node, and printed with --verbose. What happens to the job is printed as lines that begin with `understudy:`.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from understudy_local.process import Sink
+
+_LAUNCHER = "understudy launcher: "
+
+
+class Screen(Protocol):
+    """Where lines are printed: a terminal with a live view, or whatever stdout is."""
+
+    def line(self, text: str, *, error: bool) -> None: ...
+    def ours(self, text: str, *, warning: bool) -> None: ...
+
+
+class Plain:
+    """Lines, at once."""
+
+    def line(self, text: str, *, error: bool) -> None:
+        _write(sys.stderr if error else sys.stdout, text)
+
+    def ours(self, text: str, *, warning: bool) -> None:
+        _write(sys.stderr, f"understudy: {text}")
+
+
+class Output:
+    def __init__(self, screen: Screen, *, verbose: bool) -> None:
+        self._screen, self._verbose = screen, verbose
+        self._files: dict[Path, TextIO] = {}
+
+    def of_pod(self, node: str, log: Path) -> tuple[Sink, Sink]:
+        """For the lines of a pod's sidecar and of its launcher, workers' among them."""
+        if log not in self._files:
+            self._files[log] = log.open("a", buffering=1)
+        return partial(self._sidecar, node, self._files[log]), partial(self._launcher, node, self._files[log])
+
+    def event(self, kind: str, reason: str, message: str) -> None:
+        """kind: Normal or Warning, as Kubernetes has it."""
+        self._screen.ours(f"{reason}: {message}", warning=kind == "Warning")
+
+    def note(self, text: str) -> None:
+        self._screen.ours(text, warning=False)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _sidecar(self, node: str, file: TextIO, line: str, *, error: bool) -> None:
+        _write(file, f"sidecar: {line}")
+        if self._verbose:
+            self._screen.line(f"{node} sidecar: {line}", error=error)
+
+    def _launcher(self, node: str, file: TextIO, line: str, *, error: bool) -> None:
+        _write(file, line)
+        if not line.startswith(_LAUNCHER):
+            self._screen.line(line, error=error)
+        elif self._verbose:
+            self._screen.line(f"{node} launcher: {line[len(_LAUNCHER) :]}", error=error)
+
+
+def _write(file: TextIO, line: str) -> None:
+    if not file.closed:
+        file.write(f"{line}\n")
+        file.flush()

@@ -1,0 +1,128 @@
+"""One process of a run: started so that it ends with us, and heard line by line.
+
+Rules: it leads a session of its own, so a terminal's Ctrl-C is ours alone. The kernel kills it when this process ends.
+No line is longer than LINE_BYTES: what is, comes in pieces; what has no end comes when the process has ended.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import psutil
+
+LINE_BYTES = 64 * 1024
+#: A grandchild may keep a pipe open for as long as it likes.
+LAST_LINES_S = 0.5
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Sink(Protocol):
+    """Takes a line of a process. error: it was written to stderr."""
+
+    def __call__(self, line: str, *, error: bool) -> None: ...
+
+
+class Started:
+    """A process that runs, or has."""
+
+    def __init__(self, process: Process, readers: Iterable[Awaitable[None]]) -> None:
+        self._process = process
+        self._readers = [asyncio.ensure_future(reader) for reader in readers]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._process.returncode is None
+
+    async def ended(self) -> int:
+        """Its exit code, as a shell has it, once its last lines are there."""
+        code = await self._process.wait()
+        _, late = await asyncio.wait(self._readers, timeout=LAST_LINES_S)
+        for reader in late:
+            reader.cancel()
+        return code if code >= 0 else 128 - code
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill_tree(self) -> None:
+        """SIGKILL to it and to all that it has started, in this order: nobody of them starts anything more."""
+        tree: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tree = psutil.Process(self.pid).children(recursive=True) if self.runs else []
+        self._send(signal.SIGKILL)
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.runs:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
+    """Raises OSError where it cannot be started."""
+    parent = os.getpid()
+
+    def before_exec() -> None:  # safe: this process has one thread
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    # Our own pipes: asyncio's would have the process run until the last grandchild has closed them.
+    out, out_end = os.pipe()
+    err, err_end = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out_end,
+            stderr=err_end,
+            env=dict(env),
+            start_new_session=True,
+            preexec_fn=before_exec,
+        )
+    except OSError:
+        os.close(out)
+        os.close(err)
+        raise
+    finally:
+        os.close(out_end)
+        os.close(err_end)
+    return Started(
+        process,
+        [_read(out, lambda line: sink(line, error=False)), _read(err, lambda line: sink(line, error=True))],
+    )
+
+
+async def _read(fd: int, take: Callable[[str], None]) -> None:
+    stream = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(stream)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb", 0))
+    try:
+        await _read_lines(stream, take)
+    finally:
+        transport.close()
+
+
+async def _read_lines(stream: asyncio.StreamReader, take: Callable[[str], None]) -> None:
+    unread = b""
+    while chunk := await stream.read(LINE_BYTES):
+        *lines, unread = (unread + chunk).split(b"\n")
+        for line in lines:
+            take(line.decode(errors="replace"))
+        if len(unread) >= LINE_BYTES:
+            take(unread.decode(errors="replace"))
+            unread = b""
+    if unread:
+        take(unread.decode(errors="replace"))

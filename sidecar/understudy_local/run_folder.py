@@ -1,0 +1,107 @@
+"""Where a run keeps its files: one folder a run, of which others may ask who runs.
+
+    NAME/control.sock     where `understudy local kill` speaks to it
+    NAME/key/, shipped/   the job's key; what a sidecar image ships
+    NAME/pods/POD/        a pod's shared folder
+    NAME/logs/POD.log     what its launcher and its sidecar said, and its workers
+
+Rules: the parent is this user's alone. A run that has ended keeps its logs; KEPT of them stay.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy_local.options import UsageError
+
+KEPT = 5
+CONTROL = "control.sock"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def control(self) -> Path:
+        return self.path / CONTROL
+
+    @property
+    def key(self) -> Path:
+        return self.path / "key"
+
+    @property
+    def shipped(self) -> Path:
+        return self.path / "shipped"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def pod(self, name: str) -> Path:
+        return self.path / "pods" / name
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def clear(self) -> None:
+        """After the run: its logs alone stay."""
+        self.control.unlink(missing_ok=True)
+        for folder in (self.key, self.shipped, self.path / "pods"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make(name: str) -> RunFolder:
+    """A fresh one. Raises UsageError where a run of that name lives, or the name is none."""
+    if name and (not name.replace("-", "").isalnum() or len(name) > 32):
+        raise UsageError(f"--name {name!r}: expected letters, digits and dashes, at most 32")
+    parent = _parent()
+    _forget_old(parent)
+    run = RunFolder(parent / (name or secrets.token_hex(3)))
+    if _lives(run):
+        raise UsageError(f"--name {name}: such a run is there already; end it, or give this one another name")
+    shutil.rmtree(run.path, ignore_errors=True)
+    for folder in (run.path, run.key, run.shipped, run.logs):
+        folder.mkdir(mode=0o700)
+    return run
+
+
+def live() -> list[RunFolder]:
+    """The runs that are there, the newest first."""
+    runs = [run for run in map(RunFolder, _parent().iterdir()) if _lives(run)]
+    return sorted(runs, key=lambda run: run.control.stat().st_mtime, reverse=True)
+
+
+def _lives(run: RunFolder) -> bool:
+    """Whether somebody listens: one that was killed has left its socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(run.control))
+        except OSError:
+            return False
+    return True
+
+
+def _parent() -> Path:
+    """Raises UsageError if somebody else has made it."""
+    parent = Path(tempfile.gettempdir()) / f"understudy-local-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    found = parent.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) & 0o077:
+        raise UsageError(f"{parent} is not this user's alone: remove it, or set TMPDIR to another folder")
+    return parent
+
+
+def _forget_old(parent: Path) -> None:
+    ended = [path for path in parent.iterdir() if not _lives(RunFolder(path))]
+    for path in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,140 @@
+"""The live view of a run in a terminal: who holds which ranks, the round, the recoveries. Lines scroll above it."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from understudy_local.cluster import LocalCluster
+from understudy_local.local_pod import LocalPod
+from understudy_protocol.observer import MemberView, Snapshot
+from understudy_protocol.words import WorkersState
+
+EVERY_S = 0.1
+RECOVERIES = 5
+_STATES = {
+    WorkersState.IDLE: ("idle", "dim"),
+    WorkersState.STARTING: ("starting", "yellow"),
+    WorkersState.RUNNING: ("running", "green"),
+    WorkersState.FAILED: ("failed", "red"),
+    WorkersState.FINISHED: ("finished", "cyan"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A member, as it is shown."""
+
+    node: str
+    role: str
+    ranks: str
+    state: str
+    style: str
+    coordinates: bool
+
+
+class LiveScreen:
+    """Draws what a cluster is, at most ten times a second, and prints lines above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._cluster: LocalCluster | None = None
+        self._due: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> "LiveScreen":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._draw()
+        self._live.stop()
+
+    def watch(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        cluster.changed = self._later
+
+    def line(self, text: str, *, error: bool) -> None:
+        self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+    def ours(self, text: str, *, warning: bool) -> None:
+        self._console.print(Text(f"understudy: {text}", style="yellow" if warning else "cyan"), soft_wrap=True)
+
+    def _later(self) -> None:
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(EVERY_S, self._draw)
+
+    def _draw(self) -> None:
+        self._due = None
+        if self._cluster is not None:
+            self._live.update(drawn(self._cluster, time.time()), refresh=True)
+
+
+def drawn(cluster: LocalCluster, now: float) -> RenderableType:
+    """A picture of it."""
+    rows = member_rows(cluster.pods.values(), cluster.snapshot, cluster.options.nproc)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("MEMBER", "ROLE", "RANKS", "WORKERS", ""):
+        table.add_column(column)
+    for row in rows:
+        mark = "coordinates" if row.coordinates else ""
+        table.add_row(row.node, row.role, row.ranks, Text(row.state, style=row.style), Text(mark, style="dim"))
+    recoveries = [Text(line) for line in recovery_lines(cluster.status.get("recoveries", ()))]
+    head = Text(headline(cluster.status, cluster.snapshot, now - cluster.started_at), "bold")
+    hint = Text("try: understudy local kill 0   understudy local kill node-1", style="dim")
+    return Group(head, table, *recoveries, hint)
+
+
+def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float) -> str:
+    """Phase, round, step, what is waited for, and for how long it has run."""
+    parts = [f"understudy local  {status.get('phase', 'Pending')}"]
+    if int(status.get("round", -1)) >= 0:
+        parts.append(f"round {status['round']}")
+    if snapshot is not None and snapshot.progress is not None:
+        total = "" if snapshot.progress.total is None else f"/{snapshot.progress.total}"
+        parts.append(f"step {snapshot.progress.step}{total}")
+    if snapshot is not None and snapshot.waiting_for and snapshot.closed is None:
+        parts.append(f"waiting for {snapshot.waiting_for}")
+    parts.append(f"{int(age_s) // 60}:{int(age_s) % 60:02d}")
+    return "  ".join(parts)
+
+
+def member_rows(pods: Iterable[LocalPod], snapshot: Snapshot | None, nproc: int) -> list[Row]:
+    """The live members, by node."""
+    members = {} if snapshot is None else {member.pod_uid: member for member in snapshot.members}
+    holder = "" if snapshot is None else snapshot.pod_uid
+    live = sorted((pod for pod in pods if pod.holds_node), key=lambda pod: int(pod.place.node.rpartition("-")[2]))
+    return [_row(pod, members.get(pod.place.pod_uid), holder, nproc) for pod in live]
+
+
+def _row(pod: LocalPod, member: MemberView | None, holder: str, nproc: int) -> Row:
+    coordinates = pod.place.pod_uid == holder
+    if member is None:
+        return Row(pod.place.node, "-", "-", "joining", "yellow", coordinates)
+    if member.group_rank is None:
+        return Row(pod.place.node, "spare", "-", "warm", "dim", coordinates)
+    first = member.group_rank * nproc
+    ranks = str(first) if nproc == 1 else f"{first}-{first + nproc - 1}"
+    return Row(pod.place.node, "active", ranks, *_STATES[member.workers], coordinates)
+
+
+def recovery_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The newest recoveries, one a line."""
+    return [_recovery(entry) for entry in entries[-RECOVERIES:]]
+
+
+def _recovery(entry: Mapping[str, Any]) -> str:
+    cause = entry["cause"]
+    who = f"rank {cause['rank']}" if "rank" in cause else "a member"
+    took = f"{entry['seconds']:.2f} s" if "seconds" in entry else "…"
+    how = entry.get("strategy", "waits for a member")
+    where = f" on {cause['node']}" if cause.get("node") else ""
+    return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how} {took}"

@@ -1,0 +1,192 @@
+"""`understudy local` as a user runs it: real launchers, sidecars and workers, without torch and without Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+#: Each rank tells its round's token and its address, then steps until the file `end` is there.
+SCRIPT = """
+import os, time
+from pathlib import Path
+from understudy_torch import step
+
+folder = Path(os.environ["TOLD"])
+names = ("RANK", "WORLD_SIZE", "UNDERSTUDY_ROUND", "MASTER_ADDR")
+(folder / f"{os.environ['UNDERSTUDY_ROUND']}-{os.environ['RANK']}").touch()
+print("rank", os.environ["RANK"], "trains", flush=True)
+number = 0
+while not (folder / "end").exists():
+    number += 1
+    step(number)
+    time.sleep(0.02)
+"""
+LIMIT_S = 40.0
+
+
+class Run:
+    """One run, from a user's side."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.told, script = folder / "told", folder / "train.py"
+        self.told.mkdir()
+        script.write_text(SCRIPT)
+        self.name = f"test-{os.getpid()}-{folder.name.split('_')[-1][:8]}".replace("_", "-")[:32]
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*self._understudy(), "--name", self.name, "--preload", "", *options, "--", sys.executable, str(script)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "TOLD": str(self.told)},
+            )
+
+    def kill(self, target: str) -> str:
+        command = [sys.executable, "-m", "understudy_local", "local", "kill", "--run", self.name, target]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    def round_of(self, ranks: int, above: int) -> int:
+        """The first round above that one in which so many ranks have started."""
+        found: list[int] = []
+
+        def started() -> bool:
+            rounds = [path.name.split("-")[0] for path in self.told.iterdir() if path.name != "end"]
+            found[:] = [int(token.split(".")[2]) for token in set(rounds) if rounds.count(token) == ranks]
+            return any(number > above for number in found)
+
+        self.wait_for(started, f"a round above {above} with {ranks} ranks")
+        return max(found)
+
+    def says(self, text: str) -> None:
+        self.wait_for(lambda: text in self.log.read_text(), f"it says {text!r}")
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {LIMIT_S:g} s\n{self.log.read_text()}"
+            time.sleep(0.02)
+
+    def ends(self) -> int:
+        try:
+            return self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it did not end within {LIMIT_S:g} s\n{self.log.read_text()}")
+
+    def trains_to_the_end(self) -> int:
+        (self.told / "end").touch()
+        return self.ends()
+
+    @staticmethod
+    def _understudy() -> list[str]:
+        return [sys.executable, "-m", "understudy_local", "local"]
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # whose parent has gone before it
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def start(*options: str) -> Run:
+        runs.append(Run(tmp_path, *options))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.process.kill()
+        run.process.wait()
+
+
+def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "2", "--spares", "1", "--nproc", "2")
+    number = run.round_of(4, above=-1)
+    assert "killed the worker of rank 3" in run.kill("3")
+    number = run.round_of(4, above=number)
+    run.says("Recovered: InPlace")
+    assert "killed all processes of node-1" in run.kill("node-1")
+    number = run.round_of(4, above=number)
+    run.says("Recovered: SpareSwap")
+    # The spare of the start coordinates, and has the ranks of node-1 now. A new spare is on its way to that node: with
+    # it members elect the next coordinator, before that the plan appoints one.
+    assert "killed all processes of node-2" in run.kill("node-2")
+    run.round_of(4, above=number)
+    assert run.trains_to_the_end() == 0
+    assert "rank 3 trains" in run.log.read_text()
+
+
+def test_one_fault_in_one_round_is_recovered_without_a_spare(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "1", "--spares", "0", "--no-zygote")
+    number = run.round_of(1, above=-1)
+    run.kill("0")
+    run.round_of(1, above=number)
+    assert run.trains_to_the_end() == 0
+
+
+def test_what_is_not_there_cannot_be_killed(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "1", "--spares", "1")
+    run.round_of(1, above=-1)
+    assert "there is no rank 7: expected one below 1" in run.kill("7")
+    assert "there is no member 'node-9', but node-0, node-1" in run.kill("node-9")
+    assert run.trains_to_the_end() == 0
+    assert f"no local run is there that is named {run.name}" in run.kill("0")
+
+
+def test_ctrl_c_ends_it_and_all_that_it_has_started(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "2", "--spares", "1", "--grace", "5")
+    run.round_of(2, above=-1)
+    processes = psutil.Process(run.process.pid).children(recursive=True)
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130
+    run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
+
+
+def test_when_it_is_killed_nothing_stays_behind(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "2", "--spares", "0")
+    run.round_of(2, above=-1)
+    processes = psutil.Process(run.process.pid).children(recursive=True)
+    run.process.kill()
+    run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
+
+
+def test_a_script_that_fails_at_once_fails_the_job(start: Callable[..., Run], tmp_path: Path) -> None:
+    run = start("--nodes", "1", "--spares", "0", "--restarts", "1")
+    number = run.round_of(1, above=-1)
+    (tmp_path / "train.py").write_text("raise SystemExit('no data')")
+    run.kill("0")
+    assert run.ends() == 1
+    assert number == 0
+    assert "Failed" in run.log.read_text()
+    assert "no data" in run.log.read_text()
+
+
+def test_a_command_that_is_not_there_is_named() -> None:
+    command = [sys.executable, "-m", "understudy_local", "local", "--", "no-such-program"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "the command 'no-such-program' is not found" in done.stderr) == (2, True)
+
+
+def test_its_answers_are_json(start: Callable[..., Run]) -> None:
+    from understudy_local import control, run_folder
+
+    run = start("--nodes", "1", "--spares", "0")
+    run.round_of(1, above=-1)
+    folder = next(folder for folder in run_folder.live() if folder.name == run.name)
+    before = time.monotonic()
+    answer = control.ask_to_kill(folder.control, "0")
+    assert json.dumps(answer)
+    assert before <= answer["at"] <= time.monotonic()

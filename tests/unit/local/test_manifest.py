@@ -1,0 +1,79 @@
+"""A pod's manifest as two processes of one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy_launcher.__main__ import read_settings as launcher_settings
+from understudy_local.job import training_job
+from understudy_local.manifest import (
+    Place,
+    devices_of,
+    launcher_command,
+    launcher_environment,
+    sidecar_environment,
+)
+from understudy_local.options import Options
+from understudy_operator.plan.pods import pod_manifest
+from understudy_sidecar.settings import read_settings as sidecar_settings
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "key").mkdir()
+    (tmp_path / "key" / "key").write_text("secret")
+    return Place("uid-1", "pod-1", "node-1", "127.93.0.2", tmp_path / "pod", tmp_path / "key", tmp_path / "shipped")
+
+
+def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
+    job = training_job(
+        Options(("python", "train.py", "/understudyish"), nodes=3, nproc=2, **options), "job-1", 1.0, {}, deleting=False
+    )
+    return pod_manifest(job, index=index, serial="1", coordinator_address="127.93.0.1:8478", sidecar_image="local")
+
+
+def test_the_sidecar_is_told_what_a_pod_tells_it(place: Place) -> None:
+    settings = sidecar_settings(sidecar_environment(manifest(), place, {"PATH": "/bin"}))
+    assert (settings.pod_uid, settings.pod_name, settings.node, settings.ip) == ("uid-1", "pod-1", "node-1", "127.93.0.2")
+    assert (settings.key, settings.folder, settings.shipped) == (b"secret", place.folder, place.shipped)
+    assert (settings.coordinator_host, settings.listen, settings.index) == ("127.93.0.1", "127.93.0.2", 1)
+    assert (settings.shape.actives, settings.shape.nproc_per_node) == (3, 2)
+
+
+def test_a_spare_has_no_index(place: Place) -> None:
+    assert sidecar_settings(sidecar_environment(manifest(index=None), place, {})).index is None
+
+
+def test_the_launcher_is_told_what_a_pod_tells_it(place: Place) -> None:
+    env = launcher_environment(manifest(zygote=False, grace_s=7), place, {})
+    settings = launcher_settings(["x"], env)
+    assert (settings.nproc, settings.grace_s, settings.folder) == (2, 7.0, str(place.folder))
+    assert settings.zygote is None
+
+
+def test_the_users_environment_goes_to_the_workers(place: Place) -> None:
+    env = launcher_environment(manifest(), place, {"HOME": "/home/me", "GLOO_SOCKET_IFNAME": "eth0"})
+    assert (env["HOME"], env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("/home/me", "eth0", "lo")
+
+
+def test_the_command_runs_behind_the_stub_of_its_own_folder(place: Place) -> None:
+    command = launcher_command(manifest(), place)
+    assert command == ["/bin/sh", f"{place.folder}/launch", "python", "train.py", "/understudyish"]
+
+
+@pytest.mark.parametrize(
+    ("node", "devices", "expected"),
+    [
+        (0, "01234567", ("0", "1")),
+        (3, "01234567", ("6", "7")),
+        (0, "0123456", None),  # one too few: everybody sees them all
+        (0, "", None),
+    ],
+)
+def test_devices_are_shared_out_where_there_are_enough(
+    node: int, devices: str, expected: tuple[str, ...] | None
+) -> None:
+    assert devices_of(node, 4, 2, devices) == expected

@@ -1,0 +1,42 @@
+"""What `understudy local` may be asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_local.options import Kill, Options, UsageError, parse
+
+
+def test_a_command_alone_is_enough() -> None:
+    assert parse(["local", "--", "python", "train.py"]) == Options(("python", "train.py"))
+
+
+def test_everything_can_be_said() -> None:
+    said = "local --nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
+    assert parse([*said.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
+        ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True
+    )
+
+
+def test_what_is_to_be_killed() -> None:
+    assert parse(["local", "kill", "3"]) == Kill("3")
+    assert parse(["local", "kill", "node-1", "--run", "x"]) == Kill("node-1", "x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["local", "python", "train.py"], "unrecognized arguments: python train.py"),
+        (["local", "--nodes", "3"], "expected `--` and the command of a worker"),
+        (["local", "--nodes", "0", "--", "x"], "--nodes 0: expected 1 or more"),
+        (["local", "--spares", "-1", "--", "x"], "--spares -1: expected 0 or more"),
+        (["local", "--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
+        (["local", "--nproc", "two", "--", "x"], "invalid int value: 'two'"),
+        (["local", "kill"], "RANK|MEMBER"),
+        (["run"], "expected `understudy local …`, got 'run'"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(arguments: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(arguments)
+    assert said in str(raised.value)

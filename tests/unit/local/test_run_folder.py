@@ -1,0 +1,65 @@
+"""Where a run keeps its files."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from understudy_local import run_folder
+from understudy_local.options import UsageError
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_run_that_is_there_is_found_and_its_name_is_taken() -> None:
+    run = run_folder.make("mine")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run.control))
+        listener.listen()
+        assert run_folder.live() == [run]
+        with pytest.raises(UsageError, match="--name mine: such a run is there already"):
+            run_folder.make("mine")
+
+
+def test_one_that_was_killed_is_gone_although_it_left_its_socket() -> None:
+    run = run_folder.make("mine")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run.control))
+    assert run_folder.live() == []
+    assert run_folder.make("mine") == run
+
+
+def test_after_a_run_its_logs_stay_and_the_key_goes() -> None:
+    run = run_folder.make("")
+    (run.key / "key").write_text("secret")
+    run.log("node-0").write_text("said")
+    run.clear()
+    assert [path.name for path in run.path.iterdir()] == ["logs"]
+
+
+def test_the_newest_few_are_kept() -> None:
+    for number in range(run_folder.KEPT + 3):
+        run_folder.make(f"run-{number}")
+    kept = {path.name for path in run_folder.make("last").path.parent.iterdir()}
+    assert len(kept) == run_folder.KEPT
+    assert "last" in kept
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "x" * 33, "a b"])
+def test_a_name_is_a_word(name: str) -> None:
+    with pytest.raises(UsageError, match="expected letters, digits and dashes"):
+        run_folder.make(name)
+
+
+def test_a_folder_of_somebody_else_is_not_used(temporary: Path) -> None:
+    run_folder.make("")
+    parent = next(temporary.iterdir())
+    parent.chmod(0o777)
+    with pytest.raises(UsageError, match="is not this user's alone"):
+        run_folder.make("")

@@ -1,0 +1,44 @@
+"""What the live view says, without a terminal."""
+
+from __future__ import annotations
+
+from understudy_local.view import headline, recovery_lines
+from understudy_protocol.observer import Snapshot, StepProgress
+from understudy_protocol.words import RoundToken
+
+
+def snapshot(waiting_for: str = "", progress: StepProgress | None = None) -> Snapshot:
+    return Snapshot(RoundToken(1, 1, 2), "uid-0", (), (), (), {}, progress, waiting_for, None)
+
+
+def test_before_anything_is_known() -> None:
+    assert headline({}, None, 0.0) == "understudy local  Pending  0:00"
+
+
+def test_how_far_it_is() -> None:
+    status = {"phase": "Running", "round": 2}
+    assert headline(status, snapshot(progress=StepProgress(7, 100, 1.0)), 65.0) == (
+        "understudy local  Running  round 2  step 7/100  1:05"
+    )
+    assert "step 7 " in headline(status, snapshot(progress=StepProgress(7, None, 1.0)), 1.0)
+
+
+def test_what_it_waits_for() -> None:
+    told = headline({"phase": "Recovering", "round": 2}, snapshot(waiting_for="1 of 3 members"), 1.0)
+    assert "waiting for 1 of 3 members" in told
+
+
+def test_recoveries_open_and_done() -> None:
+    cause = {"rank": 3, "pod": "p", "node": "node-1", "message": "killed by SIGKILL"}
+    done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "seconds": 0.0712}
+    waits = {"fault": "Pod", "round": 2, "cause": {"pod": "", "message": "its connection ended"}}
+    assert recovery_lines([done, waits]) == [
+        "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
+        "round 2: Pod, a member: its connection ended -> waits for a member …",
+    ]
+
+
+def test_only_the_newest_are_shown() -> None:
+    entry = {"fault": "Pod", "cause": {}, "strategy": "SpareSwap", "seconds": 1.0}
+    lines = recovery_lines([{**entry, "round": number} for number in range(8)])
+    assert [line.split(":")[0] for line in lines] == ["round 3", "round 4", "round 5", "round 6", "round 7"]
