@@ -16,11 +16,12 @@ from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
 from benchmarks.records import read_records
+from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
-GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS}
+GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "recovery": RECOVERY}
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

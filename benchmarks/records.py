@@ -17,6 +17,9 @@ from pathlib import Path
 #: Every metric's unit; a metric that is not in here is not recorded.
 UNITS = {
     "seconds": "s",
+    "first_all_reduce_s": "s",
+    "first_step_s": "s",
+    "exit_s": "s",
     "connect_s": "s",
     "assign_s": "s",
     "office_s": "s",
@@ -36,6 +39,7 @@ class Sample:
     run: int
     values: dict[str, float] = field(default_factory=dict)  # metric -> number
     unfinished: str = ""  # why the run came to no end
+    metrics: tuple[str, ...] = ("seconds",)  # what it would have told then
     after_s: float = 0.0  # how long it had had by then
 
 
@@ -56,7 +60,7 @@ def sum_up(samples: Iterable[Sample]) -> list[Record]:
     """One record for each system, case, size and metric, in the order in which they first appear."""
     series: dict[tuple[str, str, int, str], list[tuple[float, float]]] = {}  # -> (number, what it at least was)
     for sample in samples:
-        values = {"seconds": math.inf} if sample.unfinished else sample.values
+        values = dict.fromkeys(sample.metrics, math.inf) if sample.unfinished else sample.values
         for metric, value in values.items():
             least = sample.after_s if sample.unfinished else value
             series.setdefault((sample.system, sample.case, sample.size, metric), []).append((value, least))
@@ -87,6 +91,11 @@ def read_records(path: Path) -> list[Record]:
     return [Record(**plain) for plain in json.loads(path.read_text())]
 
 
+def _read(line: str) -> Sample:
+    plain = json.loads(line)
+    return Sample(**{**plain, "metrics": tuple(plain["metrics"])})
+
+
 class Journal:
     """The samples of a benchmark, one a line, on disk as soon as they are there."""
 
@@ -95,7 +104,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.samples: list[Sample] = []
         if resume and path.exists():
-            self.samples = [Sample(**json.loads(line)) for line in path.read_text().splitlines()]
+            self.samples = [_read(line) for line in path.read_text().splitlines()]
         else:
             path.write_text("")
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 from benchmarks import tables
 from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
 from benchmarks.goals import Verdict, check
+from benchmarks.install import NVRX_VERSION, Peers, ensure_peers
 from benchmarks.machine import facts, room_for_packets
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.rendezvous import peers, understudy
 from benchmarks.rendezvous.goals import GOALS
-from benchmarks.rendezvous.install import NVRX_VERSION, Peers, ensure_peers
 from benchmarks.rendezvous.plan import LIMIT_S, Case, Choice, Outcome, Session, System, plan
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError

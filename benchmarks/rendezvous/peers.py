@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from benchmarks.child import Child, ChildFailed
+from benchmarks.install import Peers
 from benchmarks.machine import Usage
-from benchmarks.rendezvous.install import Peers
 from benchmarks.rendezvous.plan import Case, Outcome
 
 NICE = 5

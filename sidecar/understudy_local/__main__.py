@@ -1,4 +1,4 @@
-"""`understudy local …`: runs a job on this machine; `understudy local kill …`: breaks something of it.
+"""`understudy local …`: runs a job on this machine; `… local kill`: breaks something of it.
 
 Exit codes: 0 once it has succeeded, 1 when it has failed, 2 for a wrong call, 130 after Ctrl-C.
 """
@@ -19,7 +19,7 @@ from rich.console import Console
 from understudy_launcher.package import write_package
 from understudy_local import control, run_folder
 from understudy_local.cluster import LocalCluster
-from understudy_local.options import Kill, Options, UsageError, parse
+from understudy_local.options import Kill, Options, Show, UsageError, parse
 from understudy_local.output import Output, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen
@@ -32,9 +32,7 @@ _NETWORKS = range(16, 250)
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asked = parse(sys.argv[1:] if arguments is None else arguments)
-        if isinstance(asked, Kill):
-            return _kill(asked)
-        return _run(asked)
+        return _run(asked) if isinstance(asked, Options) else _ask(asked)
     except UsageError as error:
         print(f"understudy: {error}", file=sys.stderr)  # noqa: T201 - a command line
         return WRONG_CALL
@@ -74,12 +72,17 @@ async def _serve(options: Options, folder: RunFolder) -> int:
         folder.clear()
 
 
-def _kill(asked: Kill) -> int:
+def _ask(asked: Kill | Show) -> int:
     run = next((run for run in run_folder.live() if asked.run in ("", run.name)), None)
     if run is None:
         raise UsageError("no local run is there" + (f" that is named {asked.run}" if asked.run else ""))
-    answer = control.ask_to_kill(run.control, asked.target)
-    print(f"run {run.name}: killed {answer['killed']}")  # noqa: T201 - a command line
+    if isinstance(asked, Kill):
+        answer = control.ask(run.control, {"kill": asked.target})
+        print(f"run {run.name}: killed {answer['killed']}")  # noqa: T201 - a command line
+        return 0
+    for row in control.ask(run.control, {"show": True})["members"]:
+        mark = "  coordinates" if row["coordinates"] else ""
+        print(f"{row['node']:8}  {row['role']:6}  {row['ranks']:8}  {row['state']}{mark}".rstrip())  # noqa: T201
     return 0
 
 

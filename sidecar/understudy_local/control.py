@@ -1,14 +1,21 @@
-"""How `understudy local kill` speaks to the run: one JSON line each way, over a unix socket in the run's folder."""
+"""How `understudy local kill` and `show` speak to the run: one JSON line each way, over a unix socket in its folder.
+
+{"kill": "RANK or MEMBER"}   {"killed": WHAT, "at": time.monotonic() just before}
+{"show": true}               {"members": [{"node", "role", "ranks", "state", "coordinates"}, …]}
+                             or {"error": WHY}
+"""
 
 import asyncio
 import json
 import os
 import socket
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from understudy_local.cluster import LocalCluster, NotToBeHad
+from understudy_local.members import member_rows
 from understudy_local.options import UsageError
 
 LIMIT_S = 10.0
@@ -33,9 +40,13 @@ async def serve(cluster: LocalCluster, path: Path) -> asyncio.Server:
 
 def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
     try:
-        target = str(json.loads(line)["kill"])
+        asked = json.loads(line)
+        if "show" in asked:
+            rows = member_rows(cluster.pods.values(), cluster.snapshot, cluster.options.nproc)
+            return {"members": [asdict(row) for row in rows]}
+        target = str(asked["kill"])
     except (ValueError, KeyError, TypeError):
-        return {"error": 'expected {"kill": "RANK or MEMBER"}'}
+        return {"error": 'expected {"kill": "RANK or MEMBER"} or {"show": true}'}
     at = time.monotonic()
     try:
         return {"killed": cluster.kill(target), "at": at}
@@ -43,12 +54,12 @@ def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def ask_to_kill(path: Path, target: str) -> dict[str, Any]:
-    """What was killed, and when (time.monotonic). Raises UsageError, OSError where nobody answers."""
+def ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:
+    """Raises UsageError for an error that is told, OSError where nobody answers."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(LIMIT_S)
         connection.connect(str(path))
-        connection.sendall(json.dumps({"kill": target}).encode() + b"\n")
+        connection.sendall(json.dumps(question).encode() + b"\n")
         with connection.makefile("rb") as answers:
             answer: dict[str, Any] = json.loads(answers.readline(LINE_BYTES) or b'{"error": "the run has ended"}')
     if "error" in answer:

@@ -36,21 +36,30 @@ class Kill:
     run: str = ""  # "": the newest
 
 
-def parse(arguments: Sequence[str]) -> Options | Kill:
-    """`local …` and `local kill …`. Raises UsageError; SystemExit where the parser itself has spoken (--help)."""
+@dataclass(frozen=True)
+class Show:
+    """Print the members of a run."""
+
+    run: str = ""
+
+
+def parse(arguments: Sequence[str]) -> Options | Kill | Show:
+    """`local …`, `local kill …`, `local show`. Raises UsageError; SystemExit where the parser has spoken (--help)."""
     if not arguments or arguments[0] in ("-h", "--help"):
         _top().parse_args(list(arguments) or ["--help"])
     if arguments[0] != "local":
         raise UsageError(f"expected `understudy local …`, got {arguments[0]!r}; `understudy local --help` says more")
     rest = list(arguments[1:])
-    return _parse_kill(rest[1:]) if rest[:1] == ["kill"] else _parse_run(rest)
+    if rest[:1] == ["kill"]:
+        return _parse_kill(rest[1:])
+    return _parse_show(rest[1:]) if rest[:1] == ["show"] else _parse_run(rest)
 
 
 def _top() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="understudy",
         description="understudy local runs a training as plain processes of this machine, with spares and recoveries.",
-        epilog="understudy local --help, understudy local kill --help",
+        epilog="understudy local --help, understudy local kill --help, understudy local show --help",
     )
     parser.add_argument("local")
     return parser
@@ -116,6 +125,12 @@ def _parse_kill(arguments: Sequence[str]) -> Kill:
     parser.add_argument("--run", default="", metavar="NAME", help="the newest one unless given")
     asked = parser.parse_args(arguments)
     return Kill(asked.target, asked.run)
+
+
+def _parse_show(arguments: Sequence[str]) -> Show:
+    parser = _Parser(prog="understudy local show", description="Print who holds which ranks.")
+    parser.add_argument("--run", default="", metavar="NAME", help="the newest one unless given")
+    return Show(parser.parse_args(arguments).run)
 
 
 class _Parser(argparse.ArgumentParser):

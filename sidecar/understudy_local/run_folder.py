@@ -75,6 +75,11 @@ def make(name: str) -> RunFolder:
     return run
 
 
+def of(name: str) -> RunFolder:
+    """That of a run of that name, whether or not it is there."""
+    return RunFolder(_parent() / name)
+
+
 def live() -> list[RunFolder]:
     """The runs that are there, the newest first."""
     runs = [run for run in map(RunFolder, _parent().iterdir()) if _lives(run)]

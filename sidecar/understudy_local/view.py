@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,31 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy_local.cluster import LocalCluster
-from understudy_local.local_pod import LocalPod
-from understudy_protocol.observer import MemberView, Snapshot
-from understudy_protocol.words import WorkersState
+from understudy_local.members import member_rows
+from understudy_protocol.observer import Snapshot
 
 EVERY_S = 0.1
 RECOVERIES = 5
-_STATES = {
-    WorkersState.IDLE: ("idle", "dim"),
-    WorkersState.STARTING: ("starting", "yellow"),
-    WorkersState.RUNNING: ("running", "green"),
-    WorkersState.FAILED: ("failed", "red"),
-    WorkersState.FINISHED: ("finished", "cyan"),
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A member, as it is shown."""
-
-    node: str
-    role: str
-    ranks: str
-    state: str
-    style: str
-    coordinates: bool
 
 
 class LiveScreen:
@@ -105,25 +84,6 @@ def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float)
         parts.append(f"waiting for {snapshot.waiting_for}")
     parts.append(f"{int(age_s) // 60}:{int(age_s) % 60:02d}")
     return "  ".join(parts)
-
-
-def member_rows(pods: Iterable[LocalPod], snapshot: Snapshot | None, nproc: int) -> list[Row]:
-    """The live members, by node."""
-    members = {} if snapshot is None else {member.pod_uid: member for member in snapshot.members}
-    holder = "" if snapshot is None else snapshot.pod_uid
-    live = sorted((pod for pod in pods if pod.holds_node), key=lambda pod: int(pod.place.node.rpartition("-")[2]))
-    return [_row(pod, members.get(pod.place.pod_uid), holder, nproc) for pod in live]
-
-
-def _row(pod: LocalPod, member: MemberView | None, holder: str, nproc: int) -> Row:
-    coordinates = pod.place.pod_uid == holder
-    if member is None:
-        return Row(pod.place.node, "-", "-", "joining", "yellow", coordinates)
-    if member.group_rank is None:
-        return Row(pod.place.node, "spare", "-", "warm", "dim", coordinates)
-    first = member.group_rank * nproc
-    ranks = str(first) if nproc == 1 else f"{first}-{first + nproc - 1}"
-    return Row(pod.place.node, "active", ranks, *_STATES[member.workers], coordinates)
 
 
 def recovery_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -31,6 +31,7 @@ while not (folder / "end").exists():
     time.sleep(0.02)
 """
 LIMIT_S = 40.0
+UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
 
 
 class Run:
@@ -42,17 +43,19 @@ class Run:
         script.write_text(SCRIPT)
         self.name = f"test-{os.getpid()}-{folder.name.split('_')[-1][:8]}".replace("_", "-")[:32]
         self.log = folder / "log"
+        ours = [*UNDERSTUDY, "--name", self.name, "--preload", "", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*self._understudy(), "--name", self.name, "--preload", "", *options, "--", sys.executable, str(script)],
+                [*ours, "--", sys.executable, str(script)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "TOLD": str(self.told)},
             )
 
     def kill(self, target: str) -> str:
-        command = [sys.executable, "-m", "understudy_local", "local", "kill", "--run", self.name, target]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*UNDERSTUDY, "kill", "--run", self.name, target], capture_output=True, text=True, check=False
+        )
         return done.stdout + done.stderr
 
     def round_of(self, ranks: int, above: int) -> int:
@@ -85,10 +88,6 @@ class Run:
     def trains_to_the_end(self) -> int:
         (self.told / "end").touch()
         return self.ends()
-
-    @staticmethod
-    def _understudy() -> list[str]:
-        return [sys.executable, "-m", "understudy_local", "local"]
 
 
 def lives(process: psutil.Process) -> bool:
@@ -175,8 +174,7 @@ def test_a_script_that_fails_at_once_fails_the_job(start: Callable[..., Run], tm
 
 
 def test_a_command_that_is_not_there_is_named() -> None:
-    command = [sys.executable, "-m", "understudy_local", "local", "--", "no-such-program"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([*UNDERSTUDY, "--", "no-such-program"], capture_output=True, text=True, check=False)
     assert (done.returncode, "the command 'no-such-program' is not found" in done.stderr) == (2, True)
 
 
@@ -187,6 +185,8 @@ def test_its_answers_are_json(start: Callable[..., Run]) -> None:
     run.round_of(1, above=-1)
     folder = next(folder for folder in run_folder.live() if folder.name == run.name)
     before = time.monotonic()
-    answer = control.ask_to_kill(folder.control, "0")
+    (member,) = control.ask(folder.control, {"show": True})["members"]
+    assert (member["node"], member["role"], member["ranks"], member["coordinates"]) == ("node-0", "active", "0", True)
+    answer = control.ask(folder.control, {"kill": "0"})
     assert json.dumps(answer)
     assert before <= answer["at"] <= time.monotonic()

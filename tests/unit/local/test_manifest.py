@@ -37,7 +37,12 @@ def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
 
 def test_the_sidecar_is_told_what_a_pod_tells_it(place: Place) -> None:
     settings = sidecar_settings(sidecar_environment(manifest(), place, {"PATH": "/bin"}))
-    assert (settings.pod_uid, settings.pod_name, settings.node, settings.ip) == ("uid-1", "pod-1", "node-1", "127.93.0.2")
+    assert (settings.pod_uid, settings.pod_name, settings.node, settings.ip) == (
+        "uid-1",
+        "pod-1",
+        "node-1",
+        "127.93.0.2",
+    )
     assert (settings.key, settings.folder, settings.shipped) == (b"secret", place.folder, place.shipped)
     assert (settings.coordinator_host, settings.listen, settings.index) == ("127.93.0.1", "127.93.0.2", 1)
     assert (settings.shape.actives, settings.shape.nproc_per_node) == (3, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_local.options import Kill, Options, UsageError, parse
+from understudy_local.options import Kill, Options, Show, UsageError, parse
 
 
 def test_a_command_alone_is_enough() -> None:
@@ -12,10 +12,15 @@ def test_a_command_alone_is_enough() -> None:
 
 
 def test_everything_can_be_said() -> None:
-    said = "local --nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
-    assert parse([*said.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
+    said = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
+    assert parse(["local", *said.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
         ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True
     )
+
+
+def test_a_run_is_shown() -> None:
+    assert parse(["local", "show"]) == Show()
+    assert parse(["local", "show", "--run", "x"]) == Show("x")
 
 
 def test_what_is_to_be_killed() -> None:

@@ -15,8 +15,10 @@ class Lines:
     def __init__(self) -> None:
         self.out: list[str] = []
         self.err: list[str] = []
+        self.told = asyncio.Event()
 
     def __call__(self, line: str, *, error: bool) -> None:
+        self.told.set()
         (self.err if error else self.out).append(line)
 
 
@@ -27,7 +29,9 @@ async def run(script: str) -> tuple[Lines, int]:
 
 
 async def test_its_lines_and_its_code() -> None:
-    lines, code = await run("import sys; print('a\\nb'); print('c', file=sys.stderr); print('end', end=''); sys.exit(3)")
+    lines, code = await run(
+        "import sys; print('a\\nb'); print('c', file=sys.stderr); print('end', end=''); sys.exit(3)"
+    )
     assert (lines.out, lines.err, code) == (["a", "b", "end"], ["c"], 3)
 
 
@@ -53,10 +57,18 @@ async def test_killing_it_kills_what_it_has_started() -> None:
     lines = Lines()
     started = await process.start([sys.executable, "-c", script], os.environ, lines)
     async with asyncio.timeout(10):
-        while not lines.out:
-            await asyncio.sleep(0.01)
+        await lines.told.wait()
     started.kill_tree()
     assert await started.ended() == 137
-    async with asyncio.timeout(10):
-        while psutil.pid_exists(int(lines.out[0])) and psutil.Process(int(lines.out[0])).status() != "zombie":
-            await asyncio.sleep(0.01)
+    assert _lives(int(lines.out[0])) is False
+
+
+def _lives(pid: int) -> bool:
+    """SIGKILL has been sent: what is left is the kernel's to end."""
+    try:
+        psutil.Process(pid).wait(10)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.TimeoutExpired:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

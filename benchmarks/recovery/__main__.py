@@ -1,0 +1,130 @@
+"""`make bench-recovery`: breaks trainings of all systems in turns, and tells how long each took to go on.
+
+build/bench/recovery.json            the records
+build/bench/recovery.samples.jsonl   every run, as it ends: --resume goes on from there
+build/bench/recovery.machine.json    where, when and by which command
+build/bench/logs/                    what the processes of the last session said
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import tables
+from benchmarks.child import CHECKOUT, LOGS, ChildFailed, Unfinished
+from benchmarks.goals import Verdict, check
+from benchmarks.install import NVRX_VERSION, Peers, ensure_peers
+from benchmarks.machine import facts
+from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.recovery import systems
+from benchmarks.recovery.goals import GOALS
+from benchmarks.recovery.plan import LIMIT_S, NODES, Case, Session, System, plan
+from benchmarks.recovery.systems import SETTLE_S, Training
+from benchmarks.recovery.told import Told
+from tests.cluster.commands import Progress
+from tests.cluster.failures import ClusterError
+from tests.cluster.torch_install import VERSION as TORCH_VERSION
+
+FOLDER = CHECKOUT / "build" / "bench"
+RECORDS, SAMPLES, MACHINE = (FOLDER / f"recovery.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
+
+METRICS = dict.fromkeys(Case, ("first_all_reduce_s", "first_step_s")) | {Case.SPARE_EXIT: ("exit_s",)}
+
+
+def measure(session: Session, installed: Peers) -> Iterator[Sample]:
+    """A sample for each run of the session, up to the first that comes to no end."""
+    system, case = session.system.value, session.case.value
+    with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
+        told = Told(Path(folder) / "told", NODES)
+        with systems.start(session.system, told, installed, session.spares) as training:
+            training.await_start()
+            for run in range(session.first_run, session.first_run + session.runs):
+                training.ready()
+                time.sleep(SETTLE_S)
+                try:
+                    yield Sample(system, case, NODES, run, _broken(session.case, run, training))
+                except Unfinished as error:
+                    yield Sample(system, case, NODES, run, {}, str(error), METRICS[session.case], error.after_s)
+                    return
+
+
+def _broken(case: Case, run: int, training: Training) -> dict[str, float]:
+    if case is Case.SPARE_EXIT:
+        spare_at = training.spare_exit(LIMIT_S)
+        return {"exit_s": spare_at - training.told.last_of_all("end", 0.0, LIMIT_S, lambda: "")}
+    if case is Case.WORKER:
+        at = training.kill_worker(run % NODES)
+    else:
+        at = training.kill_node() if case is Case.NODE else training.kill_coordinator_node()
+    reduced = training.told.last_of_all("all_reduce", at, LIMIT_S, training.alive)
+    stepped = training.told.last_of_all("step", at, LIMIT_S, training.alive)
+    return {"first_all_reduce_s": reduced - at, "first_step_s": stepped - at}
+
+
+def run(sessions: Sequence[Session], journal: Journal, installed: Peers) -> None:
+    left_s = sum(session.expected_s for session in sessions)
+    print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
+    for number, session in enumerate(sessions, 1):
+        left_s -= session.expected_s
+        for sample in measure(session, installed):
+            journal.add([sample])
+            told = sample.unfinished or ", ".join(f"{name} {value:.3f}" for name, value in sample.values.items())
+            print(f"[{number}/{len(sessions)}] {sample.system} {sample.case} {sample.run + 1}: {told}", flush=True)
+        if left_s:
+            print(f"  about {max(1.0, left_s / 60):.0f} min left", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-recovery ARGS=…", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=lambda text: tuple(map(Case, text.split(","))), default=())
+    parser.add_argument("--systems", type=lambda text: tuple(map(System, text.split(","))), default=())
+    parser.add_argument("--runs", type=int, help="of each; the default is 12, and 3 exits of a spare")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    LOGS.mkdir(parents=True, exist_ok=True)
+    journal = Journal(SAMPLES, resume=asked.resume)
+    sessions = [
+        x
+        for x in plan(asked.cases, asked.systems, asked.runs)
+        if not journal.has(x.system.value, x.case.value, NODES, x.first_run)
+    ]
+    try:
+        installed = ensure_peers(Progress())
+        start = time.monotonic()
+        run(sessions, journal, installed)
+    except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
+        print(f"{error or 'interrupted'}\nfinished sessions are kept: go on with --resume", file=sys.stderr)
+        return 1
+    finally:
+        write_records(RECORDS, sum_up(journal.samples))
+    _write_facts(time.monotonic() - start)
+    records = sum_up(journal.samples)
+    checked = [x for x in check(GOALS, records) if x.verdict is not Verdict.OPEN]
+    print(f"\nmedian [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
+    print(f"{tables.plain(tables.goal_rows(checked))}\n\nwritten: {RECORDS.relative_to(CHECKOUT)}")
+    return 0
+
+
+def _write_facts(took_s: float) -> None:
+    told = {
+        "command": "make bench-recovery" + (f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""),
+        "minutes": f"{took_s / 60:.0f}",
+        **facts(),
+        "NVRx": NVRX_VERSION,
+        "torch": TORCH_VERSION,
+    }
+    MACHINE.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

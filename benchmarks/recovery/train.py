@@ -1,0 +1,60 @@
+"""The training of the benchmark: four ranks, gloo, DistributedDataParallel, a model that costs next to nothing.
+
+Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce, at its first step, and at its
+end, which comes when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
+torchrun's contract gives is used, so that every system can run it.
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from understudy_torch import step as report
+except ImportError:
+
+    def report(n: int, total: int | None = None) -> None:
+        """The peers are told nothing."""
+
+
+PAUSE_S = 0.02
+TOLD = os.environ["BENCH_TOLD"]
+
+
+def tell(event: str) -> None:
+    line = f"{event} {os.environ['RANK']} {os.getpid()} {time.monotonic():.6f}\n"
+    fd = os.open(TOLD, os.O_WRONLY | os.O_APPEND)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
+    tell("all_reduce")
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    number = 0
+    ended = torch.zeros(1)
+    while not ended.item():
+        number += 1
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+        report(number)
+        if number == 1:
+            tell("step")
+        ended = torch.tensor([float(os.path.exists(f"{TOLD}.end"))])
+        dist.all_reduce(ended)
+        time.sleep(PAUSE_S)
+    tell("end")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
