@@ -25,6 +25,7 @@ from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
 from benchmarks.recovery.plan import LIMIT_S, NODES, Case, Session, System, plan
+from benchmarks.recovery.sigterm import exit_of_a_faulty_member
 from benchmarks.recovery.systems import SETTLE_S, Training
 from benchmarks.recovery.told import Told
 from tests.cluster.commands import Progress
@@ -40,6 +41,10 @@ METRICS = dict.fromkeys(Case, ("first_all_reduce_s", "first_step_s")) | {Case.SP
 def measure(session: Session, installed: Peers) -> Iterator[Sample]:
     """A sample for each run of the session, up to the first that comes to no end."""
     system, case = session.system.value, session.case.value
+    if session.case is Case.SIGTERM_FAULTY:
+        for run in range(session.runs):
+            yield Sample(system, case, session.size, run, {"exit_s": exit_of_a_faulty_member(installed, LIMIT_S)})
+        return
     with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
         told = Told(Path(folder) / "told", NODES)
         with systems.start(session.system, told, installed, session.spares) as training:
@@ -84,7 +89,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-recovery ARGS=…", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=lambda text: tuple(map(Case, text.split(","))), default=())
     parser.add_argument("--systems", type=lambda text: tuple(map(System, text.split(","))), default=())
-    parser.add_argument("--runs", type=int, help="of each; the default is 12, and 3 exits of a spare")
+    parser.add_argument("--runs", type=int, help="of each; the default is 12, 3 exits of a spare, 30 of a member")
     parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
     return parser.parse_args()
 
@@ -96,7 +101,7 @@ def main() -> int:
     sessions = [
         x
         for x in plan(asked.cases, asked.systems, asked.runs)
-        if not journal.has(x.system.value, x.case.value, NODES, x.first_run)
+        if not journal.has(x.system.value, x.case.value, x.size, x.first_run)
     ]
     try:
         installed = ensure_peers(Progress())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.goals import Goal
-from benchmarks.recovery.plan import NODES
+from benchmarks.recovery.plan import NODES, WORKERS
 
 _OPTOUT = "torchrun-optout"
 
@@ -13,4 +13,5 @@ GOALS = (
     Goal("node", NODES, "first_all_reduce_s", at_most=0.5, peer=_OPTOUT, at_most_ratio=1 / 30),
     Goal("coordinator-node", NODES, "first_all_reduce_s", at_most=2.0),
     Goal("spare-exit", NODES, "exit_s", at_most=0.3),
+    Goal("sigterm-faulty", WORKERS, "exit_s", at_most=0.1),
 )
