@@ -4,8 +4,9 @@ A worker is a fresh process, or forked by the zygote (zygote.py).
 
 Rules: each worker is the leader of a session and process group of its own, so that its children (DataLoader workers,
 what a shell started) can be killed with it. As pid 1 or subreaper we reap whatever ends, ours or inherited. A group's
-number is used only while something is left of the group: afterwards the kernel may give it to others. stdin, stdout
-and stderr are inherited. The zygote reaps what it has forked, and tells us; once it is gone we do.
+number is used only while something is left of the group: afterwards the kernel may give it to others. stdin is
+inherited; stdout and stderr are pipes of its own (logs.py), or inherited too. The zygote reaps what it has forked, and
+tells us; once it is gone we do.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
-from understudy_launcher.zygote import Zygote
+from understudy_launcher.logs import INHERITED, Outputs
+from understudy_launcher.zygote import Fork, Zygote
 
 #: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
 #: it, a low one would soon be somebody else's file.
@@ -34,6 +36,15 @@ _AIMS = {
     Aim.TERM_GROUP: (os.killpg, signal.SIGTERM),
     Aim.KILL_GROUP: (os.killpg, signal.SIGKILL),
 }
+
+
+@dataclass(frozen=True)
+class ForkOrder:
+    """A worker that the zygote is to fork."""
+
+    env: Mapping[str, str]  # what differs from the zygote's own
+    outputs: Outputs
+    error_file: Optional[str]
 
 
 @dataclass
@@ -56,7 +67,11 @@ class Workers:
         self._before_exec = prctl.dies_with_parent()
 
     def spawn(
-        self, local_rank: int, make_env: Callable[[int], Mapping[str, str]], error_file: Optional[str]
+        self,
+        local_rank: int,
+        make_env: Callable[[int], Mapping[str, str]],
+        outputs: Outputs = INHERITED,
+        error_file: Optional[str] = None,
     ) -> list[Union[WorkerEnded, GroupEmptied]]:
         """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events."""
         read_end, write_end = _step_pipe()
@@ -64,6 +79,8 @@ class Workers:
             process = subprocess.Popen(
                 self._command,
                 env=make_env(write_end),
+                stdout=None if outputs.stdout < 0 else outputs.stdout,
+                stderr=None if outputs.stderr < 0 else outputs.stderr,
                 pass_fds=(write_end,),
                 start_new_session=True,
                 preexec_fn=self._before_exec,  # safe: we have one thread
@@ -78,14 +95,15 @@ class Workers:
         self._add(_Worker(local_rank, process.pid, read_end, error_file))
         return []
 
-    def fork(self, zygote: Zygote, workers: Mapping[int, tuple[Mapping[str, str], Optional[str]]]) -> list[int]:
-        """Have these forked; the local ranks of those that were not. workers: -> (its variables, its error file)."""
+    def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
+        """Have these forked, by their local ranks; those of which were not."""
         pipes = {local_rank: _step_pipe() for local_rank in workers}
-        pids = zygote.fork({local_rank: (env, pipes[local_rank][1]) for local_rank, (env, _) in workers.items()})
+        forks = {rank: Fork(order.env, pipes[rank][1], order.outputs) for rank, order in workers.items()}
+        pids = zygote.fork(forks)
         for local_rank, (read_end, write_end) in pipes.items():
             os.close(write_end)
             if local_rank in pids:
-                self._add(_Worker(local_rank, pids[local_rank], read_end, workers[local_rank][1]))
+                self._add(_Worker(local_rank, pids[local_rank], read_end, workers[local_rank].error_file))
             else:
                 os.close(read_end)
         return [local_rank for local_rank in workers if local_rank not in pids]

@@ -48,6 +48,7 @@ ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
 ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
 ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
 ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
+ENV_LOG_PREFIX = "UNDERSTUDY_LOG_PREFIX"  # "false": workers write into the container's log themselves
 ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers

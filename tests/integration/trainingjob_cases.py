@@ -362,6 +362,7 @@ ACCEPTED: dict[str, Change] = {
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
+    "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),

@@ -210,6 +210,13 @@ type Launcher struct {
 	// +kubebuilder:validation:items:MaxLength=200
 	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove what is not one"
 	Preload []string `json:"preload,omitempty"`
+
+	// Whether each line that a worker writes appears in the container's log with its
+	// global rank before it: [rank 3]. Set it to false where something reads the
+	// lines as they are, such as JSON. Default: true.
+	// +optional
+	// +kubebuilder:default=true
+	LogPrefix *bool `json:"logPrefix,omitempty"`
 }
 
 // Warm pods: their trainer container runs, but no worker yet. At a fault a spare

@@ -34,6 +34,7 @@ class JobSpec:
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's own
     on_sigterm: str = "Auto"
+    log_prefix: bool = True
 
     @property
     def actives(self) -> int:

@@ -100,6 +100,7 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
         _env(names.ENV_GRACE, str(grace_s)),
         _env(names.ENV_ON_SIGTERM, job.spec.on_sigterm),
         _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
+        _env(names.ENV_LOG_PREFIX, "true" if job.spec.log_prefix else "false"),
     ]
     if job.spec.preload is not None:
         ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))

@@ -97,6 +97,13 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.zygote, spec.preload) == (True, None)
 
 
+def test_whether_lines_get_a_prefix():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).spec.log_prefix
+    raw["spec"]["launcher"]["logPrefix"] = False
+    assert not read_job(raw).spec.log_prefix
+
+
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
 def test_what_a_zygote_is_to_import(preload: list[str]):
     raw = copy.deepcopy(JOB)

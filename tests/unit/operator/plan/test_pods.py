@@ -101,6 +101,11 @@ def test_the_trainers_environment_stays_and_ours_wins():
     assert len(listed) == len(set(listed))
 
 
+def test_the_launcher_is_told_whether_lines_get_a_prefix():
+    assert env(manifest(), "trainer")[names.ENV_LOG_PREFIX] == "true"
+    assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
+
+
 def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
     assert env(manifest(), "trainer")[names.ENV_ZYGOTE] == "true"
     assert names.ENV_PRELOAD not in env(manifest(), "trainer")
