@@ -68,3 +68,4 @@ class JobShape:
     min_actives: int = 0  # an elastic job may shrink to so many members; 0: never
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
     fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never
+    backoff_max_s: float = 30.0  # a round waits for at most so long after rounds that failed at their start; 0: never

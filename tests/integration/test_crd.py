@@ -129,6 +129,7 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
         "inPlace": {"maxRestarts": 10, "window": "1h"},
+        "backoff": {"max": "30s"},
         "spareTimeout": "30s",
         "fenceTimeout": "30s",
     }

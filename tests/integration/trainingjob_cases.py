@@ -252,6 +252,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.inPlace.window",
         "recovery.inPlace.window must be a duration above zero",
     ),
+    "a backoff in days": (
+        lambda job: job["spec"].update(recovery={"backoff": {"max": "1d"}}),
+        "spec.recovery.backoff.max",
+        "recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m",
+    ),
     "a spareTimeout in days": (
         lambda job: job["spec"].update(recovery={"spareTimeout": "1d"}),
         "spec.recovery.spareTimeout",
@@ -370,6 +375,7 @@ ACCEPTED: dict[str, Change] = {
     "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),
     "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minReplicas": 8}),
     "a job that shrinks at once": lambda job: job["spec"].update(recovery={"spareTimeout": "0s"}),
+    "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
     "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
     "a fenceTimeout in minutes": lambda job: job["spec"].update(recovery={"fenceTimeout": "1h30m"}),
     "no fence": lambda job: job["spec"].update(recovery={"fenceTimeout": "Off"}),

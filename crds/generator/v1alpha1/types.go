@@ -267,6 +267,11 @@ type Recovery struct {
 	// +kubebuilder:default={}
 	InPlace InPlaceRecovery `json:"inPlace,omitempty"`
 
+	// How long rounds that fail right at their start wait for each other.
+	// +optional
+	// +kubebuilder:default={}
+	Backoff Backoff `json:"backoff,omitempty"`
+
 	// How long the vacant ranks of a job with elastic wait for a spare, or for a new
 	// pod, before the job shrinks: a duration such as 30s, 5m or 1h30m. 0s: it shrinks
 	// at once. A job without elastic waits for as long as it takes. Default: 30s.
@@ -306,6 +311,20 @@ type InPlaceRecovery struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="recovery.inPlace.window must be a duration above zero in whole hours, minutes and seconds, such as 1h, 30m or 1h30m: restarts in place older than this no longer count"
 	Window string `json:"window,omitempty"`
+}
+
+// How long rounds that fail right at their start wait for each other.
+type Backoff struct {
+	// When a worker fails before its round has stepped (where the script reports no
+	// steps: within a minute), the next round starts after 1s, and after twice as long
+	// each further time, up to this: a duration such as 30s or 5m. 0s: always at
+	// once. A round that has stepped begins anew, and a pod's or a node's loss never
+	// waits. Default: 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m: the longest pause between rounds that fail right at their start"
+	Max string `json:"max,omitempty"`
 }
 
 // What the operator last saw. The fields that JobSet has too keep its names and

@@ -48,6 +48,7 @@ def read_job(raw: Raw) -> Job:
             min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
             spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
             fence_s=0.0 if fence == "Off" else seconds(fence),
+            backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),

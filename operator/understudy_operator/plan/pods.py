@@ -123,6 +123,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.min_actives,
         job.spec.spare_timeout_s,
         job.spec.fence_s,
+        job.spec.backoff_max_s,
     )
     return {
         "name": names.SIDECAR_CONTAINER,

@@ -94,7 +94,7 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
-    assert (spec.zygote, spec.preload) == (True, None)
+    assert (spec.zygote, spec.preload, spec.backoff_max_s) == (True, None, 30.0)
 
 
 def test_whether_lines_get_a_prefix():
@@ -115,8 +115,9 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw = copy.deepcopy(JOB)
     raw["spec"]["elastic"] = {"minReplicas": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
-    raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s"}
+    raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s", "backoff": {"max": "5m"}}
     spec = read_job(raw).spec
+    assert spec.backoff_max_s == 300.0
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
     assert spec.topology_key == "topology.kubernetes.io/zone"
 
