@@ -7,8 +7,8 @@
     WAITING   every rank can be filled                         RUNNING   Assign to each active (rounds.py)
     WAITING   an elastic job's patience is over                RUNNING   Assign to fewer actives
     WAITING   a job trained before it has told a round         SETTLING  asks what its members know
-    RUNNING   a worker failed, in-place budget left            WAITING   same members, next round at once (InPlace),
-                                                                         or after a pause (backoff.py)
+    RUNNING   a worker failed, in-place budget left            WAITING   same members, next round at once (InPlace)
+    RUNNING   so does one, right at the start of the round     WAITING   the same after a pause (backoff.py)
     RUNNING   a worker failed, budget spent                    CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it at once
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
