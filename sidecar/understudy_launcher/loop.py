@@ -141,6 +141,7 @@ class Loop:
         afresh = list(range(settings.nproc))
         errors_of = {rank: self._error_file(start, rank) for rank in afresh}
         self._logs.new_round()
+        self._workers.oom_kills.forget()
         outputs_of = {rank: self._logs.outputs(f"[rank {start.rank_offset + rank}] ") for rank in afresh}
         if self._store_has_gone(start):
             afresh.remove(0)

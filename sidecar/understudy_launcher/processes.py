@@ -17,12 +17,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
 from understudy_launcher.logs import INHERITED, Outputs
+from understudy_launcher.memory import OomKills
 from understudy_launcher.zygote import Fork, Zygote
 
 #: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
@@ -65,6 +66,7 @@ class Workers:
         self._watch, self._unwatch = watch, unwatch
         self._workers: dict[int, _Worker] = {}
         self._before_exec = prctl.dies_with_parent()
+        self.oom_kills = OomKills()
 
     def spawn(
         self,
@@ -160,6 +162,9 @@ class Workers:
         worker.ended = True
         code = os.waitstatus_to_exitcode(status)
         ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
+        out_of_memory = self.oom_kills.told() if code else ""
+        if out_of_memory:
+            ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
         if worker.error_file is not None:
             error_files.forget(worker.error_file)
         return [*steps, ended]

@@ -82,6 +82,7 @@ def read_pod(raw: Raw) -> Pod:
         sidecar_ran=bool(sidecar.get("started")) or _ended_once(sidecar),
         close=_close(sidecar),
         trouble=_trouble(status),
+        out_of_memory=_out_of_memory(spec, status),
     )
 
 
@@ -147,6 +148,22 @@ def _close(sidecar: Mapping[str, Any]) -> Close | None:
         if isinstance(close, Close):
             return close
     return None
+
+
+def _out_of_memory(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    trainer = next((c for c in spec.get("containers", ()) if names.ENV_NPROC in _variables(c)), None)
+    if trainer is None:
+        return ""
+    told = _container(status.get("containerStatuses", ()), trainer["name"])
+    ends = (told.get(state, {}).get("terminated", {}) for state in ("state", "lastState"))
+    if not any(end.get("reason") == "OOMKilled" for end in ends):
+        return ""
+    limit = trainer.get("resources", {}).get("limits", {}).get("memory", "")
+    return f"container {trainer['name']} ran out of memory" + (f" (limit {limit})" if limit else "")
+
+
+def _variables(container: Mapping[str, Any]) -> set[str]:
+    return {entry["name"] for entry in container.get("env", ())}
 
 
 def _trouble(status: Mapping[str, Any]) -> str:

@@ -81,6 +81,7 @@ class Pod:
     close: Close | None  # from the sidecar's termination message
     trouble: str  # why it does not start, as the scheduler or the kubelet says; "" if nothing is wrong
     exit_code: int | None = None  # of the trainer container
+    out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
 
     @property
     def ended(self) -> bool:

@@ -240,6 +240,30 @@ def test_a_container_that_cannot_start_says_why_and_one_that_is_on_its_way_does_
     assert read_pod(raw).trouble == "container trainer: ImagePullBackOff: no such image"
 
 
+TRAINER = {"name": "trainer", "env": [{"name": names.ENV_NPROC, "value": "8"}]}
+LIMITED = {**TRAINER, "resources": {"limits": {"memory": "64Gi"}}}
+KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "status", "expected"),
+    [
+        (LIMITED, {"name": "trainer", "state": KILLED}, "container trainer ran out of memory (limit 64Gi)"),
+        (LIMITED, {"name": "trainer", "state": {"running": {}}, "lastState": KILLED}, "container trainer ran out of"),
+        (TRAINER, {"name": "trainer", "state": KILLED}, "container trainer ran out of memory"),
+        (LIMITED, {"name": "trainer", "state": {"terminated": {"reason": "Error", "exitCode": 137}}}, ""),
+        (LIMITED, {"name": "logs", "state": KILLED}, ""),
+    ],
+)
+def test_a_trainer_that_ran_out_of_memory_says_so(trainer: dict[str, Any], status: dict[str, Any], expected: str):
+    raw = copy.deepcopy(POD)
+    raw["spec"]["containers"] = [{"name": "logs"}, trainer]
+    raw["status"]["containerStatuses"] = [status]
+    told = read_pod(raw).out_of_memory
+    assert told.startswith(expected)
+    assert bool(told) == bool(expected)
+
+
 @pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])
 def test_a_node_is_ready_only_if_its_condition_says_so(status: str, ready: bool):
     raw = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
