@@ -27,6 +27,7 @@ class Settings:
     index: int | None  # completion index; None for a spare
     folder: Path
     grace_s: float
+    nologin: str = ""  # a file on the node that says that the node is faulty; "": none is watched
 
 
 def read_settings(env: Mapping[str, str], key_folder: Path = Path(pod.KEY_FOLDER)) -> Settings:
@@ -49,6 +50,7 @@ def read_settings(env: Mapping[str, str], key_folder: Path = Path(pod.KEY_FOLDER
         index=int(index) if index else None,
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
+        nologin=env.get(pod.ENV_NOLOGIN, ""),
     )
 
 

@@ -185,6 +185,21 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "a nologinPath that is relative": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "run/nologin"}),
+        "spec.checkpoint.nologinPath",
+        "checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin",
+    ),
+    "a nologinPath in the root": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "/nologin"}),
+        "spec.checkpoint.nologinPath",
+        "may not be the root of the node",
+    ),
+    "a nologinPath that leads back": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/../nologin"}),
+        "spec.checkpoint.nologinPath",
+        "without . and ..",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -366,6 +381,8 @@ ACCEPTED: dict[str, Change] = {
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+    "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
+    "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),

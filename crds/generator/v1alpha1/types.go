@@ -248,6 +248,15 @@ type Checkpoint struct {
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
+
+	// A file on the nodes, such as /run/nologin: a node on which it exists is faulty
+	// to this job, for as long as it exists. The folder that it is in is mounted
+	// read-only into the sidecar of every pod, by a hostPath volume, which namespaces
+	// with the pod security standards baseline and restricted refuse. Default: none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
+	NologinPath string `json:"nologinPath,omitempty"`
 }
 
 // Lets the job train with less pods than it declares.

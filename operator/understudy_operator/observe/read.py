@@ -52,6 +52,7 @@ def read_job(raw: Raw) -> Job:
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),
+            nologin_path=spec.get("checkpoint", {}).get("nologinPath", ""),
             log_prefix=bool(launcher.get("logPrefix", True)),
             preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         ),

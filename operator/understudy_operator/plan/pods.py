@@ -7,6 +7,7 @@ restarts workers), and the trainer's command is put behind the launcher.
 import copy
 import hashlib
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -88,7 +89,16 @@ def _volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
+        *_node_volume(job),
     ]
+
+
+def _node_volume(job: Job) -> list[dict[str, Any]]:
+    """The folder, for a file cannot be mounted before it exists; a folder that does not exist is made, empty."""
+    if not job.spec.nologin_path:
+        return []
+    folder = posixpath.dirname(job.spec.nologin_path)
+    return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
 def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) -> None:
@@ -125,6 +135,8 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.fence_s,
         job.spec.backoff_max_s,
     )
+    node_file = [_env(names.ENV_NOLOGIN, job.spec.nologin_path)] if job.spec.nologin_path else []
+    node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
     return {
         "name": names.SIDECAR_CONTAINER,
         "image": image,
@@ -141,10 +153,12 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
             _env_from(names.ENV_POD_UID, "metadata.uid"),
             _env_from(names.ENV_POD_IP, "status.podIP"),
             _env_from(names.ENV_NODE, "spec.nodeName"),
+            *node_file,
         ],
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
+            *([node_mount] if node_file else []),
         ],
         "startupProbe": {
             "httpGet": {"path": "/started", "port": names.HEALTH_PORT},

@@ -97,6 +97,13 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.zygote, spec.preload, spec.backoff_max_s) == (True, None, 30.0)
 
 
+def test_a_file_that_makes_a_node_faulty():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).spec.nologin_path == ""
+    raw["spec"]["checkpoint"] = {"nologinPath": "/run/nologin"}
+    assert read_job(raw).spec.nologin_path == "/run/nologin"
+
+
 def test_whether_lines_get_a_prefix():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).spec.log_prefix

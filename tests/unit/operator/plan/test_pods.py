@@ -158,6 +158,22 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
     assert variables[names.ENV_GRACE] == "30"
 
 
+def test_a_file_on_the_node_is_looked_for_by_the_sidecar_alone_in_its_folder():
+    pod = manifest(a_job(pod_template=RICH, nologin_path="/run/here/nologin"))
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.NODE_VOLUME]
+    assert volume["hostPath"] == {"path": "/run/here", "type": "DirectoryOrCreate"}
+    assert mounts(pod, names.NODE_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert container(pod, names.SIDECAR_CONTAINER)["volumeMounts"][-1]["readOnly"] is True
+    assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_NOLOGIN] == "/run/here/nologin"
+
+
+def test_without_such_a_file_nothing_of_the_node_is_mounted():
+    pod = manifest()
+    assert not [v for v in pod["spec"]["volumes"] if "hostPath" in v]
+    assert mounts(pod, names.NODE_VOLUME) == set()
+    assert names.ENV_NOLOGIN not in env(pod, names.SIDECAR_CONTAINER)
+
+
 def test_only_the_sidecar_can_read_the_key():
     pod = manifest()
     assert mounts(pod, names.KEY_VOLUME) == {names.SIDECAR_CONTAINER}
