@@ -3,6 +3,7 @@
 Exit codes of its own: 64 for a wrong call, 78 for a wrong setting of the pod, 70 for a bug in the launcher.
 """
 
+import json
 import os
 import re
 import sys
@@ -59,7 +60,20 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
     on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
     log_prefix = _setting(env, pod.ENV_LOG_PREFIX, "true", r"true|false", "true or false") == "true"
-    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, log_prefix)
+    warmup = _warmup(env.get(pod.ENV_WARMUP) or "[]")
+    return Settings(
+        command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, log_prefix, warmup
+    )
+
+
+def _warmup(text: str) -> Sequence[str]:
+    try:
+        words = json.loads(text)
+    except ValueError:
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise SettingError(f"{pod.ENV_WARMUP}={text!r}: expected a JSON list of a command's words")
+    return words
 
 
 def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:

@@ -27,6 +27,7 @@ from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import SidecarLink
 from understudy_launcher.supervise import Supervisor
 from understudy_launcher.verdict import what_is_faulty
+from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
@@ -54,6 +55,7 @@ class Settings:
     preload: Sequence[str] = ()
     on_sigterm: OnSigterm = OnSigterm.AUTO
     log_prefix: bool = True
+    warmup: Sequence[str] = ()  # a spare's; empty: none
 
 
 class Loop:
@@ -73,7 +75,12 @@ class Loop:
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
         self._supervisor = Supervisor(
-            os.getpid(), settings.nproc, settings.grace_s, zygote=wanted, on_sigterm=settings.on_sigterm
+            os.getpid(),
+            settings.nproc,
+            settings.grace_s,
+            zygote=wanted,
+            on_sigterm=settings.on_sigterm,
+            warmup=bool(settings.warmup),
         )
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
@@ -103,6 +110,8 @@ class Loop:
             self._workers.signal(effect.local_rank, effect.aim)
         elif isinstance(effect, e.Spawn):
             self._spawn(effect)
+        elif isinstance(effect, e.SpawnWarmup):
+            self._spawn_warmup()
         elif isinstance(effect, e.ReservePort):
             self._queue.append(e.PortReserved(self._ports.reserve()))
         elif isinstance(effect, e.ReleasePort):
@@ -156,6 +165,13 @@ class Loop:
             self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank]))
         for outputs in outputs_of.values():
             outputs.close()
+
+    def _spawn_warmup(self) -> None:
+        settings = self._settings
+        env = environment.common_environment(settings.env, settings.nproc)
+        outputs = self._logs.outputs("[warm-up] ")
+        self._queue.extend(self._workers.spawn(WARMUP, lambda step_fd: env, outputs, command=settings.warmup))
+        outputs.close()
 
     def _store_has_gone(self, start: StartWorkers) -> bool:
         """Its workers would wait for it until they time out."""

@@ -74,12 +74,17 @@ class Workers:
         make_env: Callable[[int], Mapping[str, str]],
         outputs: Outputs = INHERITED,
         error_file: Optional[str] = None,
+        command: Optional[Sequence[str]] = None,
     ) -> list[Union[WorkerEnded, GroupEmptied]]:
-        """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events."""
+        """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events.
+
+        command: in place of the workers' own.
+        """
+        command = self._command if command is None else list(command)
         read_end, write_end = _step_pipe()
         try:
             process = subprocess.Popen(
-                self._command,
+                command,
                 env=make_env(write_end),
                 stdout=None if outputs.stdout < 0 else outputs.stdout,
                 stderr=None if outputs.stderr < 0 else outputs.stderr,
@@ -90,7 +95,7 @@ class Workers:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             os.close(read_end)
             missing = isinstance(error, OSError) and error.errno == errno.ENOENT
-            return not_started(local_rank, 127 if missing else 126, f"cannot start {self._command[0]!r}: {error}")
+            return not_started(local_rank, 127 if missing else 126, f"cannot start {command[0]!r}: {error}")
         finally:
             os.close(write_end)
         process.returncode = 0  # it is reaped here: Popen need not look for it

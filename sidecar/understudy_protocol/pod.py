@@ -53,6 +53,7 @@ ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
 ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
 ENV_LOG_PREFIX = "UNDERSTUDY_LOG_PREFIX"  # "false": workers write into the container's log themselves
 ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
+ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run once before any round
 ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers

@@ -185,6 +185,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "a warm-up of nothing": (
+        lambda job: job["spec"]["spares"].update(warmup={"command": []}),
+        "spec.spares.warmup.command",
+        "spares.warmup.command must be the words of a command, such as [python3, warmup.py]",
+    ),
     "a nologinPath that is relative": (
         lambda job: job["spec"].update(checkpoint={"nologinPath": "run/nologin"}),
         "spec.checkpoint.nologinPath",
@@ -383,6 +388,7 @@ ACCEPTED: dict[str, Change] = {
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
     "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
     "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
+    "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),

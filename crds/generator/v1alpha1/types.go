@@ -236,6 +236,23 @@ type Spares struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="spares.topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
 	TopologyKey string `json:"topologyKey,omitempty"`
+
+	// A command that each spare runs once, before it may be needed.
+	// +optional
+	Warmup *Warmup `json:"warmup,omitempty"`
+}
+
+// A command that each spare runs once, before it may be needed: to fill caches, of
+// compiled kernels or of files, that a worker there then finds.
+type Warmup struct {
+	// The command and its arguments. It runs in the trainer container, with what the
+	// workers have in their environment but their ranks, once torch is imported. A
+	// round that needs the spare ends it at once, and its failure is logged and means
+	// nothing else. A change counts for the spares that are made after it.
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=8192
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0 && size(self[0]) > 0",message="spares.warmup.command must be the words of a command, such as [python3, warmup.py]: name a program, or leave out warmup"
+	Command []string `json:"command"`
 }
 
 // What a pod does about a checkpoint when it is asked to end.

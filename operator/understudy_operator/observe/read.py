@@ -49,6 +49,7 @@ def read_job(raw: Raw) -> Job:
             spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
             fence_s=0.0 if fence == "Off" else seconds(fence),
             backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
+            warmup=tuple(spares.get("warmup", {}).get("command", ())),
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),

@@ -36,6 +36,7 @@ class JobSpec:
     preload: tuple[str, ...] | None = None  # None: the launcher's own
     on_sigterm: str = "Auto"
     log_prefix: bool = True
+    warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
     nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
 
     @property

@@ -114,6 +114,8 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
     ]
     if job.spec.preload is not None:
         ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))
+    if index is None and job.spec.warmup:
+        ours.append(_env(names.ENV_WARMUP, json.dumps(job.spec.warmup)))
     if index is not None:
         ours.append(_env("JOB_COMPLETION_INDEX", str(index % job.spec.parallelism)))
     taken = {variable["name"] for variable in ours}

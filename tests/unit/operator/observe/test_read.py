@@ -97,6 +97,13 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.zygote, spec.preload, spec.backoff_max_s) == (True, None, 30.0)
 
 
+def test_what_a_spare_runs_first():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).spec.warmup == ()
+    raw["spec"]["spares"]["warmup"] = {"command": ["python3", "fill.py"]}
+    assert read_job(raw).spec.warmup == ("python3", "fill.py")
+
+
 def test_a_file_that_makes_a_node_faulty():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).spec.nologin_path == ""

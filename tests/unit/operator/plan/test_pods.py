@@ -101,6 +101,13 @@ def test_the_trainers_environment_stays_and_ours_wins():
     assert len(listed) == len(set(listed))
 
 
+def test_only_a_spare_is_told_of_the_warm_up():
+    job = a_job(pod_template=RICH, warmup=("python3", "fill caches.py"))
+    assert json.loads(env(manifest(job, index=None), "trainer")[names.ENV_WARMUP]) == ["python3", "fill caches.py"]
+    assert names.ENV_WARMUP not in env(manifest(job, index=0), "trainer")
+    assert names.ENV_WARMUP not in env(manifest(index=None), "trainer")
+
+
 def test_the_launcher_is_told_whether_lines_get_a_prefix():
     assert env(manifest(), "trainer")[names.ENV_LOG_PREFIX] == "true"
     assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
