@@ -3,15 +3,18 @@
 Exit codes of its own: 64 for a wrong call, 78 for a wrong setting of the pod, 70 for a bug in the launcher.
 """
 
+import json
 import os
 import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from typing import Callable
 
 from understudy_launcher import environment, prctl
 from understudy_launcher.command import python_program
-from understudy_launcher.loop import Loop, Settings, log
+from understudy_launcher.logs import Logs
+from understudy_launcher.loop import Loop, Settings
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import pod
 
@@ -28,17 +31,22 @@ class SettingError(ValueError):
 def main(arguments: Sequence[str]) -> int:
     """Run a member's workers; the container's exit code."""
     command = list(arguments[1:]) if arguments[:1] == ["--"] else list(arguments)
+    logs = Logs()
     if not command:
-        log("expected a command: launcher.pyz -- COMMAND [ARGUMENT]…")
+        logs.say("expected a command: launcher.pyz -- COMMAND [ARGUMENT]…")
         return USAGE
     try:
         settings = read_settings(command, os.environ)
     except SettingError as error:
-        log(str(error))
+        logs.say(str(error))
         return MISCONFIGURED
-    loop = Loop(settings)  # from here on it hears signals
-    _introduce(settings)
-    return _run(loop)
+    if settings.log_prefix:
+        logs.start()
+    loop = Loop(settings, logs)  # from here on it hears signals
+    _introduce(settings, logs.say)
+    code = _run(loop, logs.say)
+    logs.finish()
+    return code
 
 
 def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -51,7 +59,21 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     listed = env.get(pod.ENV_PRELOAD, DEFAULT_PRELOAD)
     preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
     on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
-    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm)
+    log_prefix = _setting(env, pod.ENV_LOG_PREFIX, "true", r"true|false", "true or false") == "true"
+    warmup = _warmup(env.get(pod.ENV_WARMUP) or "[]")
+    return Settings(
+        command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, log_prefix, warmup
+    )
+
+
+def _warmup(text: str) -> Sequence[str]:
+    try:
+        words = json.loads(text)
+    except ValueError:
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise SettingError(f"{pod.ENV_WARMUP}={text!r}: expected a JSON list of a command's words")
+    return words
 
 
 def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:
@@ -61,7 +83,7 @@ def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expe
     return text
 
 
-def _introduce(settings: Settings) -> None:
+def _introduce(settings: Settings, log: Callable[[str], None]) -> None:
     version = ".".join(str(part) for part in sys.version_info[:3])
     log(f"pid={os.getpid()} python={version} nproc={settings.nproc} grace_s={settings.grace_s:g}")
     if environment.single_threaded(settings.env, settings.nproc):
@@ -71,7 +93,7 @@ def _introduce(settings: Settings) -> None:
         log(f"cannot adopt orphans ({trouble}): what workers leave behind is somebody else's to reap")
 
 
-def _run(loop: Loop) -> int:
+def _run(loop: Loop, log: Callable[[str], None]) -> int:
     try:
         return loop.run()
     except BaseException:  # noqa: BLE001 - whatever it is, no worker may outlive it

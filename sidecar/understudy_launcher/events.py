@@ -142,6 +142,11 @@ class Spawn:
 
 
 @dataclass(frozen=True)
+class SpawnWarmup:
+    """Start the warm-up, under the local rank WARMUP."""
+
+
+@dataclass(frozen=True)
 class Signal:
     local_rank: int
     aim: Aim
@@ -192,4 +197,6 @@ class Exit:
     reason: str
 
 
-Effect = Union[Spawn, Signal, Report, ReservePort, ReleasePort, StartZygote, EndZygote, MakeStore, Log, Exit]
+Effect = Union[
+    Spawn, SpawnWarmup, Signal, Report, ReservePort, ReleasePort, StartZygote, EndZygote, MakeStore, Log, Exit
+]

@@ -6,7 +6,6 @@ GROUP_POLL_S only while a group outlives its worker. SIGHUP counts as SIGTERM: a
 a closed terminal must not leave workers behind.
 """
 
-import contextlib
 import os
 import selectors
 import signal
@@ -21,12 +20,14 @@ from typing import Any, Optional, Union
 from understudy_launcher import environment, error_files
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram
+from understudy_launcher.logs import Logs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
-from understudy_launcher.processes import Workers, not_started
+from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import SidecarLink
 from understudy_launcher.supervise import Supervisor
 from understudy_launcher.verdict import what_is_faulty
+from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
@@ -37,6 +38,7 @@ _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
 _ZYGOTE = "zygote"
+_LOGS = "logs"
 
 
 @dataclass(frozen=True)
@@ -52,25 +54,33 @@ class Settings:
     zygote: Optional[PythonProgram] = None  # what the command runs, if that is to be forked
     preload: Sequence[str] = ()
     on_sigterm: OnSigterm = OnSigterm.AUTO
+    log_prefix: bool = True
+    warmup: Sequence[str] = ()  # a spare's; empty: none
 
 
 class Loop:
     """See the module."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, logs: Logs) -> None:
+        self._settings, self._logs = settings, logs
         self._selector = selectors.DefaultSelector()
         self._wakeup = _catch_signals()
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
+        self._logs.watch(self._watch_logs)
         self._workers = Workers(settings.command, self._watch, self._unwatch)
         self._zygote = self._make_zygote()
-        self._link = SidecarLink(settings.socket, log, self._deselect_link, time.monotonic())
+        self._link = SidecarLink(settings.socket, logs.say, self._deselect_link, time.monotonic())
         self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
         self._ports = PortReservation()
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
         self._supervisor = Supervisor(
-            os.getpid(), settings.nproc, settings.grace_s, zygote=wanted, on_sigterm=settings.on_sigterm
+            os.getpid(),
+            settings.nproc,
+            settings.grace_s,
+            zygote=wanted,
+            on_sigterm=settings.on_sigterm,
+            warmup=bool(settings.warmup),
         )
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
@@ -80,7 +90,7 @@ class Loop:
         while True:
             self._decide()
             if self._exit is not None:
-                log(f"exits {self._exit.code}: {self._exit.reason}")
+                self._logs.say(f"exits {self._exit.code}: {self._exit.reason}")
                 return self._exit.code
             self._wait()
 
@@ -100,6 +110,8 @@ class Loop:
             self._workers.signal(effect.local_rank, effect.aim)
         elif isinstance(effect, e.Spawn):
             self._spawn(effect)
+        elif isinstance(effect, e.SpawnWarmup):
+            self._spawn_warmup()
         elif isinstance(effect, e.ReservePort):
             self._queue.append(e.PortReserved(self._ports.reserve()))
         elif isinstance(effect, e.ReleasePort):
@@ -107,7 +119,7 @@ class Loop:
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
             self._do_with_zygote(effect)
         elif isinstance(effect, e.Log):
-            log(effect.text)
+            self._logs.say(effect.text)
         else:
             self._exit = self._exit or effect
 
@@ -137,16 +149,29 @@ class Loop:
 
         afresh = list(range(settings.nproc))
         errors_of = {rank: self._error_file(start, rank) for rank in afresh}
+        self._logs.new_round()
+        self._workers.oom_kills.forget()
+        outputs_of = {rank: self._logs.outputs(f"[rank {start.rank_offset + rank}] ") for rank in afresh}
         if self._store_has_gone(start):
             afresh.remove(0)
             self._queue.extend(not_started(0, 1, "the store of this round has gone"))
         if effect.warm and self._zygote is not None:
             common = environment.common_environment(settings.env, settings.nproc)
             of_round = {rank: environment.without(env_of(rank, -1), common) for rank in afresh}
-            afresh = self._workers.fork(self._zygote, {rank: (of_round[rank], errors_of[rank]) for rank in afresh})
+            forks = {rank: ForkOrder(of_round[rank], outputs_of[rank], errors_of[rank]) for rank in afresh}
+            afresh = self._workers.fork(self._zygote, forks)
             self._hear_zygote(self._zygote.receive())  # what it has told meanwhile
         for rank in afresh:
-            self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), errors_of[rank]))
+            self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank]))
+        for outputs in outputs_of.values():
+            outputs.close()
+
+    def _spawn_warmup(self) -> None:
+        settings = self._settings
+        env = environment.common_environment(settings.env, settings.nproc)
+        outputs = self._logs.outputs("[warm-up] ")
+        self._queue.extend(self._workers.spawn(WARMUP, lambda step_fd: env, outputs, command=settings.warmup))
+        outputs.close()
 
     def _store_has_gone(self, start: StartWorkers) -> bool:
         """Its workers would wait for it until they time out."""
@@ -164,6 +189,8 @@ class Loop:
         for key, mask in ready:
             if key.data == _WAKEUP:
                 self._on_signals()
+            elif key.data == _LOGS:
+                self._logs.revive(self._unwatch)
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data != _ZYGOTE:
@@ -213,6 +240,9 @@ class Loop:
     def _watch(self, step_pipe: int) -> None:
         self._selector.register(step_pipe, selectors.EVENT_READ, "steps")
 
+    def _watch_logs(self, control: int) -> None:
+        self._selector.register(control, selectors.EVENT_READ, _LOGS)
+
     def _watch_zygote(self, control: int) -> None:
         self._selector.register(control, selectors.EVENT_READ, _ZYGOTE)
 
@@ -236,12 +266,6 @@ class Loop:
         if self._selected is closing:
             self._selector.unregister(closing)
             self._selected = None
-
-
-def log(text: str) -> None:
-    """One line, in one write, so that the workers' lines cannot fall into it."""
-    with contextlib.suppress(OSError):  # nobody reads it any more; the workers matter more
-        os.write(2, f"understudy launcher: {text}\n".encode(errors="backslashreplace"))
 
 
 def _catch_signals() -> int:

@@ -4,8 +4,9 @@ A worker is a fresh process, or forked by the zygote (zygote.py).
 
 Rules: each worker is the leader of a session and process group of its own, so that its children (DataLoader workers,
 what a shell started) can be killed with it. As pid 1 or subreaper we reap whatever ends, ours or inherited. A group's
-number is used only while something is left of the group: afterwards the kernel may give it to others. stdin, stdout
-and stderr are inherited. The zygote reaps what it has forked, and tells us; once it is gone we do.
+number is used only while something is left of the group: afterwards the kernel may give it to others. stdin is
+inherited; stdout and stderr are pipes of its own (logs.py), or inherited too. The zygote reaps what it has forked, and
+tells us; once it is gone we do.
 """
 
 import contextlib
@@ -16,12 +17,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
-from understudy_launcher.zygote import Zygote
+from understudy_launcher.logs import INHERITED, Outputs
+from understudy_launcher.memory import OomKills
+from understudy_launcher.zygote import Fork, Zygote
 
 #: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
 #: it, a low one would soon be somebody else's file.
@@ -34,6 +37,15 @@ _AIMS = {
     Aim.TERM_GROUP: (os.killpg, signal.SIGTERM),
     Aim.KILL_GROUP: (os.killpg, signal.SIGKILL),
 }
+
+
+@dataclass(frozen=True)
+class ForkOrder:
+    """A worker that the zygote is to fork."""
+
+    env: Mapping[str, str]  # what differs from the zygote's own
+    outputs: Outputs
+    error_file: Optional[str]
 
 
 @dataclass
@@ -54,16 +66,28 @@ class Workers:
         self._watch, self._unwatch = watch, unwatch
         self._workers: dict[int, _Worker] = {}
         self._before_exec = prctl.dies_with_parent()
+        self.oom_kills = OomKills()
 
     def spawn(
-        self, local_rank: int, make_env: Callable[[int], Mapping[str, str]], error_file: Optional[str]
+        self,
+        local_rank: int,
+        make_env: Callable[[int], Mapping[str, str]],
+        outputs: Outputs = INHERITED,
+        error_file: Optional[str] = None,
+        command: Optional[Sequence[str]] = None,
     ) -> list[Union[WorkerEnded, GroupEmptied]]:
-        """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events."""
+        """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events.
+
+        command: in place of the workers' own.
+        """
+        command = self._command if command is None else list(command)
         read_end, write_end = _step_pipe()
         try:
             process = subprocess.Popen(
-                self._command,
+                command,
                 env=make_env(write_end),
+                stdout=None if outputs.stdout < 0 else outputs.stdout,
+                stderr=None if outputs.stderr < 0 else outputs.stderr,
                 pass_fds=(write_end,),
                 start_new_session=True,
                 preexec_fn=self._before_exec,  # safe: we have one thread
@@ -71,21 +95,22 @@ class Workers:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             os.close(read_end)
             missing = isinstance(error, OSError) and error.errno == errno.ENOENT
-            return not_started(local_rank, 127 if missing else 126, f"cannot start {self._command[0]!r}: {error}")
+            return not_started(local_rank, 127 if missing else 126, f"cannot start {command[0]!r}: {error}")
         finally:
             os.close(write_end)
         process.returncode = 0  # it is reaped here: Popen need not look for it
         self._add(_Worker(local_rank, process.pid, read_end, error_file))
         return []
 
-    def fork(self, zygote: Zygote, workers: Mapping[int, tuple[Mapping[str, str], Optional[str]]]) -> list[int]:
-        """Have these forked; the local ranks of those that were not. workers: -> (its variables, its error file)."""
+    def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
+        """Have these forked, by their local ranks; those of which were not."""
         pipes = {local_rank: _step_pipe() for local_rank in workers}
-        pids = zygote.fork({local_rank: (env, pipes[local_rank][1]) for local_rank, (env, _) in workers.items()})
+        forks = {rank: Fork(order.env, pipes[rank][1], order.outputs) for rank, order in workers.items()}
+        pids = zygote.fork(forks)
         for local_rank, (read_end, write_end) in pipes.items():
             os.close(write_end)
             if local_rank in pids:
-                self._add(_Worker(local_rank, pids[local_rank], read_end, workers[local_rank][1]))
+                self._add(_Worker(local_rank, pids[local_rank], read_end, workers[local_rank].error_file))
             else:
                 os.close(read_end)
         return [local_rank for local_rank in workers if local_rank not in pids]
@@ -142,6 +167,9 @@ class Workers:
         worker.ended = True
         code = os.waitstatus_to_exitcode(status)
         ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
+        out_of_memory = self.oom_kills.told() if code else ""
+        if out_of_memory:
+            ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
         if worker.error_file is not None:
             error_files.forget(worker.error_file)
         return [*steps, ended]

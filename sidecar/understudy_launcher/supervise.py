@@ -53,6 +53,7 @@ from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import StepPace
 from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
 from understudy_launcher.warm import State as WarmState
+from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
 from understudy_protocol.words import Verdict, WorkersState
 
@@ -75,6 +76,7 @@ class Supervisor:
         *,
         zygote: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
+        warmup: bool = False,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -83,6 +85,7 @@ class Supervisor:
         self._master_port = 0
         self._graces = Graces(grace_s)
         self._warm = Warm(zygote)
+        self._warmup = Warmup(warmup)
         self._on_sigterm = on_sigterm
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
@@ -122,6 +125,7 @@ class Supervisor:
 
     def _on_started(self, _: e.Started, now: float) -> None:
         self._out.extend([e.ReservePort(), *self._warm.start(now)])
+        self._warm_up(now)
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
         """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
@@ -245,6 +249,9 @@ class Supervisor:
     # The workers ----------------------------------------------------------------------------------------------------
 
     def _on_worker_ended(self, event: e.WorkerEnded, now: float) -> None:
+        if event.local_rank == WARMUP:
+            self._out.extend([e.Signal(WARMUP, e.Aim.KILL_GROUP), *self._warmup.ended(event, now)])
+            return
         self._groups.alive.discard(event.local_rank)
         if self.phase in AFTER_SIGTERM:
             self._worker_ended_after_sigterm(event)
@@ -272,8 +279,11 @@ class Supervisor:
         self._advance(now)
 
     def _kill_all(self, why: str, now: float) -> None:
+        self._warmup.end(why)
         if self._groups.left:
-            self._log(f"{why}: SIGKILL to the groups of {len(self._groups.left)} workers")
+            workers = len(self._groups.left - {WARMUP})
+            what = f"the groups of {workers} workers" if workers else "the warm-up"
+            self._log(f"{why}: SIGKILL to {what}")
             self._out.extend(self._groups.kill(now))
 
     def _advance(self, now: float) -> None:
@@ -332,7 +342,14 @@ class Supervisor:
         self._out.extend(self._warm.handle(event, self._store_in_use(), now))
         if self._warm.store_port != offered:
             self._tell_ports()
+        self._warm_up(now)
         self._advance(now)
+
+    def _warm_up(self, now: float) -> None:
+        if self.phase is Phase.IDLE and self._round.start is None and self._warm.state is not WarmState.LOADING:
+            effects = self._warmup.start(now)
+            self._groups.left.update({WARMUP} if effects else ())
+            self._out.extend(effects)
 
     # Time -------------------------------------------------------------------------------------------------------------
 

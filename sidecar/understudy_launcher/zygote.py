@@ -20,9 +20,19 @@ from typing import Any, Callable, Optional, Union
 from understudy_launcher import events as e
 from understudy_launcher import prctl
 from understudy_launcher.command import PythonProgram
+from understudy_launcher.logs import INHERITED, Outputs
 
 FORKS_WITHIN_S = 5.0
 PACKET_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What a fork gets: variables that differ from the zygote's, and files."""
+
+    env: Mapping[str, str]
+    step_pipe: int
+    outputs: Outputs = INHERITED
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,14 @@ class Zygote:
         self._send({"preload": list(preload)})
         return []
 
-    def fork(self, workers: Mapping[int, tuple[Mapping[str, str], int]]) -> dict[int, int]:
-        """Local rank -> pid, of those that were forked. workers: local rank -> (its variables, its step pipe)."""
+    def fork(self, workers: Mapping[int, Fork]) -> dict[int, int]:
+        """Local rank -> pid, of those that were forked. workers: by their local ranks."""
         pids: dict[int, int] = {}
-        for local_rank, (env, step_pipe) in workers.items():
-            self._send({"fork": local_rank, "env": dict(env), "command": self._command}, step_pipe)
+        for local_rank, fork in workers.items():
+            files = {"steps": fork.step_pipe, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
+            given = {name: fd for name, fd in files.items() if fd >= 0}
+            order = {"fork": local_rank, "env": dict(fork.env), "command": self._command, "files": list(given)}
+            self._send(order, list(given.values()))
         until = time.monotonic() + FORKS_WITHIN_S
         while self._control is not None and len(pids) < len(workers):
             readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
@@ -167,10 +180,10 @@ class Zygote:
                 return packets
             packets.append(json.loads(packet))
 
-    def _send(self, order: dict[str, Any], fd: Optional[int] = None) -> None:
+    def _send(self, order: dict[str, Any], fds: Sequence[int] = ()) -> None:
         if self._control is None:
             return
-        files = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         with contextlib.suppress(OSError):  # it has gone: that is told by what is read
             self._control.sendmsg([json.dumps(order).encode()], files)
 

@@ -25,6 +25,9 @@ KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
 
+NODE_VOLUME = "understudy-node"
+NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
+
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
 LAUNCHER_ZIPAPP = "launcher.pyz"
@@ -51,7 +54,10 @@ ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
 ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
 ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
 ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
+ENV_LOG_PREFIX = "UNDERSTUDY_LOG_PREFIX"  # "false": workers write into the container's log themselves
 ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
+ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run once before any round
+ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers
 
@@ -70,3 +76,4 @@ class JobShape:
     min_actives: int = 0  # an elastic job may shrink to so many members; 0: never
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
     fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never
+    backoff_max_s: float = 30.0  # a round waits for at most so long after rounds that failed at their start; 0: never

@@ -8,6 +8,7 @@ trainer container's.
 import asyncio
 import logging
 import signal
+from pathlib import Path
 
 from understudy_protocol import pod
 from understudy_sidecar import health, records
@@ -44,9 +45,11 @@ from understudy_sidecar.membership.heir import Known
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.voter import Voter
+from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.office import Office
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings
+from understudy_sidecar.verdicts import Verdicts
 
 LAST_WORDS_S = 1.0
 #: The adjourning coordinator's own limit is 3 s; this one only guards against a bug in it.
@@ -68,6 +71,7 @@ class Sidecar:
             settings.grace_s,
             settings.shape.fence_s,
         )
+        self._verdicts = Verdicts(settings.folder, settings.nologin)
         self._voter = Voter(records.recorded_vow(settings.folder))
         self._member = Member(me, self._voter, now())
         self._alarm = Alarm(lambda: self._handle(Tick()))
@@ -109,12 +113,26 @@ class Sidecar:
         server = Server(self._office, self._settings.key, self._settings.shape.uid)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen)
+        node_file = self._watch_node()
         log.info("listens as %s on %s", self._settings.pod_name, self._settings.node)
         await self._until_over()
         await self._client.flushed(LAST_WORDS_S)
+        if node_file is not None:
+            node_file.stop()
         unix_server.close()
         await server.close(LAST_WORDS_S)
         probes.close()
+
+    def _watch_node(self) -> NodeFile | None:
+        if not self._settings.nologin:
+            return None
+        node_file = NodeFile(Path(pod.NODE_FOLDER) / Path(self._settings.nologin).name, self._on_node_file)
+        node_file.start()
+        return node_file
+
+    def _on_node_file(self, exists: bool) -> None:
+        log.info("%s %s on the node", self._settings.nologin, "exists" if exists else "does not exist")
+        self._verdicts.found(exists)
 
     async def _until_over(self) -> None:
         ends = [asyncio.create_task(self._finished.wait()), asyncio.create_task(self._terminated.wait())]
@@ -155,7 +173,7 @@ class Sidecar:
             case ToCoordinator(message):
                 self._client.send(message)
             case RecordVerdict(verdict):
-                records.record_verdict(self._settings.folder, verdict)
+                self._verdicts.told(verdict)
             case KeepLink():
                 assert self._socket is not None, "it is linked"
                 self._launcher.hold(self._socket)

@@ -12,11 +12,13 @@ from pathlib import Path
 from understudy_protocol import pod, wire
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_protocol.vow import Vow
+from understudy_protocol.words import Verdict
 
 #: Where the image holds what the trainer container needs (see the Dockerfile).
 SHIPPED = Path("/opt/understudy/share")
 CLOSE_FILE = "closed.json"
 VOW_FILE = "vow.json"
+TOLD_FILE = "told-verdict.json"
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -49,6 +51,22 @@ def recorded_close(folder: Path) -> Close | None:
 def record_verdict(folder: Path, verdict: NodeVerdict) -> None:
     """For the launcher, which reads it when it is asked to end: whole at any moment."""
     _write_whole(folder / pod.VERDICT_FILE, verdict)
+
+
+def record_told(folder: Path, verdict: NodeVerdict) -> None:
+    """What the coordinator's part of it is."""
+    _write_whole(folder / TOLD_FILE, verdict)
+
+
+def recorded_told(folder: Path) -> NodeVerdict:
+    """What a former life of this sidecar was told of its node."""
+    try:
+        text = (folder / TOLD_FILE).read_text()
+    except FileNotFoundError:
+        return NodeVerdict(Verdict.UNKNOWN)
+    verdict = wire.decode(text, {"NodeVerdict": NodeVerdict})
+    assert isinstance(verdict, NodeVerdict), "the file is this module's own"
+    return verdict
 
 
 def record_vow(folder: Path, vow: Vow) -> None:

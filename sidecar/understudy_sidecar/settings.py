@@ -30,6 +30,7 @@ class Settings:
     grace_s: float
     listen: str | None = None  # the one address to listen on; None: all
     shipped: Path = SHIPPED
+    nologin: str = ""  # a file on the node that says that the node is faulty; "": none is watched
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -55,6 +56,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
+        nologin=env.get(pod.ENV_NOLOGIN, ""),
     )
 
 

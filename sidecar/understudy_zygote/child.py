@@ -37,14 +37,23 @@ def begin(parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def become_worker(program: Program, env: Mapping[str, str], step_pipe: int, command: Sequence[str]) -> None:
-    """command: what a fresh process would have been started with."""
+def become_worker(program: Program, env: Mapping[str, str], files: Mapping[str, int], command: Sequence[str]) -> None:
+    """files: see serve.py. command: what a fresh process would have been started with."""
+    _become_outputs(files)
     os.environ.update(env)
-    os.environ[_STEP_FD] = str(_inherited(step_pipe))
+    os.environ[_STEP_FD] = str(_inherited(files["steps"]))
     if _cuda_is_spoiled():
         _start_afresh(command)
     _reseed()
     script.prepare(program)
+
+
+def _become_outputs(files: Mapping[str, int]) -> None:
+    """Where it has none of its own, it writes to where the zygote does."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if name in files:
+            os.dup2(files[name], number)
+            os.close(files[name])
 
 
 def _inherited(fd: int) -> int:

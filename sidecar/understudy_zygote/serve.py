@@ -5,8 +5,9 @@ Orders and answers are JSON objects, each a packet of its own on the control soc
     {"preload": ["torch", …]}                          the first one
         {"ready": SECONDS, "missing": {MODULE: WHY}}   it can fork
         {"unfit": WHY}                                 it cannot: it ends
-    {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […]}
-                                                       with the write end of the worker's step pipe
+    {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
+                                                       files: what comes along (SCM_RIGHTS), in this order, of "steps"
+                                                       (its step pipe's write end), "stdout" and "stderr"
         {"forked": LOCAL_RANK, "pid": PID}
     {"store": true}                                    keep a store for a later round
         {"pid": PID, "port": PORT}                     said by the store itself; or
@@ -35,6 +36,7 @@ from understudy_zygote import child, store
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 16
+FILES = 3  # that come along with an order
 _TASKS = "/proc/self/task"
 
 
@@ -112,7 +114,7 @@ class Zygote:
             store.serve(self._control)
         self._control.close()
         child.name_process(_python())
-        child.become_worker(self._program, order["env"], fds[0], order["command"])
+        child.become_worker(self._program, order["env"], dict(zip(order["files"], fds)), order["command"])
         return self._program
 
     def _reap(self) -> None:
@@ -158,7 +160,7 @@ def _receive(control: socket.socket) -> tuple[Optional[dict[str, Any]], list[int
     """An order and the files that came with it; None when nobody orders any more."""
     numbers = array.array("i")
     try:
-        packet, ancillary, _, _ = control.recvmsg(PACKET_BYTES, socket.CMSG_LEN(numbers.itemsize))
+        packet, ancillary, _, _ = control.recvmsg(PACKET_BYTES, socket.CMSG_LEN(FILES * numbers.itemsize))
     except ConnectionError:
         packet, ancillary = b"", []
     for level, kind, data in ancillary:

@@ -116,11 +116,11 @@ class HasCluster(Protocol):
 
 
 def worker_pids(training: HasCluster, pod: str) -> list[int]:
-    """Host pids of a pod's workers: the launcher's children, or those of its zygote that hold no store."""
+    """Host pids of a pod's workers: the launcher's children, or those of its zygote, that train."""
     launcher = training.cluster.container_pids(training.namespace, pod)["trainer"]
     children = _children(launcher)
     forked = [fork for pid, name in children.items() if name == "zygote" for fork in _children(pid).items()]
-    return [pid for pid, name in [*children.items(), *forked] if name not in ("zygote", "store")]
+    return [pid for pid, name in [*children.items(), *forked] if name not in ("zygote", "store", "logs")]
 
 
 def _children(pid: int) -> dict[int, str]:

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
+#: In a folder that each node of the local cluster has for itself.
+NOLOGIN = "/var/log/nologin"
 #: Steps until SIGTERM, and says that it saves then.
 SAVES = """
 import signal, sys, time
@@ -64,10 +67,7 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(
     job: PlainJob, tmp_path: Path, faulty: bool, policy: str, saves: bool
 ) -> None:
     job.apply(checkpoint={"onSigterm": policy})
-    job.wait_until_whole()
-    coordinator = job.status()["coordinator"]["podUID"]
-    ranked = [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
-    victim = next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
+    victim = active_that_does_not_coordinate(job)
     name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
     if faulty:
         job.cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
@@ -80,6 +80,49 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
     assert status["lastRecovery"]["strategy"] == "SpareSwap"
     assert status["lastRecovery"]["fault"] == ("Node" if faulty and not saves else "Pod")
+
+
+def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(cluster: Cluster, tmp_path: Path) -> None:
+    # given a job that looks for a file in a folder that each node has for itself
+    job = PlainJob(cluster, NAMESPACE, "sigterm-nologin", script=SAVES)
+    job.delete()
+    node = ""
+    try:
+        job.apply(checkpoint={"nologinPath": NOLOGIN})
+        victim = active_that_does_not_coordinate(job)
+        name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
+        # when the file comes, goes, and comes again
+        for what, told in (("touch", "Faulty"), ("rm", "Unknown"), ("touch", "Faulty")):
+            on_node(cluster, node, what, NOLOGIN)
+            wait_until(f"the verdict is {told}", partial(is_told, job, name, told), 10)
+        assert f"{NOLOGIN} exists on the node" in verdict(job, name)
+        # then a pod that is deleted there saves nothing
+        with log_of(job, victim, tmp_path / "log") as log:
+            cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
+        said = log.read_text()
+        assert "saved a checkpoint" not in said, said
+        assert f"no checkpoint is tried: the node is faulty: {NOLOGIN} exists on the node" in said
+        status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+        assert (status["lastRecovery"]["strategy"], status["lastRecovery"]["fault"]) == ("SpareSwap", "Node")
+    finally:
+        if node:
+            on_node(cluster, node, "rm", "-f", NOLOGIN)
+        job.delete()
+
+
+def is_told(job: PlainJob, pod: str, told: str) -> bool:
+    return told in verdict(job, pod)
+
+
+def on_node(cluster: Cluster, node: str, *words: str) -> None:
+    subprocess.run(cluster.node_command(node, *words), check=True)
+
+
+def active_that_does_not_coordinate(job: PlainJob) -> Raw:
+    job.wait_until_whole()
+    coordinator = job.status()["coordinator"]["podUID"]
+    ranked = [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
+    return next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
 
 
 def verdict(job: PlainJob, pod: str) -> str:

@@ -185,6 +185,26 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "a warm-up of nothing": (
+        lambda job: job["spec"]["spares"].update(warmup={"command": []}),
+        "spec.spares.warmup.command",
+        "spares.warmup.command must be the words of a command, such as [python3, warmup.py]",
+    ),
+    "a nologinPath that is relative": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "run/nologin"}),
+        "spec.checkpoint.nologinPath",
+        "checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin",
+    ),
+    "a nologinPath in the root": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "/nologin"}),
+        "spec.checkpoint.nologinPath",
+        "may not be the root of the node",
+    ),
+    "a nologinPath that leads back": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/../nologin"}),
+        "spec.checkpoint.nologinPath",
+        "without . and ..",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -251,6 +271,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(recovery={"inPlace": {"window": "0s"}}),
         "spec.recovery.inPlace.window",
         "recovery.inPlace.window must be a duration above zero",
+    ),
+    "a backoff in days": (
+        lambda job: job["spec"].update(recovery={"backoff": {"max": "1d"}}),
+        "spec.recovery.backoff.max",
+        "recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m",
     ),
     "a spareTimeout in days": (
         lambda job: job["spec"].update(recovery={"spareTimeout": "1d"}),
@@ -361,7 +386,11 @@ ACCEPTED: dict[str, Change] = {
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+    "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
+    "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
+    "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
+    "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
@@ -369,6 +398,7 @@ ACCEPTED: dict[str, Change] = {
     "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),
     "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minReplicas": 8}),
     "a job that shrinks at once": lambda job: job["spec"].update(recovery={"spareTimeout": "0s"}),
+    "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
     "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
     "a fenceTimeout in minutes": lambda job: job["spec"].update(recovery={"fenceTimeout": "1h30m"}),
     "no fence": lambda job: job["spec"].update(recovery={"fenceTimeout": "Off"}),

@@ -210,6 +210,13 @@ type Launcher struct {
 	// +kubebuilder:validation:items:MaxLength=200
 	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove what is not one"
 	Preload []string `json:"preload,omitempty"`
+
+	// Whether each line that a worker writes appears in the container's log with its
+	// global rank before it: [rank 3]. Set it to false where something reads the
+	// lines as they are, such as JSON. Default: true.
+	// +optional
+	// +kubebuilder:default=true
+	LogPrefix *bool `json:"logPrefix,omitempty"`
 }
 
 // Warm pods: their trainer container runs, but no worker yet. At a fault a spare
@@ -229,6 +236,23 @@ type Spares struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="spares.topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
 	TopologyKey string `json:"topologyKey,omitempty"`
+
+	// A command that each spare runs once, before it may be needed.
+	// +optional
+	Warmup *Warmup `json:"warmup,omitempty"`
+}
+
+// A command that each spare runs once, before it may be needed: to fill caches, of
+// compiled kernels or of files, that a worker there then finds.
+type Warmup struct {
+	// The command and its arguments. It runs in the trainer container, with what the
+	// workers have in their environment but their ranks, once torch is imported. A
+	// round that needs the spare ends it at once, and its failure is logged and means
+	// nothing else. A change counts for the spares that are made after it.
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=8192
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0 && size(self[0]) > 0",message="spares.warmup.command must be the words of a command, such as [python3, warmup.py]: name a program, or leave out warmup"
+	Command []string `json:"command"`
 }
 
 // What a pod does about a checkpoint when it is asked to end.
@@ -241,6 +265,15 @@ type Checkpoint struct {
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
+
+	// A file on the nodes, such as /run/nologin: a node on which it exists is faulty
+	// to this job, for as long as it exists. The folder that it is in is mounted
+	// read-only into the sidecar of every pod, by a hostPath volume, which namespaces
+	// with the pod security standards baseline and restricted refuse. Default: none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
+	NologinPath string `json:"nologinPath,omitempty"`
 }
 
 // Lets the job train with less pods than it declares.
@@ -259,6 +292,11 @@ type Recovery struct {
 	// +optional
 	// +kubebuilder:default={}
 	InPlace InPlaceRecovery `json:"inPlace,omitempty"`
+
+	// How long rounds that fail right at their start wait for each other.
+	// +optional
+	// +kubebuilder:default={}
+	Backoff Backoff `json:"backoff,omitempty"`
 
 	// How long the vacant ranks of a job with elastic wait for a spare, or for a new
 	// pod, before the job shrinks: a duration such as 30s, 5m or 1h30m. 0s: it shrinks
@@ -299,6 +337,20 @@ type InPlaceRecovery struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="recovery.inPlace.window must be a duration above zero in whole hours, minutes and seconds, such as 1h, 30m or 1h30m: restarts in place older than this no longer count"
 	Window string `json:"window,omitempty"`
+}
+
+// How long rounds that fail right at their start wait for each other.
+type Backoff struct {
+	// When a worker fails before its round has stepped (where the script reports no
+	// steps: within a minute), the next round starts after 1s, and after twice as long
+	// each further time, up to this: a duration such as 30s or 5m. 0s: always at
+	// once. A round that has stepped begins anew, and a pod's or a node's loss never
+	// waits. Default: 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m: the longest pause between rounds that fail right at their start"
+	Max string `json:"max,omitempty"`
 }
 
 // What the operator last saw. The fields that JobSet has too keep its names and

@@ -48,9 +48,13 @@ def read_job(raw: Raw) -> Job:
             min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
             spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
             fence_s=0.0 if fence == "Off" else seconds(fence),
+            backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
+            warmup=tuple(spares.get("warmup", {}).get("command", ())),
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),
+            nologin_path=spec.get("checkpoint", {}).get("nologinPath", ""),
+            log_prefix=bool(launcher.get("logPrefix", True)),
             preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         ),
     )
@@ -80,6 +84,7 @@ def read_pod(raw: Raw) -> Pod:
         sidecar_ran=bool(sidecar.get("started")) or _ended_once(sidecar),
         close=_close(sidecar),
         trouble=_trouble(status),
+        out_of_memory=_out_of_memory(spec, status),
     )
 
 
@@ -145,6 +150,22 @@ def _close(sidecar: Mapping[str, Any]) -> Close | None:
         if isinstance(close, Close):
             return close
     return None
+
+
+def _out_of_memory(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    trainer = next((c for c in spec.get("containers", ()) if names.ENV_NPROC in _variables(c)), None)
+    if trainer is None:
+        return ""
+    told = _container(status.get("containerStatuses", ()), trainer["name"])
+    ends = (told.get(state, {}).get("terminated", {}) for state in ("state", "lastState"))
+    if not any(end.get("reason") == "OOMKilled" for end in ends):
+        return ""
+    limit = trainer.get("resources", {}).get("limits", {}).get("memory", "")
+    return f"container {trainer['name']} ran out of memory" + (f" (limit {limit})" if limit else "")
+
+
+def _variables(container: Mapping[str, Any]) -> set[str]:
+    return {entry["name"] for entry in container.get("env", ())}
 
 
 def _trouble(status: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from understudy_operator.plan.causes import adds_to
 from understudy_operator.plan.conditions import told_refusal
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.intents import Event
@@ -43,6 +44,8 @@ def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterato
     for identity, entry in identified(status.get("recoveries", ())).items():
         if identity not in known:
             yield Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}")
+        elif adds_to(entry, known[identity]):
+            yield Event("Warning", "OutOfMemory", f"{entry['fault']}: {_cause(entry)}")
         if "resumedAt" in entry and "resumedAt" not in known.get(identity, {}):
             how = entry.get("strategy", "resumed")
             yield Event(

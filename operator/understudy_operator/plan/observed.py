@@ -30,10 +30,14 @@ class JobSpec:
     min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
     spare_timeout_s: float = 30.0
     fence_s: float = 30.0  # 0: Off
+    backoff_max_s: float = 30.0  # 0: rounds that fail at their start follow each other at once
     topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's own
     on_sigterm: str = "Auto"
+    log_prefix: bool = True
+    warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
+    nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
 
     @property
     def actives(self) -> int:
@@ -79,6 +83,7 @@ class Pod:
     close: Close | None  # from the sidecar's termination message
     trouble: str  # why it does not start, as the scheduler or the kubelet says; "" if nothing is wrong
     exit_code: int | None = None  # of the trainer container
+    out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
 
     @property
     def ended(self) -> bool:

@@ -7,6 +7,7 @@ restarts workers), and the trainer's command is put behind the launcher.
 import copy
 import hashlib
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -88,7 +89,16 @@ def _volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
+        *_node_volume(job),
     ]
+
+
+def _node_volume(job: Job) -> list[dict[str, Any]]:
+    """The folder, for a file cannot be mounted before it exists; a folder that does not exist is made, empty."""
+    if not job.spec.nologin_path:
+        return []
+    folder = posixpath.dirname(job.spec.nologin_path)
+    return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
 def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) -> None:
@@ -100,9 +110,12 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
         _env(names.ENV_GRACE, str(grace_s)),
         _env(names.ENV_ON_SIGTERM, job.spec.on_sigterm),
         _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
+        _env(names.ENV_LOG_PREFIX, "true" if job.spec.log_prefix else "false"),
     ]
     if job.spec.preload is not None:
         ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))
+    if index is None and job.spec.warmup:
+        ours.append(_env(names.ENV_WARMUP, json.dumps(job.spec.warmup)))
     if index is not None:
         ours.append(_env("JOB_COMPLETION_INDEX", str(index % job.spec.parallelism)))
     taken = {variable["name"] for variable in ours}
@@ -122,7 +135,10 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.min_actives,
         job.spec.spare_timeout_s,
         job.spec.fence_s,
+        job.spec.backoff_max_s,
     )
+    node_file = [_env(names.ENV_NOLOGIN, job.spec.nologin_path)] if job.spec.nologin_path else []
+    node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
     return {
         "name": names.SIDECAR_CONTAINER,
         "image": image,
@@ -139,10 +155,12 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
             _env_from(names.ENV_POD_UID, "metadata.uid"),
             _env_from(names.ENV_POD_IP, "status.podIP"),
             _env_from(names.ENV_NODE, "spec.nodeName"),
+            *node_file,
         ],
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
+            *([node_mount] if node_file else []),
         ],
         "startupProbe": {
             "httpGet": {"path": "/started", "port": names.HEALTH_PORT},

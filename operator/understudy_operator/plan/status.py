@@ -8,6 +8,7 @@ there) stays as it was. Without a change there is no write.
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_operator.plan.causes import explained
 from understudy_operator.plan.conditions import plan_conditions
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.observed import TERMINAL_STATES, Observed
@@ -32,7 +33,7 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
         status |= term
         status["coordinator"] = {"epoch": office.epoch, **term, "podName": office.pod.name, "podUID": office.pod.uid}
     if snapshot is not None:
-        status |= _from_snapshot(before, snapshot, now)
+        status |= _from_snapshot(observed, snapshot, now)
         if snapshot.token.round >= 0:
             status.setdefault("startTime", micro_time(now))
     if close is not None:
@@ -54,14 +55,15 @@ def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: flo
     return told_at is None or now - unix(told_at) >= PROGRESS_EVERY_S
 
 
-def _from_snapshot(before: Mapping[str, Any], snapshot: Snapshot, now: float) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[str, Any]:
+    before, told = observed.job.status, dict[str, Any]()
     if snapshot.token.round >= 0:
         told["round"] = max(snapshot.token.round, int(before.get("round", -1)))
     counts = {_camel(name): count for name, count in snapshot.recoveries_by_strategy.items()}
     told["recoveriesByStrategy"] = counts
     told["restarts"], told["restartsCountTowardsMax"] = sum(counts.values()), counts.get("inPlace", 0)
-    recoveries = history(before.get("recoveries", ()), snapshot, now)
+    known = before.get("recoveries", ())
+    recoveries = explained(history(known, snapshot, now), known, observed.pods)
     if recoveries:
         told["recoveries"], told["lastRecovery"] = recoveries, recoveries[-1]
     if snapshot.progress is not None:

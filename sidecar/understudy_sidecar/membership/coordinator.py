@@ -8,6 +8,7 @@
     WAITING   an elastic job's patience is over                RUNNING   Assign to fewer actives
     WAITING   a job trained before it has told a round         SETTLING  asks what its members know
     RUNNING   a worker failed, in-place budget left            WAITING   same members, next round at once (InPlace)
+    RUNNING   so does one, right at the start of the round     WAITING   the same after a pause (backoff.py)
     RUNNING   a worker failed, budget spent                    CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it at once
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
@@ -274,6 +275,7 @@ class Coordinator:
             desk.roster.starting.discard(member.uid)
             desk.version += 1
         desk.started_at = None
+        desk.backoff.stepped()
         desk.steps.stepped(message.median_step_s, now)
         desk.progress = StepProgress(message.step, message.total, now)
         if desk.book.open:
@@ -310,6 +312,7 @@ class Coordinator:
         leaving.on_time(desk, now)
         if desk.started_at is not None and now >= desk.started_at + STEPLESS_S:
             faults.recovered(desk, desk.started_at)
+            desk.backoff.ran()
             desk.started_at = None
             desk.version += 1
         if desk.state is State.RUNNING and desk.roster.all_finished():
@@ -354,7 +357,7 @@ class Coordinator:
         if desk.state is not State.WAITING:
             return []
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []
-        times += [at for at in (rounds.shrinks_at(desk),) if at is not None]
+        times += [at for at in (rounds.shrinks_at(desk), desk.backoff.until) if at is not None]
         return times + ([desk.draining.until] if desk.draining is not None else [])
 
     def _ask(self, now: float) -> None:

@@ -12,6 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.observer import Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office, RoundToken, Verdict
+from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally, majority
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
 from understudy_sidecar.membership.recoveries import RecoveryBook
@@ -72,6 +73,7 @@ class Desk:
     looked_at: float = 0.0
     roster: Roster = field(init=False)
     book: RecoveryBook = field(init=False)
+    backoff: Backoff = field(init=False)
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Patience()))
     lost: dict[str, Lost] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class Desk:
         self.now = self.since
         self.size = self.shape.actives
         self.roster = Roster(self.shape.actives)
+        self.backoff = Backoff(self.shape.backoff_max_s)
         self.book = RecoveryBook(self.shape.in_place_max_restarts, self.shape.in_place_window_s, counts=Counter())
 
     # Effects --------------------------------------------------------------------------------------------------------

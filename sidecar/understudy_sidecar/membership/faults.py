@@ -27,6 +27,7 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
         desk.draining.pending.discard(member.uid)
     if rank is None or rank in desk.roster.finished:
         return
+    desk.backoff.excuse()
     cause = Cause(rank * desk.shape.nproc_per_node, member.name, member.node, None, None, reason)
     blamed = desk.book.blames_worker()
     if blamed is not None and (not acked or member.last_heard <= blamed.detected_at):
@@ -52,6 +53,9 @@ def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, mes
         return
     cause = cause_of(desk, member, failed, message)
     open_fault(desk, Fault.PROCESS, cause, now)
+    desk.backoff.failed(now)
+    if desk.backoff.waits(now):
+        desk.say(f"the next round waits for {desk.backoff.why}")
     charge(desk, cause.rank, member, message, now)
 
 

@@ -2,7 +2,8 @@
 
 Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout goes on with what is
 there (at least its minimum), and has all ranks again at the next round for which there are members. No round is formed
-while a holder of a rank is out of touch or leaving, nor by a coordinator that has no majority of its electorate.
+while a holder of a rank is out of touch or leaving, nor by a coordinator that has no majority of its electorate, nor
+while rounds fail at their start one after the other (backoff.py).
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Missing:
 
 def try_form(desk: Desk, now: float) -> bool:
     """WAITING: form the next round if every rank can be filled."""
-    if not _enough_are_there(desk) or leaving.waits(desk, now):
+    if not _enough_are_there(desk) or leaving.waits(desk, now) or desk.backoff.waits(now):
         return False
     missing, placement = _look(desk, now)
     if missing.absent or not missing.majority:
@@ -58,6 +59,8 @@ def waits_for(desk: Desk) -> str:
         parts.append("members that still save")
     if not missing.majority:
         parts.append("a majority of the electorate")
+    if desk.backoff.waits(desk.now):
+        parts.append(desk.backoff.why)
     return " and ".join(parts)
 
 
@@ -109,6 +112,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
     desk.book.formed(desk.token.round, strategy)
+    desk.backoff.formed()
     roster.finished.clear()
     desk.steps.new_round()
     desk.silence.new_round(size, now)

@@ -144,6 +144,36 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     assert len(await training.events("Recovered")) == 1
 
 
+async def test_a_container_that_ran_out_of_memory_is_told_as_such_once_the_kubelet_says_so(
+    training: Training, kube: Kube
+):
+    # given a job with a limit, of which a pod was lost
+    def limited(job: Raw) -> None:
+        template = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Gi"}}
+
+    a0, a1, spare = await training.start(limited)
+    cause = Cause(2, a1["metadata"]["name"], node_of(a1), None, None, "its connection ended")
+    gone = Lost(uid(a1), a1["metadata"]["name"], node_of(a1), Fault.POD, cause.message, time.time())
+    done = Recovery(1, Fault.POD, Strategy.SPARE_SWAP, cause, gone.at, gone.at + 1.5)
+    await training.tell(1, [(a0, 0), (spare, 1)], lost=(gone,), recoveries=(done,))
+
+    async def told(message: str) -> bool:
+        return bool((await training.status()).get("lastRecovery", {}).get("cause", {}).get("message") == message)
+
+    await kube.until("the loss is told", lambda: told("its connection ended"))
+    # when its container's status says why
+    await training.run_out_of_memory(a1)
+    # then status says it, and one event
+    why = "container trainer ran out of memory (limit 64Gi); its connection ended"
+    await kube.until("the reason is told", lambda: told(why))
+
+    async def event() -> bool:
+        return [why in note for note in await training.events("OutOfMemory")] == [True]
+
+    await kube.until("an event tells it", event)
+
+
 async def test_a_pod_whose_node_is_gone_is_removed_and_replaced(training: Training, kube: Kube):
     # given a job that runs, without its spare's node
     *_, spare = await training.start()

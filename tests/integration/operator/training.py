@@ -145,6 +145,12 @@ class Training:
         }
         await self.kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
 
+    async def run_out_of_memory(self, pod: Raw) -> None:
+        """The kernel has killed its trainer container for it."""
+        ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+        status = {"phase": "Failed", "containerStatuses": [container("trainer", ended)]}
+        await self.kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
+
     async def remove(self, pod: Raw) -> None:
         """As a kubelet does after the last container has ended."""
         body = {"gracePeriodSeconds": 0}

@@ -50,12 +50,21 @@ class Driven:
         *,
         zygote: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
+        warmup: bool = False,
     ) -> None:
         self.now = 100.0
-        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm)
+        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm, warmup=warmup)
         self.log: list[str] = []
-        assert self.do(e.Started()) == [e.ReservePort(), *([e.StartZygote()] if zygote else [])]
+        assert self.do(e.Started()) == [
+            e.ReservePort(),
+            *([e.StartZygote()] if zygote else []),
+            *self._begun(zygote, warmup),
+        ]
         assert self.do(e.PortReserved(PORT)) == [e.Report(m.NextPort(PORT))]
+
+    @staticmethod
+    def _begun(zygote: bool, warmup: bool) -> list[e.Effect]:
+        return [e.SpawnWarmup()] if warmup and not zygote else []
 
     def do(self, *events: e.Event) -> list[e.Effect]:
         effects = [effect for event in events for effect in self.supervisor.handle(event, self.now)]

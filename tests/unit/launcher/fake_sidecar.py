@@ -115,6 +115,10 @@ class Launched:
     def err(self) -> str:
         return self._err.read_text()
 
+    def says(self, text: str) -> None:
+        """Wait until it is in the log, which another process writes."""
+        wait_for(lambda: text in self.err, f"the words {text!r}")
+
     def wait(self) -> int:
         return self.process.wait(LIMIT_S)
 
@@ -151,13 +155,28 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
+    """But for the process that a launcher has write its logs."""
+    return [child for child in _all_children(pid) if name_of(child) != "logs"]
+
+
+def logs_of(pid: int) -> list[int]:
+    return [child for child in _all_children(pid) if name_of(child) == "logs" and alive(child)]
+
+
+def name_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _all_children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
 def _descendants(pid: int) -> list[int]:
-    return [found for child in children(pid) for found in (child, *_descendants(child))]
+    return [found for child in _all_children(pid) for found in (child, *_descendants(child))]
 
 
 def zombies(pid: int) -> list[int]:

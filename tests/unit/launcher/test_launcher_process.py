@@ -54,7 +54,7 @@ def test_workers_run_to_their_end_and_the_launcher_exits_when_told(launch: Launc
     assert launched.sidecar.expect(WorkersFinished).token.round == 3
     launched.sidecar.send(ExitLauncher(0, "Succeeded: all workers exited 0"))
     assert launched.wait() == 0
-    assert sorted(launched.out.splitlines()) == ["rank 2 of 4, 0.1.3", "rank 3 of 4, 0.1.3"]
+    assert sorted(launched.out.splitlines()) == ["[rank 2] rank 2 of 4, 0.1.3", "[rank 3] rank 3 of 4, 0.1.3"]
     assert launched.err.count("oops\n") == 2
     assert "understudy launcher: exits 0: Succeeded: all workers exited 0\n" in launched.err
 
@@ -185,8 +185,8 @@ def test_what_is_no_message_is_logged_and_dropped(launch: Launch) -> None:
     launched.join()
     launched.sidecar.send_lines("{nonsense", '{"v":9,"type":"FromTheFuture"}', '{"v":1,"type":"StopWorkers"}')
     started(launched)
-    assert "of the unknown type FromTheFuture" in launched.err
-    assert "StopWorkers.reason is missing" in launched.err
+    launched.says("of the unknown type FromTheFuture")
+    launched.says("StopWorkers.reason is missing")
 
 
 # SIGTERM --------------------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_without_ctypes_others_reap_its_orphans_and_rounds_go_on(folder: Path, l
         *FAMILY, stub=[*init, sys.executable, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
     )
     assert launched.join().pid != 1
-    assert "cannot adopt orphans (no ctypes in this Python)" in launched.err
+    launched.says("cannot adopt orphans (no ctypes in this Python)")
     for number in range(3):
         started(launched, number)
         launched.pids("pids", 2 * number + 2)

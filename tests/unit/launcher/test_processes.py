@@ -25,7 +25,7 @@ class Running:
         def env(step_fd: int) -> dict[str, str]:
             return dict(os.environ, STEPS=f"/proc/self/fd/{step_fd}")
 
-        self.events += self.workers.spawn(local_rank, env, None)
+        self.events += self.workers.spawn(local_rank, env)
 
     def reap_all(self) -> None:
         def gone() -> bool:

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launcher.fake_sidecar import Launched, round_, wait_for
-from understudy_protocol.launcher import Stepped, WorkersFinished
+from understudy_protocol import pod
+from understudy_protocol.launcher import ExitLauncher, Stepped, WorkersFinished
 
 Launch = Callable[..., Launched]
+AS_WRITTEN = {pod.ENV_LOG_PREFIX: "false"}
 STUB_TOOLS = ("sh", "env", "bash")
 
 
@@ -132,7 +134,9 @@ def test_no_command_is_refused(launch: Launch) -> None:
 
 
 def test_arguments_arrive_as_they_are(launch: Launch) -> None:
-    launched = launch("bash", "-c", 'printf "<%s>" "$@"', "name", "", "two words", "$HOME *", "--", "-x\n")
+    launched = launch(
+        "bash", "-c", 'printf "<%s>" "$@"', "name", "", "two words", "$HOME *", "--", "-x\n", **AS_WRITTEN
+    )
     launched.join()
     launched.sidecar.send(round_(0))
     launched.sidecar.expect(WorkersFinished)
@@ -144,7 +148,12 @@ def test_the_users_modules_reach_the_workers_and_not_the_launcher(launch: Launch
     for name in ("selectors", "socket", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("print('shadowed', __name__)\n")
     launched = launch(
-        sys.executable, "-c", "import selectors, sys; print(sys.path[1:2])", cwd=tmp_path, PYTHONPATH=str(tmp_path)
+        sys.executable,
+        "-c",
+        "import selectors, sys; print(sys.path[1:2])",
+        cwd=tmp_path,
+        PYTHONPATH=str(tmp_path),
+        **AS_WRITTEN,
     )
     launched.join()
     launched.sidecar.send(round_(0))
@@ -154,7 +163,7 @@ def test_the_users_modules_reach_the_workers_and_not_the_launcher(launch: Launch
 
 
 def test_it_runs_where_nothing_can_be_written(launch: Launch) -> None:
-    launched = launch("sh", "-c", "pwd", cwd=Path("/proc"), TMPDIR="/proc", HOME="/proc")
+    launched = launch("sh", "-c", "pwd", cwd=Path("/proc"), TMPDIR="/proc", HOME="/proc", **AS_WRITTEN)
     launched.join()
     launched.sidecar.send(round_(0))
     launched.sidecar.expect(WorkersFinished)
@@ -171,5 +180,7 @@ def test_it_runs_on_the_image_s_python(launch: Launch, version: str) -> None:
     launched.sidecar.send(round_(0))
     launched.sidecar.expect(Stepped)
     launched.sidecar.expect(WorkersFinished)
-    assert launched.out == "done\n"
+    launched.sidecar.send(ExitLauncher(0, "Succeeded"))
+    assert launched.wait() == 0
+    assert launched.out == "[rank 0] done\n"
     assert f" python={version}." in launched.err

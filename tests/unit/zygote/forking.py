@@ -15,7 +15,7 @@ import understudy_zygote
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_launcher import events as e
 from understudy_launcher.command import python_program
-from understudy_launcher.zygote import Ended, Told, Zygote
+from understudy_launcher.zygote import Ended, Fork, Told, Zygote
 
 MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")
 
@@ -67,7 +67,7 @@ class Forking:
         """The pids of workers."""
         read_end, write_end = os.pipe()
         try:
-            pids = self.zygote.fork(dict.fromkeys(local_ranks, (env, write_end)))
+            pids = self.zygote.fork(dict.fromkeys(local_ranks, Fork(env, write_end)))
         finally:
             os.close(write_end)
             os.close(read_end)

@@ -14,6 +14,8 @@ from tests.unit.launcher.fake_sidecar import alive, wait_for
 from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import fresh
 from understudy_launcher import events as e
+from understudy_launcher.logs import Outputs
+from understudy_launcher.zygote import Fork
 
 
 def write(folder: Path, **files: str) -> None:
@@ -138,13 +140,28 @@ print(subprocess.run(["sh", "-c", f"ls /proc/self/fd | grep -c {pipe}"], close_f
     )
     forks = forking("train.py")
     read_end, write_end = os.pipe()
-    pids = forks.zygote.fork({0: ({}, write_end)})
+    pids = forks.zygote.fork({0: Fork({}, write_end)})
     os.close(write_end)
     assert forks.code(pids[0]) == 0
     assert os.read(read_end, 100) == b"1 2\n"
     assert os.read(read_end, 100) == b"", "nobody else holds the pipe"
     os.close(read_end)
     assert forks.said()[0] == "True []\nb'1\\n'\n"
+
+
+def test_a_fork_writes_where_it_is_told_to(folder: Path, forking: Make) -> None:
+    write(folder, train="import os, sys; print('out'); os.system('echo err >&2'); sys.stdin.fileno()")
+    forks = forking("train.py")
+    (out_read, out), (err_read, err), (steps_read, steps) = os.pipe(), os.pipe(), os.pipe()
+    pids = forks.zygote.fork({0: Fork({}, steps, Outputs(out, err))})
+    for fd in (out, err, steps):
+        os.close(fd)
+    assert forks.code(pids[0]) == 0
+    assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"out\n", b"err\n")
+    assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"", b""), "nobody else holds the pipes"
+    for fd in (out_read, err_read, steps_read):
+        os.close(fd)
+    assert forks.said() == ("", "")
 
 
 SIGNALS = """

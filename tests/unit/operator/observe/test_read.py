@@ -94,7 +94,28 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
-    assert (spec.zygote, spec.preload) == (True, None)
+    assert (spec.zygote, spec.preload, spec.backoff_max_s) == (True, None, 30.0)
+
+
+def test_what_a_spare_runs_first():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).spec.warmup == ()
+    raw["spec"]["spares"]["warmup"] = {"command": ["python3", "fill.py"]}
+    assert read_job(raw).spec.warmup == ("python3", "fill.py")
+
+
+def test_a_file_that_makes_a_node_faulty():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).spec.nologin_path == ""
+    raw["spec"]["checkpoint"] = {"nologinPath": "/run/nologin"}
+    assert read_job(raw).spec.nologin_path == "/run/nologin"
+
+
+def test_whether_lines_get_a_prefix():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).spec.log_prefix
+    raw["spec"]["launcher"]["logPrefix"] = False
+    assert not read_job(raw).spec.log_prefix
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
@@ -108,8 +129,9 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw = copy.deepcopy(JOB)
     raw["spec"]["elastic"] = {"minReplicas": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
-    raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s"}
+    raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s", "backoff": {"max": "5m"}}
     spec = read_job(raw).spec
+    assert spec.backoff_max_s == 300.0
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
     assert spec.topology_key == "topology.kubernetes.io/zone"
 
@@ -230,6 +252,30 @@ def test_a_container_that_cannot_start_says_why_and_one_that_is_on_its_way_does_
         {"name": "trainer", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
     ]
     assert read_pod(raw).trouble == "container trainer: ImagePullBackOff: no such image"
+
+
+TRAINER = {"name": "trainer", "env": [{"name": names.ENV_NPROC, "value": "8"}]}
+LIMITED = {**TRAINER, "resources": {"limits": {"memory": "64Gi"}}}
+KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "status", "expected"),
+    [
+        (LIMITED, {"name": "trainer", "state": KILLED}, "container trainer ran out of memory (limit 64Gi)"),
+        (LIMITED, {"name": "trainer", "state": {"running": {}}, "lastState": KILLED}, "container trainer ran out of"),
+        (TRAINER, {"name": "trainer", "state": KILLED}, "container trainer ran out of memory"),
+        (LIMITED, {"name": "trainer", "state": {"terminated": {"reason": "Error", "exitCode": 137}}}, ""),
+        (LIMITED, {"name": "logs", "state": KILLED}, ""),
+    ],
+)
+def test_a_trainer_that_ran_out_of_memory_says_so(trainer: dict[str, Any], status: dict[str, Any], expected: str):
+    raw = copy.deepcopy(POD)
+    raw["spec"]["containers"] = [{"name": "logs"}, trainer]
+    raw["status"]["containerStatuses"] = [status]
+    told = read_pod(raw).out_of_memory
+    assert told.startswith(expected)
+    assert bool(told) == bool(expected)
 
 
 @pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])

@@ -101,6 +101,18 @@ def test_the_trainers_environment_stays_and_ours_wins():
     assert len(listed) == len(set(listed))
 
 
+def test_only_a_spare_is_told_of_the_warm_up():
+    job = a_job(pod_template=RICH, warmup=("python3", "fill caches.py"))
+    assert json.loads(env(manifest(job, index=None), "trainer")[names.ENV_WARMUP]) == ["python3", "fill caches.py"]
+    assert names.ENV_WARMUP not in env(manifest(job, index=0), "trainer")
+    assert names.ENV_WARMUP not in env(manifest(index=None), "trainer")
+
+
+def test_the_launcher_is_told_whether_lines_get_a_prefix():
+    assert env(manifest(), "trainer")[names.ENV_LOG_PREFIX] == "true"
+    assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
+
+
 def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
     assert env(manifest(), "trainer")[names.ENV_ZYGOTE] == "true"
     assert names.ENV_PRELOAD not in env(manifest(), "trainer")
@@ -136,7 +148,7 @@ def test_the_sidecar_is_the_first_init_container_and_a_native_one():
 
 
 def test_the_sidecar_knows_its_job_and_its_coordinator():
-    elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0}
+    elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {
@@ -151,6 +163,22 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"
+
+
+def test_a_file_on_the_node_is_looked_for_by_the_sidecar_alone_in_its_folder():
+    pod = manifest(a_job(pod_template=RICH, nologin_path="/run/here/nologin"))
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.NODE_VOLUME]
+    assert volume["hostPath"] == {"path": "/run/here", "type": "DirectoryOrCreate"}
+    assert mounts(pod, names.NODE_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert container(pod, names.SIDECAR_CONTAINER)["volumeMounts"][-1]["readOnly"] is True
+    assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_NOLOGIN] == "/run/here/nologin"
+
+
+def test_without_such_a_file_nothing_of_the_node_is_mounted():
+    pod = manifest()
+    assert not [v for v in pod["spec"]["volumes"] if "hostPath" in v]
+    assert mounts(pod, names.NODE_VOLUME) == set()
+    assert names.ENV_NOLOGIN not in env(pod, names.SIDECAR_CONTAINER)
 
 
 def test_only_the_sidecar_can_read_the_key():

@@ -115,6 +115,7 @@ def test_the_budget_is_spent_by_one_restart_too_many() -> None:
     for _ in range(2):
         office.worker_fails("active-1")
         office.started("active-0", "active-1")
+        office.stepped("active-0")
     assert office.coordinator.closed is None
     office.worker_fails("active-1", "out of memory")
     assert office.coordinator.closed is not None

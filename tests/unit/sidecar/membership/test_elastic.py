@@ -24,6 +24,7 @@ def shrunk() -> Driven:
     office.drop("active-1")
     office.later(SPARE_TIMEOUT_S + 1, "active-0", "active-2", "active-3")
     office.started("active-0", "active-2", "active-3")
+    office.stepped("active-0")
     return office
 
 

@@ -1,0 +1,136 @@
+"""What the process `logs` does: reads the workers' pipes, and writes whole lines with their prefix. See logs.py.
+
+Rules: a pipe is read to its end; once the launcher has gone, all pipes up to what is in them then, for whoever keeps
+one open may write for ever. It blocks where the log does, and holds no more than Lines do.
+"""
+
+import array
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import termios
+import time
+import traceback
+from dataclasses import dataclass
+from typing import NoReturn, Optional
+
+from understudy_launcher.lines import Lines
+
+_READ_BYTES = 1 << 16
+_PACKET_BYTES = 256
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STDERR = 2
+
+
+def become(control: int) -> NoReturn:
+    """In the fork: nothing of the launcher's stays open here, least of all its copy of the sidecar's connection."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in _IGNORED:  # it ends when there is nothing left to read
+            signal.signal(number, signal.SIG_IGN)
+        os.setsid()
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > _STDERR and int(name) != control:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+            comm.write("logs")
+        Writer(socket.socket(fileno=control)).serve()
+    except BaseException:  # noqa: BLE001 - whatever it is, this process is no launcher
+        traceback.print_exc(file=sys.stderr)
+    finally:
+        os._exit(0)
+
+
+@dataclass
+class _Stream:
+    stream: int
+    lines: Lines
+
+
+class Writer:
+    """What the process does. `control`: where the read ends come from."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+        self._streams: dict[int, _Stream] = {}
+
+    def serve(self) -> None:
+        """Until the launcher has gone, and all that was in the pipes then is written."""
+        while True:
+            for key, _ in self._selector.select(self._timeout(time.monotonic())):
+                if key.fd != self._control.fileno():
+                    self._read(key.fd, _READ_BYTES)
+                elif not self._receive():
+                    self._drain()
+                    return
+            self._hold_no_longer(time.monotonic())
+
+    def _receive(self) -> bool:
+        """Another pipe; False when nobody hands over any more."""
+        numbers = array.array("i")
+        try:
+            packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, socket.CMSG_LEN(numbers.itemsize))
+        except ConnectionError:
+            return False
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers.frombytes(data)
+        for fd in numbers:
+            self._streams[fd] = _Stream(int(packet[:1]), Lines(packet[1:]))
+            self._selector.register(fd, selectors.EVENT_READ)
+        return bool(packet)
+
+    def _read(self, fd: int, size: int) -> int:
+        """How many bytes it were; 0: nothing is in the pipe now, or ever will be."""
+        stream = self._streams[fd]
+        try:
+            chunk = os.read(fd, size)
+        except BlockingIOError:
+            return 0
+        if chunk:
+            _write(stream.stream, stream.lines.feed(chunk, time.monotonic()))
+            return len(chunk)
+        _write(stream.stream, stream.lines.end())
+        self._selector.unregister(fd)
+        os.close(fd)
+        del self._streams[fd]
+        return 0
+
+    def _drain(self) -> None:
+        """So much as is there now, for whoever has a pipe open still may write for ever."""
+        left = {fd: _bytes_in(fd) for fd in self._streams}
+        for fd, stream in list(self._streams.items()):
+            while left[fd] > 0 and (read := self._read(fd, min(left[fd], _READ_BYTES))):
+                left[fd] -= read
+            _write(stream.stream, stream.lines.end())
+
+    def _hold_no_longer(self, now: float) -> None:
+        for stream in self._streams.values():
+            due = stream.lines.due()
+            if due is not None and now >= due:
+                _write(stream.stream, stream.lines.end())
+
+    def _timeout(self, now: float) -> Optional[float]:
+        dues = [due for due in (stream.lines.due() for stream in self._streams.values()) if due is not None]
+        return max(0.0, min(dues) - now) if dues else None
+
+
+def _bytes_in(pipe: int) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0)))
+    return int(count)
+
+
+def _write(stream: int, text: bytes) -> None:
+    """All of it. Where nobody reads any more, workers are not to hear of it."""
+    with contextlib.suppress(OSError):
+        while text:
+            text = text[os.write(stream, text) :]

@@ -1,0 +1,55 @@
+"""The warm-up of a spare: a command of the user's that runs once, before any round, and that nothing depends on. Pure.
+
+    state    event                                 next     effects
+    -------  ------------------------------------  -------  ----------------------------------------------
+    WAITING  no zygote loads (any more)            RUNNING  SpawnWarmup
+    WAITING  a round starts, or the launcher ends  OVER     it never runs
+    RUNNING  it ends, with whatever code           OVER     its time is logged
+    RUNNING  a round starts, or the launcher ends  RUNNING  SIGKILL to its group, as to any (supervise.py)
+
+To processes and groups it is one worker more, of the local rank WARMUP: the round that ends it starts when nothing is
+left of it, for it may hold the GPU's memory.
+"""
+
+from enum import Enum
+
+from understudy_launcher import events as e
+
+WARMUP = -1
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    OVER = "over"
+
+
+class Warmup:
+    """wanted: the pod is a spare whose job has one."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.state = State.WAITING if wanted else State.OVER
+        self._since = 0.0
+        self._ended_by = ""
+
+    def start(self, now: float) -> list[e.Effect]:
+        """Nothing else runs, and nothing loads."""
+        if self.state is not State.WAITING:
+            return []
+        self.state, self._since = State.RUNNING, now
+        return [e.Log("the warm-up starts"), e.SpawnWarmup()]
+
+    def end(self, why: str) -> None:
+        """It is not to start any more, or gets SIGKILL."""
+        if self.state is State.WAITING:
+            self.state = State.OVER
+        self._ended_by = self._ended_by or why
+
+    def ended(self, event: e.WorkerEnded, now: float) -> list[e.Effect]:
+        self.state = State.OVER
+        took = f"after {now - self._since:.1f} s"
+        if self._ended_by:
+            return [e.Log(f"the warm-up was ended {took}: {self._ended_by}")]
+        if event.shell_code == 0:
+            return [e.Log(f"the warm-up is done {took}")]
+        return [e.Log(f"the warm-up failed {took} ({event.message}): workers start all the same")]

@@ -1,0 +1,55 @@
+"""How long the next round waits after a worker has failed: not at all, unless rounds in a row fail at their start.
+
+Rules: a round has done something once it has stepped, or, where the script never reports a step, once it has run for a
+minute. The failure of such a round is mended at once. One that fails before that is followed by the next after FIRST_S,
+and each further one after twice as long, up to the job's limit. Only workers' failures count: if a member's loss turns
+out to be the cause, nobody waits. A coordinator that is new in office begins anew. Pure: the caller brings the time.
+"""
+
+from dataclasses import dataclass
+
+FIRST_S = 1.0
+
+
+@dataclass
+class Backoff:
+    longest_s: float  # 0: nothing ever waits
+    failures: int = 0  # of rounds in a row that had done nothing
+    until: float | None = None  # when the next round may be formed; None: now
+    _fruitful: bool = True  # the round that runs has done something; one of another coordinator counts as such
+    _reports: bool = False  # the script reports its steps
+
+    def formed(self) -> None:
+        self.until, self._fruitful = None, False
+
+    def stepped(self) -> None:
+        self.failures, self._fruitful, self._reports = 0, True, True
+
+    def ran(self) -> None:
+        """For so long that a script that reports nothing is taken to be at work."""
+        if not self._reports:
+            self.failures, self._fruitful = 0, True
+
+    def failed(self, now: float) -> None:
+        """A worker has, and ended the round that ran."""
+        if not self._fruitful and self.longest_s > 0:
+            self.failures += 1
+            self.until = now + self.pause_s
+
+    def excuse(self) -> None:
+        """A member was lost: what its peers' workers did is no failure of their own."""
+        if self.until is not None:
+            self.failures, self.until = self.failures - 1, None
+
+    def waits(self, now: float) -> bool:
+        return self.until is not None and now < self.until
+
+    @property
+    def pause_s(self) -> float:
+        doublings = min(self.failures - 1, 30)
+        return min(FIRST_S * 2.0**doublings, self.longest_s)
+
+    @property
+    def why(self) -> str:
+        rounds = "a round has" if self.failures == 1 else f"{self.failures} rounds in a row have"
+        return f"{self.pause_s:g} s to pass, because {rounds} failed right at the start"

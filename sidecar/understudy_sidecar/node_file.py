@@ -1,0 +1,64 @@
+"""Watches whether a file exists on the node (such as /run/nologin), through a folder of the node's that it mounts.
+
+Rules: a look each EVERY_S, in a thread of its own, so that a file system that hangs holds up nobody. Only the folder
+entry counts, not what it leads to. Where nobody can look, what was seen last stays, and the log says why.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+EVERY_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class NodeFile:
+    """`path`: where it is seen from here. `on_change` hears whether it exists: at the start, and at each change."""
+
+    def __init__(self, path: Path, on_change: Callable[[bool], None], every_s: float = EVERY_S) -> None:
+        self._path, self._on_change, self._every_s = path, on_change, every_s
+        self._stopped = threading.Event()
+        self._complaint = ""
+
+    def start(self) -> None:
+        """Tells in this event loop."""
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, args=(loop,), name="node-file", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        known: bool | None = None
+        while not self._stopped.is_set():
+            exists = self._look()
+            if exists is not None and exists != known:
+                known = exists
+                try:
+                    loop.call_soon_threadsafe(self._tell, exists)
+                except RuntimeError:
+                    return  # the loop has ended, and the sidecar with it
+            time.sleep(self._every_s)
+
+    def _tell(self, exists: bool) -> None:
+        if not self._stopped.is_set():
+            self._on_change(exists)
+
+    def _look(self) -> bool | None:
+        try:
+            os.lstat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._complain(f"cannot look for {self._path}: {error.strerror}; what was seen last stays")
+            return None
+        return True
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            self._complaint = text
+            log.warning("%s", text)

@@ -1,0 +1,144 @@
+"""A spare's warm-up: once, when the zygote is there, and out of the way the moment that the spare is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.launcher.driven import Driven, ended, kills, start
+from tests.unit.launcher.fake_sidecar import Launched, alive, round_, wait_for
+from understudy_launcher import events as e
+from understudy_launcher.phases import Phase
+from understudy_launcher.warmup import WARMUP
+from understudy_protocol import launcher as m
+from understudy_protocol import pod
+from understudy_protocol.launcher import ExitLauncher, WorkersFinished, WorkersStarted
+from understudy_protocol.words import WorkersState
+
+Launch = Callable[..., Launched]
+READY = e.ZygoteReady(2.0, {})
+
+
+def warming() -> Driven:
+    driven = Driven(warmup=True)
+    assert driven.log[-1].endswith("the warm-up starts")
+    return driven
+
+
+def test_it_waits_for_the_imports() -> None:
+    driven = Driven(zygote=True, warmup=True)
+    assert e.SpawnWarmup() in driven.do(READY)
+    assert e.SpawnWarmup() not in driven.do(e.StoreReady(5000))
+
+
+def test_it_runs_without_a_zygote_too() -> None:
+    driven = Driven(zygote=True, warmup=True)
+    assert e.SpawnWarmup() in driven.do(e.ZygoteGone("it has ended", final=True))
+
+
+def test_it_runs_once_whatever_becomes_of_the_zygote_and_of_the_rounds() -> None:
+    driven = Driven(zygote=True, warmup=True)
+    driven.do(READY, ended(WARMUP), e.GroupEmptied(WARMUP))
+    later = driven.do(e.ZygoteGone("lost", final=False), READY, start(), m.StopWorkers("a spare again"), READY)
+    assert e.SpawnWarmup() not in later
+
+
+def test_a_round_that_comes_first_goes_first() -> None:
+    driven = Driven(zygote=True, warmup=True)
+    driven.do(start())
+    effects = driven.do(READY)
+    assert e.SpawnWarmup() not in effects
+    assert any(isinstance(effect, e.Spawn) for effect in effects)
+
+
+def test_a_round_kills_it_and_starts_when_nothing_is_left_of_it() -> None:
+    driven = warming()
+    assert driven.do(start()) == kills(WARMUP)
+    driven.do(ended(WARMUP, 137, "SIGKILL"))
+    assert driven.phase is Phase.STARTING
+    effects = driven.do(e.GroupEmptied(WARMUP))
+    assert any(isinstance(effect, e.Spawn) for effect in effects)
+    assert any("the warm-up was ended after 0.0 s" in line for line in driven.log)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_how_it_ends_means_nothing_to_anybody(code: int) -> None:
+    driven = warming()
+    driven.later(2.5)
+    assert driven.do(ended(WARMUP, code), e.GroupEmptied(WARMUP)) == kills(WARMUP), "what it has left behind"
+    told = "is done after 2.5 s" if code == 0 else "failed after 2.5 s (exit code 3)"
+    assert f"the warm-up {told}" in driven.log[-1]
+    assert driven.hello().workers is WorkersState.IDLE
+    assert any(isinstance(effect, e.Spawn) for effect in driven.do(start()))
+
+
+@pytest.mark.parametrize(("end", "code"), [(e.AskedToEnd("SIGTERM"), 143), (m.ExitLauncher(0, "Succeeded"), 0)])
+def test_it_dies_with_the_launcher_and_saves_nothing(end: e.Event, code: int) -> None:
+    driven = warming()
+    assert driven.do(end)[-1:] == kills(WARMUP)
+    left = driven.do(ended(WARMUP, 137, "SIGKILL"), e.GroupEmptied(WARMUP))[-1]
+    assert isinstance(left, e.Exit)
+    assert left.code == code
+
+
+# A launcher's process -------------------------------------------------------------------------------------------------
+
+FAMILY = 'sleep 600 & echo $! $$ "[$RANK]" > "$HERE/new"; mv "$HERE/new" "$HERE/warm"; wait'
+
+
+def warm_up(*command: str) -> dict[str, str]:
+    return {pod.ENV_WARMUP: json.dumps(command)}
+
+
+def pids(launched: Launched) -> list[int]:
+    """Of the warm-up and its child; it has no rank."""
+    wait_for(launched.path("warm").exists, "the warm-up")
+    *numbers, rank = launched.path("warm").read_text().split()
+    assert rank == "[]"
+    return [int(number) for number in numbers]
+
+
+@pytest.mark.parametrize("zygote", ["true", "false"])
+def test_a_spare_that_is_needed_ends_it_with_all_it_has_started(launch: Launch, zygote: str) -> None:
+    launched = launch("python3", "-c", "print('trained')", **warm_up("sh", "-c", FAMILY), **{pod.ENV_ZYGOTE: zygote})
+    launched.join()
+    family = pids(launched)
+    launched.sidecar.send(round_(0))
+    launched.sidecar.expect(WorkersStarted)
+    assert not any(alive(pid) for pid in family), "before the workers start"
+    launched.sidecar.expect(WorkersFinished)
+    launched.sidecar.send(ExitLauncher(0, "Succeeded"))
+    assert launched.wait() == 0
+    assert launched.out == "[rank 0] trained\n"
+
+
+@pytest.mark.parametrize("command", [["/nowhere/warm"], ["sh", "-c", "echo cold >&2; exit 3"], ["true"]])
+def test_a_spare_goes_on_whatever_its_warm_up_did(launch: Launch, command: list[str]) -> None:
+    launched = launch("python3", "-c", "print('trained')", **warm_up(*command))
+    launched.join()
+    word = "is done" if command == ["true"] else "failed"
+    launched.says(f"the warm-up {word} after ")
+    launched.sidecar.send(round_(0))
+    launched.sidecar.expect(WorkersFinished)
+    if command[0] == "sh":
+        launched.says("[warm-up] cold\n")
+
+
+def test_sigterm_on_a_spare_ends_it(launch: Launch) -> None:
+    launched = launch("true", **warm_up("sh", "-c", f"trap '' TERM; {FAMILY}"))
+    launched.join()
+    family = pids(launched)
+    os.kill(launched.process.pid, signal.SIGTERM)
+    assert launched.wait() == 143
+    wait_for(lambda: not any(alive(pid) for pid in family), "its end")
+
+
+@pytest.mark.parametrize("text", ["python3", '"python3"', "[1]", "{}"])
+def test_an_unknown_setting_is_refused(launch: Launch, text: str) -> None:
+    launched = launch("true", **{pod.ENV_WARMUP: text})
+    assert launched.wait() == 78
+    assert f"UNDERSTUDY_WARMUP={text!r}: expected a JSON list of a command's words" in launched.err

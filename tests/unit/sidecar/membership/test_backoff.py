@@ -1,0 +1,135 @@
+"""Rounds that fail right at their start: the next one waits, and longer each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.sidecar.membership.driven import Driven, running
+from understudy_protocol.words import CloseReason, Fault
+from understudy_sidecar.membership.coordinator import STEPLESS_S
+
+BOTH = ("active-0", "active-1")
+
+
+def crash_loop(office: Driven, rounds: int) -> list[float]:
+    """So many rounds that fail right at their start; how long each next one waits."""
+    pauses = []
+    for _ in range(rounds):
+        office.started(*BOTH)
+        office.worker_fails("active-1")
+        failed_at, token = office.now, office.token
+        while office.token == token and office.coordinator.closed is None:
+            office.later(0.5, *BOTH, "spare-0")
+        pauses.append(office.now - failed_at)
+    return pauses
+
+
+def test_the_first_failure_of_a_healthy_round_is_mended_at_once() -> None:
+    office = running()
+    office.worker_fails("active-1")
+    assert office.assigned() == {"active-0": 0, "active-1": 1}
+
+
+def test_each_further_round_that_fails_at_its_start_is_followed_later() -> None:
+    # given a round that stepped, and has failed
+    office = running(max_in_place=100)
+    office.worker_fails("active-1")
+    # when those after it fail before their first step, then each next one waits twice as long, up to half a minute
+    assert crash_loop(office, 7) == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_job_whose_first_round_fails_at_its_start_waits_too() -> None:
+    office = Driven(max_in_place=100)
+    for name in BOTH:
+        office.join(name)
+    assert crash_loop(office, 3) == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("longest_s", "pauses"), [(3.0, [1, 2, 3, 3]), (0.5, [0.5, 0.5, 0.5, 0.5])])
+def test_the_jobs_limit_counts(longest_s: float, pauses: list[float]) -> None:
+    office = running(max_in_place=100, backoff_max_s=longest_s)
+    office.worker_fails("active-1")
+    assert crash_loop(office, 4) == pauses
+
+
+def test_a_job_may_have_none_of_it() -> None:
+    office = running(max_in_place=100, backoff_max_s=0.0)
+    for number in range(1, 9):
+        office.worker_fails("active-1")
+        assert office.token.round == number, "at once"
+        office.started(*BOTH)
+
+
+def test_a_round_that_steps_begins_anew() -> None:
+    office = running(max_in_place=100)
+    office.worker_fails("active-1")
+    crash_loop(office, 4)
+    # when a round steps, and fails
+    office.started(*BOTH)
+    office.stepped("active-0")
+    token = office.token
+    office.worker_fails("active-1")
+    # then the next one follows at once, and the one after that after a second
+    assert office.token == token.next_round()
+    assert crash_loop(office, 2) == [1, 2]
+
+
+def test_where_the_script_reports_no_steps_a_minute_counts_as_one() -> None:
+    # given a job that never reports one, and has run for a minute
+    office = Driven()
+    for name in BOTH:
+        office.join(name)
+    office.started(*BOTH)
+    office.later(STEPLESS_S + 1, *BOTH)
+    # when a worker fails
+    token = office.token
+    office.worker_fails("active-1")
+    # then the next round follows at once
+    assert office.token == token.next_round()
+
+
+def test_where_it_does_a_minute_without_one_counts_for_nothing() -> None:
+    office = running(max_in_place=100)
+    office.worker_fails("active-1")
+    office.started(*BOTH)
+    office.later(STEPLESS_S + 1, *BOTH, "spare-0")
+    token = office.token
+    office.worker_fails("active-1")
+    assert office.token == token, "it waits"
+
+
+def test_the_pause_is_told() -> None:
+    office = running(max_in_place=100)
+    office.worker_fails("active-1")
+    crash_loop(office, 2)
+    office.started(*BOTH)
+    office.worker_fails("active-1")
+    why = "4 s to pass, because 3 rounds in a row have failed right at the start"
+    assert office.coordinator.snapshot().waiting_for == why
+    assert f"the next round waits for {why}" in office.said
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lost_member_ends_the_pause(when: str) -> None:
+    """Faults other than a worker's failure are not delayed, nor is what a worker's failure turns out to follow from."""
+    office = running(max_in_place=100)
+    office.worker_fails("active-1")
+    crash_loop(office, 3)
+    office.started(*BOTH)
+    token = office.token
+    if when == "before":
+        office.worker_fails("active-0")
+        assert office.token == token
+    office.drop("active-1")
+    assert office.token == token.next_round()
+    assert office.recovery().fault is Fault.POD
+
+
+def test_the_budget_counts_as_ever() -> None:
+    office = running(max_in_place=3)
+    office.worker_fails("active-1")
+    crash_loop(office, 2)
+    office.started(*BOTH)
+    office.worker_fails("active-1")
+    assert office.coordinator.closed is not None
+    assert office.coordinator.closed.reason is CloseReason.FAILED
