@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import LIMIT_S, Launched, alive, children, round_, wait_for, zombies
+from tests.unit.launcher.fake_sidecar import LIMIT_S, Launched, alive, children, logs_of, round_, wait_for, zombies
 from understudy_launcher.groups import COMPLAIN_EVERY_S
 from understudy_protocol import pod
 from understudy_protocol.launcher import (
@@ -63,6 +63,7 @@ def test_a_newer_round_replaces_the_workers_and_all_their_children(launch: Launc
     launched = launch(*FAMILY)
     launched.join()
     started(launched, 0)
+    wait_for(lambda: logs_of(launched.process.pid), "the process that writes the logs has its name")
     old = [*launched.pids("pids", 2), *children(launched.process.pid)]
     assert len(old) == 3
     started(launched, 1)
@@ -365,6 +366,7 @@ def test_a_bug_in_the_launcher_ends_it_loudly_and_leaves_no_worker(folder: Path,
     launched = launch(*FAMILY, stub=[sys.executable, "-c", broken, str(folder / pod.LAUNCHER_ZIPAPP), "--"])
     launched.join()
     started(launched)
+    wait_for(lambda: logs_of(launched.process.pid), "the process that writes the logs has its name")
     family = [*launched.pids("pids", 2), *children(launched.process.pid)]
     launched.sidecar.send(StopWorkers("now"))
     assert launched.wait() == 70
