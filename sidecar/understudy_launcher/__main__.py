@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     _introduce(settings, logs.say)
     code = _run(loop, logs.say)
     logs.finish()
-    return code
+    os._exit(code)  # Python's own end takes longer than all that comes before it on a faulty node, and nothing needs it
 
 
 def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:

@@ -55,6 +55,7 @@ class _Worker:
     steps: int  # read end of its pipe, -1 once closed
     error_file: Optional[str]
     ended: bool = False
+    killed: bool = False  # by us: how it ends is nobody's failure
     unread: bytes = field(default=b"")
 
 
@@ -123,6 +124,7 @@ class Workers:
         worker = self._workers.get(local_rank)
         if worker is None or (worker.ended and aim is Aim.TERM_WORKER):
             return
+        worker.killed = worker.killed or aim is Aim.KILL_GROUP
         send, number = _AIMS[aim]
         try:
             send(worker.pid, number)
@@ -167,7 +169,7 @@ class Workers:
         worker.ended = True
         code = os.waitstatus_to_exitcode(status)
         ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
-        out_of_memory = self.oom_kills.told() if code else ""
+        out_of_memory = self.oom_kills.told() if code and not worker.killed else ""
         if out_of_memory:
             ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
         if worker.error_file is not None:

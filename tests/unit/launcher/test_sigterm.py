@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launcher.driven import Driven, ended, kills, start, terms
-from tests.unit.launcher.fake_sidecar import Launched, alive, round_
+from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm, Phase
 from understudy_launcher.verdict import what_is_faulty
@@ -142,6 +143,114 @@ def test_eight_workers_that_ignore_sigterm_are_gone_at_once_with_the_launcher(la
     assert time.monotonic() - asked < 10, "nowhere near the grace period"
     assert not any(alive(pid) for pid in pids)
     assert "SIGTERM, and no checkpoint is tried: the node is faulty: Xid 79 on GPU 3" in launched.err
+
+
+#: In C, where no signal handler of Python's would ever run: as in a collective.
+IN_C = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: None)
+with open(os.environ["HERE"] + "/pids", "a") as pids:
+    print(os.getpid(), file=pids)
+sum(iter(int, 1))
+"""
+
+
+@pytest.fixture(params=["forked", "fresh"])
+def busy(request: pytest.FixtureRequest, launch: Launch, folder: Path) -> Launched:
+    """Eight workers that hear nothing, on a node that is known to be faulty."""
+    write(folder, NodeVerdict(Verdict.FAULTY, "Xid 79"))
+    zygote = "true" if request.param == "forked" else "false"
+    launched = launch("python3", "-c", IN_C, **{pod.ENV_NPROC: "8", pod.ENV_ZYGOTE: zygote})
+    launched.join()
+    launched.sidecar.send(round_(0))
+    launched.sidecar.expect(WorkersStarted)
+    return launched
+
+
+def terminate(launched: Launched) -> None:
+    os.kill(launched.process.pid, signal.SIGTERM)
+
+
+def test_eight_workers_that_sit_in_a_collective_are_gone_too(busy: Launched) -> None:
+    pids = busy.pids("pids", 8)
+    terminate(busy)
+    assert busy.wait() == 1
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_second_sigterm_changes_nothing_on_a_faulty_node(busy: Launched) -> None:
+    pids = busy.pids("pids", 8)
+    terminate(busy)
+    terminate(busy)
+    assert busy.wait() == 1
+    assert not any(alive(pid) for pid in pids)
+    told = [heard for heard in heard_to_the_end(busy) if isinstance(heard, Terminating)]
+    assert told == [Terminating(0.0, Verdict.FAULTY)]
+
+
+def heard_to_the_end(launched: Launched) -> list[object]:
+    with contextlib.suppress(AssertionError):  # the launcher closed the connection
+        while True:
+            launched.sidecar.read()
+    return launched.sidecar.heard
+
+
+def test_a_second_sigterm_leaves_a_save_its_grace(launch: Launch) -> None:
+    saves = (
+        'trap "saving=yes" TERM; echo $$ >> "$HERE/pids"; while [ ! -e "$HERE/may-end" ]; do sleep 0.02; done; exit 5'
+    )
+    launched = launch("sh", "-c", saves)
+    launched.join()
+    launched.sidecar.send(round_(0))
+    (pid,) = launched.pids("pids", 1)
+    terminate(launched)
+    assert launched.sidecar.expect(Terminating) == Terminating(30.0)
+    terminate(launched)
+    launched.says("SIGTERM again: the launcher is ending already")
+    assert alive(pid)
+    launched.path("may-end").touch()
+    assert launched.wait() == 5
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(Verdict.FAULTY, 1), (Verdict.UNKNOWN, 143)])
+def test_sigterm_while_the_zygote_imports_ends_it_at_once(
+    launch: Launch, folder: Path, verdict: Verdict, code: int
+) -> None:
+    # given a zygote that takes its time, and a round that waits for it
+    write(folder, NodeVerdict(verdict, "Xid 79"))
+    (folder / "slow.py").write_text("import os, time; open(os.environ['HERE'] + '/slow', 'w'); time.sleep(600)")
+    launched = launch("python3", "-c", "", **{pod.ENV_PRELOAD: "slow", "PYTHONPATH": str(folder)})
+    launched.join()
+    launched.sidecar.send(round_(0))
+    wait_for(launched.path("slow").exists, "the import")
+    (zygote,) = children(launched.process.pid)
+    # when the pod is asked to end
+    terminate(launched)
+    # then the launcher does, and the zygote with it
+    assert launched.wait() == code
+    wait_for(lambda: not alive(zygote), "the end of the zygote")
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(Verdict.FAULTY, 1), (Verdict.UNKNOWN, 143)])
+def test_sigterm_on_a_spare_ends_it_at_once(launch: Launch, folder: Path, verdict: Verdict, code: int) -> None:
+    write(folder, NodeVerdict(verdict, "Xid 79"))
+    launched = launch("python3", "-c", "")
+    launched.join()
+    launched.says("the zygote is ready")
+    terminate(launched)
+    assert launched.wait() == code
+
+
+def test_sigterm_in_the_midst_of_a_restart_leaves_nothing(busy: Launched) -> None:
+    # given a round that is told while the one before it runs
+    pids = busy.pids("pids", 8)
+    busy.sidecar.send(round_(1))
+    # when the pod is asked to end at about that moment
+    terminate(busy)
+    assert busy.wait() == 1
+    # then nothing of either round is left
+    pids += [int(line) for line in busy.path("pids").read_text().split()]
+    wait_for(lambda: not any(alive(pid) for pid in pids), "their end")
 
 
 def test_a_verdict_that_came_while_workers_ran_counts(launch: Launch, folder: Path) -> None:
