@@ -17,10 +17,11 @@ from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
 from benchmarks.records import read_records
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
+from benchmarks.step import GOALS as STEP
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
-GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS}
+GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "step": STEP}
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

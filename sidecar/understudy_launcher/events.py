@@ -55,6 +55,7 @@ class StepsRead:
     total: Optional[int]
     reports: int
     at: float
+    stepped_at: float  # the same moment, by the clock of `handle`
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,11 @@ class MakeStore:
 
 
 @dataclass(frozen=True)
+class LookAtSteps:
+    """Answered by a StepsRead of each worker that has reported since."""
+
+
+@dataclass(frozen=True)
 class Log:
     text: str
 
@@ -192,4 +198,16 @@ class Exit:
     reason: str
 
 
-Effect = Union[Spawn, Signal, Report, ReservePort, ReleasePort, StartZygote, EndZygote, MakeStore, Log, Exit]
+Effect = Union[
+    Spawn,
+    Signal,
+    Report,
+    ReservePort,
+    ReleasePort,
+    StartZygote,
+    EndZygote,
+    MakeStore,
+    LookAtSteps,
+    Log,
+    Exit,
+]

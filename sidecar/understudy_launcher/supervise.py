@@ -50,7 +50,7 @@ from understudy_launcher.graces import Graces
 from understudy_launcher.groups import Groups
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
 from understudy_launcher.rounds import Drain, Round
-from understudy_launcher.steps import StepPace
+from understudy_launcher.steps import RoundSteps
 from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
 from understudy_launcher.warm import State as WarmState
 from understudy_protocol import launcher as m
@@ -113,10 +113,9 @@ class Supervisor:
 
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
-        pace = self._round.pace
-        paces = pace.deadline() if pace and self.phase in REPORTING else None
-        times = [paces, self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
-        return min(_present(times), default=None)
+        steps = self._steps()
+        times = [self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
+        return min(_present([*times, steps.deadline() if steps else None]), default=None)
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class Supervisor:
             self._advance(now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
-        self._round.pace = None
+        self._round.steps = None
         if self.phase in ENDING:
             self._leave(self._own_code(), stop.reason, now)
             return
@@ -250,6 +249,9 @@ class Supervisor:
             self._worker_ended_after_sigterm(event)
             return
         self._out.append(e.Signal(event.local_rank, e.Aim.KILL_GROUP))  # its DataLoader children
+        steps = self._steps()
+        if steps:
+            self._tell_steps(steps.ended(event.local_rank, now))
         if self.phase in REPORTING and event.shell_code != 0:
             self.phase = Phase.FAILED
             self._log(f"worker local_rank={event.local_rank} failed: {event.message}")
@@ -302,7 +304,7 @@ class Supervisor:
         hosts_store = start.rank_offset == 0 and not start.agent_store
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
-        self._round.pace = StepPace(start.token)
+        self._round.steps = RoundSteps(start.token)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
@@ -312,8 +314,16 @@ class Supervisor:
             self._renew_store()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        if read.local_rank == 0 and self._round.pace and self.phase in REPORTING:
-            self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.saw(read, now)]))
+        steps = self._steps()
+        if steps:
+            self._tell_steps(steps.saw(read, now))
+
+    def _tell_steps(self, stepped: Optional[m.Stepped]) -> None:
+        self._out.extend(e.Report(message) for message in _present([stepped]))
+
+    def _steps(self) -> Optional[RoundSteps]:
+        """Of a round that is not dead."""
+        return self._round.steps if self.phase in REPORTING else None
 
     def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
         if self._warm.store_port:
@@ -341,8 +351,10 @@ class Supervisor:
         return self._graces.over_at() if self.phase in AFTER_SIGTERM and not self._groups.killed else None
 
     def _on_tick(self, _: e.Tick, now: float) -> None:
-        if self._round.pace and self.phase in REPORTING:
-            self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.due(now)]))
+        steps = self._steps()
+        if steps:
+            self._tell_steps(steps.due(now))
+            self._out.extend([e.LookAtSteps()] if steps.is_to_look(now) else [])
         complaint = self._groups.complaint(now)
         if complaint is not None:
             self._log(complaint)

@@ -81,11 +81,11 @@ class Zygote:
         self._send({"preload": list(preload)})
         return []
 
-    def fork(self, workers: Mapping[int, tuple[Mapping[str, str], int]]) -> dict[int, int]:
-        """Local rank -> pid, of those that were forked. workers: local rank -> (its variables, its step pipe)."""
+    def fork(self, workers: Mapping[int, tuple[Mapping[str, str], tuple[int, int]]]) -> dict[int, int]:
+        """Local rank -> pid, of those that were forked. workers: local rank -> (its variables, its step files)."""
         pids: dict[int, int] = {}
-        for local_rank, (env, step_pipe) in workers.items():
-            self._send({"fork": local_rank, "env": dict(env), "command": self._command}, step_pipe)
+        for local_rank, (env, step_files) in workers.items():
+            self._send({"fork": local_rank, "env": dict(env), "command": self._command}, step_files)
         until = time.monotonic() + FORKS_WITHIN_S
         while self._control is not None and len(pids) < len(workers):
             readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
@@ -167,10 +167,10 @@ class Zygote:
                 return packets
             packets.append(json.loads(packet))
 
-    def _send(self, order: dict[str, Any], fd: Optional[int] = None) -> None:
+    def _send(self, order: dict[str, Any], fds: Sequence[int] = ()) -> None:
         if self._control is None:
             return
-        files = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         with contextlib.suppress(OSError):  # it has gone: that is told by what is read
             self._control.sendmsg([json.dumps(order).encode()], files)
 

@@ -37,10 +37,10 @@ def begin(parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def become_worker(program: Program, env: Mapping[str, str], step_pipe: int, command: Sequence[str]) -> None:
-    """command: what a fresh process would have been started with."""
+def become_worker(program: Program, env: Mapping[str, str], step_files: Sequence[int], command: Sequence[str]) -> None:
+    """step_files: bell and page. command: what a fresh process would have been started with."""
     os.environ.update(env)
-    os.environ[_STEP_FD] = str(_inherited(step_pipe))
+    os.environ[_STEP_FD] = ",".join(str(_inherited(fd)) for fd in step_files)
     if _cuda_is_spoiled():
         _start_afresh(command)
     _reseed()

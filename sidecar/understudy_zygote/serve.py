@@ -6,7 +6,7 @@ Orders and answers are JSON objects, each a packet of its own on the control soc
         {"ready": SECONDS, "missing": {MODULE: WHY}}   it can fork
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […]}
-                                                       with the write end of the worker's step pipe
+                                                       with the worker's two step files: bell and page
         {"forked": LOCAL_RANK, "pid": PID}
     {"store": true}                                    keep a store for a later round
         {"pid": PID, "port": PORT}                     said by the store itself; or
@@ -35,6 +35,7 @@ from understudy_zygote import child, store
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 16
+STEP_FILES = 2
 _TASKS = "/proc/self/task"
 
 
@@ -112,7 +113,7 @@ class Zygote:
             store.serve(self._control)
         self._control.close()
         child.name_process(_python())
-        child.become_worker(self._program, order["env"], fds[0], order["command"])
+        child.become_worker(self._program, order["env"], fds, order["command"])
         return self._program
 
     def _reap(self) -> None:
@@ -158,7 +159,7 @@ def _receive(control: socket.socket) -> tuple[Optional[dict[str, Any]], list[int
     """An order and the files that came with it; None when nobody orders any more."""
     numbers = array.array("i")
     try:
-        packet, ancillary, _, _ = control.recvmsg(PACKET_BYTES, socket.CMSG_LEN(numbers.itemsize))
+        packet, ancillary, _, _ = control.recvmsg(PACKET_BYTES, socket.CMSG_LEN(STEP_FILES * numbers.itemsize))
     except ConnectionError:
         packet, ancillary = b"", []
     for level, kind, data in ancillary:

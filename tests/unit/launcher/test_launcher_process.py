@@ -276,13 +276,34 @@ def test_a_member_without_rank_0_keeps_its_port(launch: Launch) -> None:
 
 
 def test_a_script_reports_its_steps(launch: Launch) -> None:
-    script = "import os, understudy_torch\nfor n in range(3000): understudy_torch.step(n + 1, 3000)"
+    script = "import understudy_torch\nfor n in range(3000): understudy_torch.step(n + 1, 3000)"
     launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2"})
     launched.join()
     started(launched, 2)
     first = launched.sidecar.expect(Stepped)
     assert (first.token.round, first.total) == (2, 3000)
     launched.sidecar.expect(WorkersFinished)
+    told = [message.step for message in launched.sidecar.heard if isinstance(message, Stepped)]
+    assert told == sorted(told)
+    assert told[-1] == 3000
+
+
+def test_the_newest_step_is_told_while_the_worker_goes_on(launch: Launch) -> None:
+    script = "import time, understudy_torch\nfor n in range(1, 100): understudy_torch.step(n)\ntime.sleep(600)"
+    launched = launch(sys.executable, "-c", script)
+    launched.join()
+    started(launched)
+    while launched.sidecar.expect(Stepped).step < 99:
+        pass
+
+
+def test_steps_come_from_behind_a_shell_and_from_a_forked_child(launch: Launch) -> None:
+    forks = "import os\nfrom understudy_torch import step\nstep(1)\nif os.fork(): os.wait()\nelse: step(2)"
+    launched = launch("sh", "-c", f"{sys.executable} -c '{forks}'; true")
+    launched.join()
+    started(launched)
+    launched.sidecar.expect(WorkersFinished)
+    assert [x.step for x in launched.sidecar.heard if isinstance(x, Stepped)][-1] == 2
 
 
 def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
