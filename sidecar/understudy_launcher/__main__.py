@@ -51,7 +51,8 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     listed = env.get(pod.ENV_PRELOAD, DEFAULT_PRELOAD)
     preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
     on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
-    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm)
+    timeout_s = float(_setting(env, pod.ENV_STEP_TIMEOUT, "0", r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
+    return Settings(command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, timeout_s)
 
 
 def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:

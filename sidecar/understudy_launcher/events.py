@@ -188,6 +188,13 @@ class LookAtSteps:
 
 
 @dataclass(frozen=True)
+class DumpStacks:
+    """Have a worker write its Python stacks to its stderr."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True)
 class Log:
     text: str
 
@@ -208,6 +215,7 @@ Effect = Union[
     EndZygote,
     MakeStore,
     LookAtSteps,
+    DumpStacks,
     Log,
     Exit,
 ]

@@ -52,6 +52,7 @@ class Settings:
     zygote: Optional[PythonProgram] = None  # what the command runs, if that is to be forked
     preload: Sequence[str] = ()
     on_sigterm: OnSigterm = OnSigterm.AUTO
+    step_timeout_s: float = 0.0
 
 
 class Loop:
@@ -70,7 +71,12 @@ class Loop:
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
         self._supervisor = Supervisor(
-            os.getpid(), settings.nproc, settings.grace_s, zygote=wanted, on_sigterm=settings.on_sigterm
+            os.getpid(),
+            settings.nproc,
+            settings.grace_s,
+            zygote=wanted,
+            on_sigterm=settings.on_sigterm,
+            step_timeout_s=settings.step_timeout_s,
         )
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
@@ -108,6 +114,10 @@ class Loop:
             self._do_with_zygote(effect)
         elif isinstance(effect, e.LookAtSteps):
             self._queue.extend(self._workers.look())
+        elif isinstance(effect, e.DumpStacks):
+            why_not = self._workers.dump_stacks(effect.local_rank)
+            if why_not:
+                log(f"no stacks of the worker local_rank={effect.local_rank}: {why_not}")
         elif isinstance(effect, e.Log):
             log(effect.text)
         else:

@@ -116,6 +116,22 @@ class Workers:
         except PermissionError:
             pass
 
+    def dump_stacks(self, local_rank: int) -> str:
+        """Have its process that steps write its Python stacks to stderr; why it cannot, or ""."""
+        worker = self._workers.get(local_rank)
+        if worker is None or worker.ended or worker.seen is None:
+            return "it has ended"
+        pid, number = worker.seen.pid, worker.seen.stack_signal
+        if not number:
+            return "its script has a use of its own for that signal"
+        try:
+            if os.getpgid(pid) != worker.pid:  # its number may be anybody's by now
+                return "its process has left the worker's group"
+            os.kill(pid, number)
+        except OSError as error:
+            return str(error.strerror)
+        return ""
+
     def kill_all(self) -> None:
         for local_rank in self._workers:
             self.signal(local_rank, Aim.KILL_GROUP)

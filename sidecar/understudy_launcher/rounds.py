@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Optional
 
 from understudy_launcher.events import WorkerEnded
+from understudy_launcher.hangs import HangWatch
 from understudy_launcher.steps import RoundSteps
 from understudy_protocol.launcher import StartWorkers, WorkerExited, WorkersDrained
 from understudy_protocol.words import NO_ROUND, RoundToken
@@ -31,6 +32,7 @@ class Round:
         self.first_code: Optional[int] = None  # of its first failed worker
         self.drain = Drain.NOT_ASKED
         self.steps: Optional[RoundSteps] = None  # from the spawn on, until it is stopped
+        self.hangs: Optional[HangWatch] = None  # likewise
 
     @property
     def token(self) -> RoundToken:

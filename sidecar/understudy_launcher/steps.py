@@ -3,7 +3,8 @@
 Rules: a worker's first step comes unasked, because a recovery ends with it; from the first one on all workers are
 looked at every LOOK_EVERY_S. The sidecar hears of the member's first worker: its first step of a round at once, after
 that the newest one at most every REPORT_EVERY_S, and its last one with its end. The median is that of the last
-INTERVALS intervals between reports of this round; 0.0 while there is none. Pure: the caller brings the time.
+INTERVALS intervals between reports of this round; 0.0 while there is none. A launcher that looks LATE_S too late has
+stood still, and its workers too as far as it can know: nobody was silent before that. Pure: the caller brings the time.
 """
 
 from collections import deque
@@ -16,6 +17,7 @@ from understudy_protocol.words import RoundToken
 LOOK_EVERY_S = 0.5
 REPORT_EVERY_S = 0.5
 INTERVALS = 20
+LATE_S = 3.0
 
 
 class RoundSteps:
@@ -25,12 +27,14 @@ class RoundSteps:
         self.newest: dict[int, StepsRead] = {}
         self._pace = StepPace(token)
         self._look_at: Optional[float] = None  # None while no worker has stepped
+        self._looked_at = 0.0  # when it was last, or a worker rang
+        self._awake_since = 0.0
 
     def saw(self, read: StepsRead, now: float) -> Optional[Stepped]:
         """A report was read: what to tell now, if anything."""
         self.newest[read.local_rank] = read
         if self._look_at is None:
-            self._look_at = now + LOOK_EVERY_S
+            self._look_at, self._looked_at, self._awake_since = now + LOOK_EVERY_S, now, now
         return self._pace.saw(read, now) if read.local_rank == 0 else None
 
     def due(self, now: float) -> Optional[Stepped]:
@@ -45,8 +49,14 @@ class RoundSteps:
         """Whether a look is due by now; the next one is so later."""
         if self._look_at is None or now < self._look_at:
             return False
-        self._look_at = now + LOOK_EVERY_S
+        if now >= self._look_at + LATE_S:
+            self._awake_since = now
+        self._look_at, self._looked_at = now + LOOK_EVERY_S, now
         return True
+
+    def silent_s(self, local_rank: int) -> float:
+        """How long this worker had made no step when it was last looked at."""
+        return max(0.0, self._looked_at - max(self.newest[local_rank].stepped_at, self._awake_since))
 
     def deadline(self) -> Optional[float]:
         """When something is to be looked at, or told; None while nothing is."""

@@ -8,6 +8,7 @@
     STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted; once no zygote loads (warm.py)
     RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
     RUNNING            the last worker exits 0        FINISHED  WorkersFinished
+    RUNNING            a worker makes no step         RUNNING   its stacks, then Hung, if it was asked to (hangs.py)
     IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
     STOPPING           the last group is empty        IDLE      LauncherHello: nothing runs any more
     STARTING … FAILED  DrainWorkers                   DRAINING  SIGTERM to every worker that can save
@@ -48,6 +49,7 @@ from typing import Any, Callable, Optional
 from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import Groups
+from understudy_launcher.hangs import HangWatch
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import RoundSteps
@@ -65,7 +67,10 @@ NO_CHECKPOINT = 1
 
 
 class Supervisor:
-    """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period."""
+    """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period.
+
+    step_timeout_s: a worker that has made a step, and then none for so long, hangs; 0: none does.
+    """
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class Supervisor:
         *,
         zygote: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
+        step_timeout_s: float = 0.0,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -83,7 +89,7 @@ class Supervisor:
         self._master_port = 0
         self._graces = Graces(grace_s)
         self._warm = Warm(zygote)
-        self._on_sigterm = on_sigterm
+        self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
@@ -113,9 +119,10 @@ class Supervisor:
 
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
-        steps = self._steps()
+        steps, hangs = self._steps(), self._hangs()
         times = [self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
-        return min(_present([*times, steps.deadline() if steps else None]), default=None)
+        times += [steps.deadline() if steps else None, hangs.deadline() if hangs else None]
+        return min(_present(times), default=None)
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +157,7 @@ class Supervisor:
             self._advance(now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
-        self._round.steps = None
+        self._round.steps = self._round.hangs = None
         if self.phase in ENDING:
             self._leave(self._own_code(), stop.reason, now)
             return
@@ -305,6 +312,7 @@ class Supervisor:
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
         self._round.steps = RoundSteps(start.token)
+        self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
@@ -324,6 +332,10 @@ class Supervisor:
     def _steps(self) -> Optional[RoundSteps]:
         """Of a round that is not dead."""
         return self._round.steps if self.phase in REPORTING else None
+
+    def _hangs(self) -> Optional[HangWatch]:
+        """Once a worker has failed, what its neighbours do says nothing."""
+        return self._round.hangs if self.phase is Phase.RUNNING else None
 
     def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
         if self._warm.store_port:
@@ -351,7 +363,9 @@ class Supervisor:
         return self._graces.over_at() if self.phase in AFTER_SIGTERM and not self._groups.killed else None
 
     def _on_tick(self, _: e.Tick, now: float) -> None:
-        steps = self._steps()
+        steps, hangs = self._steps(), self._hangs()
+        if hangs:
+            self._out.extend(hangs.on_time(self._groups.alive, now))
         if steps:
             self._tell_steps(steps.due(now))
             self._out.extend([e.LookAtSteps()] if steps.is_to_look(now) else [])

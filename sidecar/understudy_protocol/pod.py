@@ -49,6 +49,7 @@ ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
 ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
 ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
 ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
+ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker that makes no step for so long hangs; not set: never
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 

@@ -185,6 +185,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "a stepTimeout of nothing": (
+        lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "0s"}}),
+        "spec.faults.hang.stepTimeout",
+        "faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m",
+    ),
+    "a stepTimeout in days": (
+        lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1d"}}),
+        "spec.faults.hang.stepTimeout",
+        "faults.hang.stepTimeout must be a duration above zero",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -344,6 +354,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
 # Each is one field that the CRD does not know, at a level of ours, and its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
     "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
+    "spec.faults.hang.timeout": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "9m", "timeout": "9m"}}),
     "spec.recovery.fencetimeout": lambda job: job["spec"].update(recovery={"fencetimeout": "30s"}),
     "spec.spares.pool": lambda job: job["spec"]["spares"].update(pool="shared"),
     "spec.recovery.inPlace.maxRestart": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestart": 3}}),
@@ -361,6 +372,8 @@ ACCEPTED: dict[str, Change] = {
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+    "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
+    "no faults of its own": lambda job: job["spec"].update(faults={}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
@@ -409,6 +422,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(elastic={"minReplicas": 6}),
         "spec.elastic",
         "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+    ),
+    "that a training may hang": (
+        lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "10m"}}),
+        "spec.faults",
+        "faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
     "another fenceTimeout": (
         lambda job: job["spec"].update(recovery={"fenceTimeout": "60s"}),

@@ -18,6 +18,7 @@ from tests.simulation.pods import Pod
 KINDS = {
     "worker killed": 4,
     "worker exits 1": 3,
+    "worker hangs": 3,
     "zygote killed": 1,
     "pod killed": 4,
     "trainer killed": 1,
@@ -40,6 +41,8 @@ KINDS = {
 }
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
+#: Longer than silence.py takes to find who is silent.
+STEP_TIMEOUT_S = 20.0
 
 MANY, MANY_SHARE = 40, 0.02
 #: A quarter of the schedules is about coordinators: several go, one soon after the other.
@@ -87,6 +90,7 @@ def draw_setup(rng: random.Random) -> Setup:
         reports_steps=rng.random() < 0.85,
         slow_start_s=rng.choice([0.0, 0.0, 0.0, 45.0]),
         zygotes=rng.random() < 0.7,
+        step_timeout_s=rng.choice([0.0, STEP_TIMEOUT_S]),
     )
 
 
@@ -139,6 +143,7 @@ class Faults:
         hands: dict[str, Callable[[], object]] = {
             "worker killed": lambda: self._end_worker(None, "SIGKILL"),
             "worker exits 1": lambda: self._end_worker(1, None),
+            "worker hangs": self._hang_worker,
             "zygote killed": self._kill_zygote,
             "pod killed": lambda: self._on_pod(lambda pod: self._kill(pod)),
             "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
@@ -175,6 +180,16 @@ class Faults:
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
             self.cluster.worker_faults.append(self.world.now)
             worker.end(code, signal)
+
+    def _hang_worker(self) -> None:
+        """One that is watched: nothing else would find it."""
+        pods = [pod for pod in self.cluster.seated() if not pod.machine.frozen]
+        workers = [worker for pod in pods for worker in pod.workers() if worker.stepped and not worker.done]
+        if workers and self.cluster.step_timeout_s and self.cluster.reports_steps:
+            worker = self.world.rng.choice(workers)
+            self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
+            self.cluster.worker_faults.append(self.world.now)
+            worker.hung = worker.stuck = True
 
     def _kill_zygote(self) -> None:
         launchers = [pod.launcher for pod in self._live() if pod.launcher is not None and pod.launcher.zygote]

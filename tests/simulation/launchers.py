@@ -41,7 +41,8 @@ class Launcher(Process):
         self._zygotes = 0
         self._stores: list[int] = []  # ports; at most the one in use, and the next
         zygotes = pod.cluster.zygotes
-        self.supervisor = Supervisor(1, pod.cluster.shape.nproc_per_node, pod.grace_s, zygote=zygotes)
+        nproc, timeout_s = pod.cluster.shape.nproc_per_node, pod.cluster.step_timeout_s
+        self.supervisor = Supervisor(1, nproc, pod.grace_s, zygote=zygotes, step_timeout_s=timeout_s)
         self.workers: dict[int, Worker] = {}
         self._pages: dict[int, e.StepsRead] = {}  # by local rank: what workers have told since the last look
         self._untrapped: set[int] = set()  # local ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 from tests.simulation.cluster import Setup, new_cluster
@@ -113,6 +114,42 @@ def test_a_frozen_node_is_replaced_and_its_workers_end_when_it_thaws() -> None:
     assert frozen.sidecar is not None
     assert frozen.sidecar.member.group_rank is None
     assert frozen in job.cluster.waiting()
+
+
+def hang_a_worker(job: Job, pod: Pod) -> None:
+    """It lives, and makes no step any more; its peers wait for it."""
+    worker = pod.workers()[-1]
+    assert worker.stepped
+    worker.hung = worker.stuck = True
+    job.struck_at = job.world.now
+
+
+def test_a_hung_worker_is_named_and_all_restart_in_place() -> None:
+    job = Job(Setup(actives=3, spares=1, nproc=2, machines=8, steps=400, step_timeout_s=10.0))
+    hung = job.members[1]
+    hang_a_worker(job, hung)
+    assert 10.0 < job.next_round_steps() < 10.0 + 5.0
+    recovery = job.recovery()
+    assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
+    assert re.match(r"no step for 1[0-2] s; slowest: rank \d at step \d+ \(others: ", recovery.cause.message)
+    assert job.cluster.seated() == job.members, "nobody was lost over it"
+
+
+def test_without_a_step_timeout_a_hung_worker_costs_questions_alone() -> None:
+    job = Job()
+    hang_a_worker(job, job.members[1])
+    job.later(60.0)
+    assert job.token.round == job.round
+    assert all(pod.workers() for pod in job.members)
+
+
+def test_a_new_coordinator_hears_of_a_hang_too() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=400, step_timeout_s=10.0))
+    hang_a_worker(job, job.members[1])
+    job.later(11.0)  # its launcher lets the stacks out
+    job.office_pod().kill()
+    assert job.next_round_steps() < 40.0
+    assert job.recovery().fault is Fault.HANG
 
 
 def test_a_node_off_the_network_fences_itself() -> None:

@@ -57,6 +57,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, has(self.launcher) && has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.replicatedJobs.all(j, self.elastic.minReplicas <= j.replicas * j.template.spec.parallelism)",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
 // +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 type TrainingJobSpec struct {
 	// The Jobs whose pods train, as in JobSet. This version takes exactly one
 	// entry. It cannot be changed after creation.
@@ -91,6 +92,11 @@ type TrainingJobSpec struct {
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="checkpoint is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 	Checkpoint Checkpoint `json:"checkpoint,omitempty"`
+
+	// What counts as a fault beside processes, pods and nodes that end. It cannot be
+	// changed after creation.
+	// +optional
+	Faults *Faults `json:"faults,omitempty"`
 
 	// Lets the job train with less pods than it declares when no spare takes a lost
 	// pod's ranks. Left out, the job waits for a pod instead. It cannot be changed
@@ -241,6 +247,26 @@ type Checkpoint struct {
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
+}
+
+// What counts as a fault beside processes, pods and nodes that end.
+type Faults struct {
+	// When a training hangs. Left out, it never does.
+	// +optional
+	Hang *Hang `json:"hang,omitempty"`
+}
+
+// When a training hangs.
+type Hang struct {
+	// A worker hangs when it has called understudy_torch.step() in this round, and then
+	// has not for so long: a duration such as 90s, 10m or 1h. Its pod's log gets the
+	// Python stacks of all its workers, the slowest rank is named, and the job recovers
+	// as from a worker that fails. Set it to well above the longest time between two
+	// steps, saves and evaluations included: what takes longer without a step() counts
+	// as a hang. That is why it is off unless it is set.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two calls of step()"
+	StepTimeout string `json:"stepTimeout"`
 }
 
 // Lets the job train with less pods than it declares.

@@ -51,6 +51,7 @@ def read_job(raw: Raw) -> Job:
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),
+            step_timeout_s=seconds(spec.get("faults", {}).get("hang", {}).get("stepTimeout", "0s")),
             preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         ),
     )

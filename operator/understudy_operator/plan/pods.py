@@ -101,6 +101,8 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
         _env(names.ENV_ON_SIGTERM, job.spec.on_sigterm),
         _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
     ]
+    if job.spec.step_timeout_s:
+        ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.spec.step_timeout_s:.0f}"))
     if job.spec.preload is not None:
         ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))
     if index is not None:

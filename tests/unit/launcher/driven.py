@@ -54,9 +54,12 @@ class Driven:
         *,
         zygote: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
+        step_timeout_s: float = 0.0,
     ) -> None:
         self.now = 100.0
-        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm)
+        self.supervisor = Supervisor(
+            1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm, step_timeout_s=step_timeout_s
+        )
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
         assert self.do(e.Started()) == [e.ReservePort(), *([e.StartZygote()] if zygote else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from understudy_launcher.groups import COMPLAIN_EVERY_S
 from understudy_protocol import pod
 from understudy_protocol.launcher import (
     ExitLauncher,
+    Hung,
     LauncherHello,
     NextPort,
     Stepped,
@@ -313,6 +315,22 @@ def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
     launched.sidecar.expect(WorkersFinished)
     kinds = [type(message) for message in launched.sidecar.heard]
     assert kinds.index(Stepped) < kinds.index(WorkersFinished)
+
+
+def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hears_of_it(launch: Launch) -> None:
+    script = "import time, understudy_torch\nunderstudy_torch.step(41)\ndef hangs(): time.sleep(600)\nhangs()"
+    launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2", pod.ENV_STEP_TIMEOUT: "1"})
+    launched.join()
+    order = started(launched, 2)
+    hung = launched.sidecar.expect(Hung)
+    assert (hung.token, hung.step) == (order.token, 41)
+    assert hung.silent_s >= 1.0
+    log = launched.err
+    for rank in (0, 1):
+        header = rf"worker local_rank={rank} rank={rank} made no step for \d s since step 41: its stacks follow\n"
+        assert re.search(f"{header}Current thread .*\n.* in hangs\n", log), log
+    launched.sidecar.send(round_(3))
+    launched.sidecar.expect(WorkersStarted)
 
 
 # Orphans and its own end ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ import understudy_torch
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
 from understudy_launcher.processes import Workers
+from understudy_torch import stacks
 
 Run = Callable[..., "Running"]
+Capture = pytest.CaptureFixture[str]
 
 
 STEP = "import understudy_torch\nstep = understudy_torch.step\n"
@@ -110,6 +113,88 @@ def test_what_spoils_its_page_spoils_nothing_else(run: Run) -> None:
     running = run(sys.executable, "-c", cut + "os.write(bell, b'?')")
     running.reap_all()
     assert [type(event) for event in running.events] == [WorkerEnded, GroupEmptied]
+
+
+def seen(running: Running) -> None:
+    (bell,) = running.bells
+    wait_for(lambda: running.workers.heard(bell), "its first step")
+
+
+def test_a_worker_that_sits_in_c_dumps_the_stacks_of_all_its_threads(run: Run, capfd: Capture) -> None:
+    """Its main thread holds the interpreter's lock, so no code of Python's can run."""
+    script = """
+import ctypes, threading
+def waits_in_a_thread():
+    threading.Event().wait()
+threading.Thread(target=waits_in_a_thread, daemon=True).start()
+def sits_in_c():
+    ctypes.PyDLL(None).pause()
+step(1)
+sits_in_c()
+"""
+    running = run(sys.executable, "-c", STEP + script)
+    seen(running)
+    said = ""
+
+    def dumped() -> bool:
+        nonlocal said
+        assert running.workers.dump_stacks(0) == ""
+        said += capfd.readouterr().err
+        return "in waits_in_a_thread" in said and "in sits_in_c" in said
+
+    wait_for(dumped, "both stacks")
+
+
+def test_a_dump_changes_nothing_for_the_script(run: Run) -> None:
+    script = "import time\nstep(1)\ntime.sleep(0.5)\nraise SystemExit(3)"
+    running = run(sys.executable, "-c", STEP + script)
+    seen(running)
+    assert running.workers.dump_stacks(0) == ""
+    running.reap_all()
+    (ended, _) = running.events
+    assert isinstance(ended, WorkerEnded)
+    assert ended.exit_code == 3
+
+
+@pytest.mark.parametrize("use", ["lambda *_: None", "signal.SIG_IGN"])
+def test_a_script_that_has_its_own_use_for_the_signal_keeps_it(run: Run, use: str) -> None:
+    script = f"import signal, time\nsignal.signal({stacks.SIGNAL}, {use})\nstep(1)\ntime.sleep(600)"
+    running = run(sys.executable, "-c", STEP + script)
+    seen(running)
+    assert running.workers.dump_stacks(0) == "its script has a use of its own for that signal"
+
+
+def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> None:
+    script = "import os, time\nstep(1)\nif os.fork(): os.wait()\ndef child():\n  step(2)\n  time.sleep(600)\nchild()"
+    running = run(sys.executable, "-c", STEP + script)
+    (bell,) = running.bells
+    found: list[int] = []
+
+    def second() -> bool:
+        found.extend(read.step for read in running.workers.heard(bell))
+        return 2 in found
+
+    wait_for(second, "the child's step")
+    said = ""
+
+    def dumped() -> bool:
+        nonlocal said
+        assert running.workers.dump_stacks(0) == ""
+        said += capfd.readouterr().err
+        return "in child" in said
+
+    wait_for(dumped, "the child's stack")
+
+
+def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
+    running = run(sys.executable, "-c", STEP + "import os, time\nos.setsid\nstep(1)\ntime.sleep(600)")
+    seen(running)
+    worker = running.workers._workers[0]
+    assert worker.seen is not None
+    worker.seen = replace(worker.seen, pid=os.getpid())
+    assert running.workers.dump_stacks(0) == "its process has left the worker's group"
+    worker.seen = replace(worker.seen, pid=2**22 + 1)
+    assert running.workers.dump_stacks(0) == "No such process"
 
 
 def test_a_signal_has_its_name(run: Run) -> None:

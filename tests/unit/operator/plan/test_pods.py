@@ -109,6 +109,11 @@ def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
     assert env(manifest(a_job(preload=())), "trainer")[names.ENV_PRELOAD] == ""
 
 
+def test_the_launcher_is_told_when_a_worker_hangs_if_the_job_says_it():
+    assert names.ENV_STEP_TIMEOUT not in env(manifest(), "trainer")
+    assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
+
+
 def test_pods_are_never_restarted_by_the_kubelet():
     assert manifest()["spec"]["restartPolicy"] == "Never"
     assert manifest(a_job())["spec"]["restartPolicy"] == "Never"
