@@ -68,3 +68,5 @@ class JobShape:
     min_actives: int = 0  # an elastic job may shrink to so many members; 0: never
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
     fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never
+    grace_s: float = 30.0  # the pods' termination grace period
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known

@@ -185,6 +185,21 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "shards of a pod that is not there": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 7], [1, 8]]}),
+        "spec.checkpoint.replicaGroups",
+        "checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job",
+    ),
+    "shards of a pod below 0": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[-1, 7]]}),
+        "spec.checkpoint.replicaGroups",
+        "checkpoint.replicaGroups must name pods by their group rank",
+    ),
+    "a pod twice in a group": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 3, 2]]}),
+        "spec.checkpoint.replicaGroups[1][2]",
+        "Duplicate value: 2",
+    ),
     "a stepTimeout of nothing": (
         lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "0s"}}),
         "spec.faults.hang.stepTimeout",
@@ -374,6 +389,7 @@ ACCEPTED: dict[str, Change] = {
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
     "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
     "no faults of its own": lambda job: job["spec"].update(faults={}),
+    "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),

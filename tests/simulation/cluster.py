@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tests.simulation.api_server import ApiServer, PodObject
 from tests.simulation.network import Machine, Network
 from tests.simulation.operator_model import Operator
-from tests.simulation.pods import Pod
+from tests.simulation.pods import GRACE_S, Pod
 from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import Training, Worker
 from tests.simulation.world import World
@@ -31,6 +31,7 @@ class Setup:
     reports_steps: bool = True  # whether the training script calls step()
     slow_start_s: float = 0.0  # at most, for a pod's images
     zygotes: bool = True  # whether workers are forked
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
 
 
@@ -53,7 +54,17 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         setup = self.setup
-        self.shape = JobShape("job-uid", "ns", "job", setup.actives, setup.nproc, setup.max_in_place, 3600.0)
+        self.shape = JobShape(
+            "job-uid",
+            "ns",
+            "job",
+            setup.actives,
+            setup.nproc,
+            setup.max_in_place,
+            3600.0,
+            grace_s=GRACE_S,
+            replica_groups=setup.replica_groups,
+        )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s
         self.network = Network(self.world)

@@ -28,6 +28,7 @@ KINDS = {
     "cut off": 3,
     "frozen": 3,
     "pod deleted": 2,
+    "pod on a faulty node deleted": 2,
     "spare deleted": 1,
     "coordinator killed": 2,
     "coordinator's sidecar killed": 2,
@@ -91,6 +92,7 @@ def draw_setup(rng: random.Random) -> Setup:
         slow_start_s=rng.choice([0.0, 0.0, 0.0, 45.0]),
         zygotes=rng.random() < 0.7,
         step_timeout_s=rng.choice([0.0, STEP_TIMEOUT_S]),
+        replica_groups=rng.choice([(), tuple((rank, rank + 1) for rank in range(0, actives - 1, 2))]),
     )
 
 
@@ -154,6 +156,7 @@ class Faults:
             "cut off": lambda: self._for_a_while(self.cluster.cut, self.cluster.heal, fault.lasts_s),
             "frozen": lambda: self._for_a_while(self.cluster.freeze, self.cluster.thaw, fault.lasts_s),
             "pod deleted": lambda: self._delete(self.cluster.seated()),
+            "pod on a faulty node deleted": lambda: self._delete(self.cluster.seated(), faulty="Xid 79"),
             "spare deleted": lambda: self._delete(self.cluster.waiting()),
             "coordinator killed": lambda: self._on_coordinator(self._kill),
             "coordinator's sidecar killed": lambda: self._on_coordinator(lambda pod: pod.kill_sidecar()),
@@ -296,13 +299,14 @@ class Faults:
         self.world.say(machine.name, f"FAULT: its clock is {machine.clock_ahead_s:+.0f} s off")
         self.cluster.clocks_differ = True
 
-    def _delete(self, pods: list[Pod]) -> None:
+    def _delete(self, pods: list[Pod], faulty: str = "") -> None:
         uids = {pod.uid for pod in pods}
         entries = [x for x in self.cluster.objects() if x.pod.uid in uids and x.deleting_since is None]
         if entries:
             self._disturbed()
             entry = self.world.rng.choice(entries)
-            self.world.say(entry.pod.name, "FAULT: its pod is deleted")
+            entry.pod.faulty = faulty
+            self.world.say(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)
 
     def _operator_down(self, lasts_s: float) -> None:

@@ -298,6 +298,18 @@ def test_a_deleted_pod_saves_and_the_spare_takes_its_rank() -> None:
     assert job.recovery().cause.pod == leaving.name
 
 
+def test_from_a_faulty_node_a_pod_goes_at_once_and_those_who_hold_its_shards_save() -> None:
+    job = Job(Setup(actives=3, spares=1, machines=8, steps=400, replica_groups=((0, 2), (1,))))
+    leaving = job.members[2]
+    leaving.faulty = "Xid 79"
+    job.cluster.api.delete_by_user(next(x for x in job.cluster.objects() if x.pod is leaving))
+    job.until(lambda: leaving.ended, 1.0)
+    assert job.next_round_steps() < 35.0
+    assert any("drains 2 members" in line for line in job.world.trace)
+    assert (job.recovery().fault, job.recovery().cause.pod) == (Fault.NODE, leaving.name)
+    assert job.cluster.seated()[:2] == job.members[:2]
+
+
 def test_the_pods_of_a_first_start_need_not_come_in_order() -> None:
     job = Job(Setup(actives=4, spares=2, machines=8, steps=20, slow_start_s=25.0), seed=3)
     assert [pod.name for pod in job.members] == ["active-0", "active-1", "active-2", "active-3"]

@@ -57,6 +57,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, has(self.launcher) && has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.replicatedJobs.all(j, self.elastic.minReplicas <= j.replicas * j.template.spec.parallelism)",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
 // +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || size(self.replicatedJobs) != 1 || self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < self.replicatedJobs[0].replicas * self.replicatedJobs[0].template.spec.parallelism))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 type TrainingJobSpec struct {
 	// The Jobs whose pods train, as in JobSet. This version takes exactly one
@@ -247,7 +248,25 @@ type Checkpoint struct {
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
+
+	// Which pods hold the same shards of what is saved, by group rank: [[0, 1], [2, 3]]
+	// says that pods 0 and 1 hold one part, pods 2 and 3 another. When a pod leaves a
+	// faulty node, the others may then save without it, as long as each group that it
+	// is in has another pod on a node that is well; else nobody tries. A pod in no group
+	// holds shards that nobody else has. Left out: nobody saves when a pod leaves a
+	// faulty node.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	ReplicaGroups []ReplicaGroup `json:"replicaGroups,omitempty"`
 }
+
+// Group ranks of pods that hold the same shards.
+//
+// +listType=set
+// +kubebuilder:validation:MinItems=1
+// +kubebuilder:validation:MaxItems=256
+type ReplicaGroup []int32
 
 // What counts as a fault beside processes, pods and nodes that end.
 type Faults struct {

@@ -34,6 +34,7 @@ class JobSpec:
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's own
     on_sigterm: str = "Auto"
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
 
     @property

@@ -124,6 +124,8 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.min_actives,
         job.spec.spare_timeout_s,
         job.spec.fence_s,
+        float(grace_s),
+        job.spec.replica_groups,
     )
     return {
         "name": names.SIDECAR_CONTAINER,

@@ -97,6 +97,13 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.zygote, spec.preload, spec.step_timeout_s) == (True, None, 0.0)
 
 
+def test_which_pods_hold_the_same_shards():
+    assert read_job(JOB).spec.replica_groups == ()
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["checkpoint"] = {"replicaGroups": [[0, 1], [2, 3]]}
+    assert read_job(raw).spec.replica_groups == ((0, 1), (2, 3))
+
+
 def test_after_how_long_without_a_step_a_training_hangs():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}
