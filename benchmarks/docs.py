@@ -18,10 +18,11 @@ from benchmarks.goals import Goal, check
 from benchmarks.records import read_records
 from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
+from benchmarks.step import GOALS as STEP
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
-GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "recovery": RECOVERY}
+GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "recovery": RECOVERY, "step": STEP}
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

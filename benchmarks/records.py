@@ -26,6 +26,7 @@ UNITS = {
     "coordinator_cpu_s": "s",
     "cpu_s_per_minute": "s/min",
     "rss_mb": "MB",
+    "call_us": "µs",
 }
 
 

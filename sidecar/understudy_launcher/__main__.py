@@ -61,8 +61,9 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
     log_prefix = _setting(env, pod.ENV_LOG_PREFIX, "true", r"true|false", "true or false") == "true"
     warmup = _warmup(env.get(pod.ENV_WARMUP) or "[]")
+    timeout_s = float(_setting(env, pod.ENV_STEP_TIMEOUT, "0", r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
     return Settings(
-        command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, log_prefix, warmup
+        command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, log_prefix, warmup, timeout_s
     )
 
 

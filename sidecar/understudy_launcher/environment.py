@@ -31,6 +31,7 @@ _INTERNAL = (
     pod.ENV_LOG_PREFIX,
     pod.ENV_NOLOGIN,
     pod.ENV_WARMUP,
+    pod.ENV_STEP_TIMEOUT,
 )
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _THREADS = "OMP_NUM_THREADS"
@@ -51,7 +52,7 @@ def worker_environment(
     start: StartWorkers,
     local_rank: int,
     nproc: int,
-    step_fd: int,
+    step_files: tuple[int, int],
     error_file: Optional[str],
 ) -> dict[str, str]:
     """What the worker `local_rank` of the round sees."""
@@ -59,7 +60,7 @@ def worker_environment(
     env.update(_ranks(start, local_rank, nproc))
     env.update(_torchelastic(launcher, start))
     env[pod.ENV_ROUND] = str(start.token)
-    env[pod.ENV_STEP_FD] = str(step_fd)
+    env[pod.ENV_STEP_FD] = ",".join(map(str, step_files))
     env["JOB_COMPLETION_INDEX"] = str(start.group_rank)
     if error_file is not None:
         env[_ERROR_FILE] = error_file

@@ -55,6 +55,7 @@ class StepsRead:
     total: Optional[int]
     reports: int
     at: float
+    stepped_at: float  # the same moment, by the clock of `handle`
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,18 @@ class MakeStore:
 
 
 @dataclass(frozen=True)
+class LookAtSteps:
+    """Answered by a StepsRead of each worker that has reported since."""
+
+
+@dataclass(frozen=True)
+class DumpStacks:
+    """Have a worker write its Python stacks to its stderr."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True)
 class Log:
     text: str
 
@@ -198,5 +211,17 @@ class Exit:
 
 
 Effect = Union[
-    Spawn, SpawnWarmup, Signal, Report, ReservePort, ReleasePort, StartZygote, EndZygote, MakeStore, Log, Exit
+    Spawn,
+    SpawnWarmup,
+    Signal,
+    Report,
+    ReservePort,
+    ReleasePort,
+    StartZygote,
+    EndZygote,
+    MakeStore,
+    LookAtSteps,
+    DumpStacks,
+    Log,
+    Exit,
 ]

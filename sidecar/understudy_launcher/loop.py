@@ -1,7 +1,7 @@
 """The launcher's shell: one thread that waits for something to happen, asks the supervisor, and does what it says.
 
-Rules: nothing is decided here. Everything is waited for in one `select`: the sidecar's socket, the workers' step pipes,
-and the wakeup pipe into which Python writes each signal's number. No busy wait: a timeout is the next deadline, and
+Rules: nothing is decided here. Everything is waited for in one `select`: the sidecar's socket, the workers' bells, and
+the wakeup pipe into which Python writes each signal's number. No busy wait: a timeout is the next deadline, and
 GROUP_POLL_S only while a group outlives its worker. SIGHUP counts as SIGTERM: a pod never gets one, and in local mode
 a closed terminal must not leave workers behind.
 """
@@ -56,6 +56,7 @@ class Settings:
     on_sigterm: OnSigterm = OnSigterm.AUTO
     log_prefix: bool = True
     warmup: Sequence[str] = ()  # a spare's; empty: none
+    step_timeout_s: float = 0.0
 
 
 class Loop:
@@ -67,7 +68,7 @@ class Loop:
         self._wakeup = _catch_signals()
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
         self._logs.watch(self._watch_logs)
-        self._workers = Workers(settings.command, self._watch, self._unwatch)
+        self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch)
         self._zygote = self._make_zygote()
         self._link = SidecarLink(settings.socket, logs.say, self._deselect_link, time.monotonic())
         self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
@@ -81,6 +82,7 @@ class Loop:
             zygote=wanted,
             on_sigterm=settings.on_sigterm,
             warmup=bool(settings.warmup),
+            step_timeout_s=settings.step_timeout_s,
         )
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
@@ -118,6 +120,12 @@ class Loop:
             self._ports.release()
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
             self._do_with_zygote(effect)
+        elif isinstance(effect, e.LookAtSteps):
+            self._queue.extend(self._workers.look())
+        elif isinstance(effect, e.DumpStacks):
+            why_not = self._workers.dump_stacks(effect.local_rank)
+            if why_not:
+                self._logs.say(f"no stacks of the worker local_rank={effect.local_rank}: {why_not}")
         elif isinstance(effect, e.Log):
             self._logs.say(effect.text)
         else:
@@ -143,9 +151,9 @@ class Loop:
     def _spawn(self, effect: e.Spawn) -> None:
         settings, start = self._settings, effect.start
 
-        def env_of(local_rank: int, step_fd: int) -> dict[str, str]:
+        def env_of(local_rank: int, step_files: tuple[int, int]) -> dict[str, str]:
             errors = errors_of[local_rank]
-            return environment.worker_environment(settings.env, start, local_rank, settings.nproc, step_fd, errors)
+            return environment.worker_environment(settings.env, start, local_rank, settings.nproc, step_files, errors)
 
         afresh = list(range(settings.nproc))
         errors_of = {rank: self._error_file(start, rank) for rank in afresh}
@@ -157,7 +165,7 @@ class Loop:
             self._queue.extend(not_started(0, 1, "the store of this round has gone"))
         if effect.warm and self._zygote is not None:
             common = environment.common_environment(settings.env, settings.nproc)
-            of_round = {rank: environment.without(env_of(rank, -1), common) for rank in afresh}
+            of_round = {rank: environment.without(env_of(rank, (-1, -1)), common) for rank in afresh}
             forks = {rank: ForkOrder(of_round[rank], outputs_of[rank], errors_of[rank]) for rank in afresh}
             afresh = self._workers.fork(self._zygote, forks)
             self._hear_zygote(self._zygote.receive())  # what it has told meanwhile
@@ -194,7 +202,7 @@ class Loop:
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data != _ZYGOTE:
-                self._queue.extend(self._workers.read_steps(key.fd))
+                self._queue.extend(self._workers.heard(key.fd))
         now = time.monotonic()
         self._queue.extend(self._link.connect(now))
         if self._workers.lingering():
@@ -237,8 +245,8 @@ class Loop:
         if mask & selectors.EVENT_READ:
             self._queue.extend(self._link.receive(now))
 
-    def _watch(self, step_pipe: int) -> None:
-        self._selector.register(step_pipe, selectors.EVENT_READ, "steps")
+    def _watch(self, bell: int) -> None:
+        self._selector.register(bell, selectors.EVENT_READ, "steps")
 
     def _watch_logs(self, control: int) -> None:
         self._selector.register(control, selectors.EVENT_READ, _LOGS)

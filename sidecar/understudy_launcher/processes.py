@@ -1,4 +1,4 @@
-"""The workers as processes: spawning, signalling, reaping, and the pipe on which each tells its steps.
+"""The workers as processes: spawning, signalling, reaping, and reading what each tells of its steps (step_page.py).
 
 A worker is a fresh process, or forked by the zygote (zygote.py).
 
@@ -11,26 +11,20 @@ tells us; once it is gone we do.
 
 import contextlib
 import errno
-import fcntl
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
+from understudy_launcher.step_page import Seen, StepFiles
 from understudy_launcher.zygote import Fork, Zygote
-
-#: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
-#: it, a low one would soon be somebody else's file.
-STEP_FD_FROM = 200
-_PIPE_READ = 1 << 16
-_LINE_LIMIT = 64  # two numbers: a longer line is none of ours
 
 _AIMS = {
     Aim.TERM_WORKER: (os.kill, signal.SIGTERM),
@@ -52,18 +46,26 @@ class ForkOrder:
 class _Worker:
     local_rank: int
     pid: int  # and its group's number
-    steps: int  # read end of its pipe, -1 once closed
+    steps: Optional[StepFiles]  # None once it has ended
     error_file: Optional[str]
-    ended: bool = False
     killed: bool = False  # by us: how it ends is nobody's failure
-    unread: bytes = field(default=b"")
+    seen: Optional[Seen] = None  # the newest that it has told
+
+    @property
+    def ended(self) -> bool:
+        return self.steps is None
 
 
 class Workers:
-    """The processes of one member's workers. `watch` and `unwatch` hear of pipes to be selected for reading."""
+    """The processes of one member's workers. `watch` and `unwatch` hear of pipes to be selected for reading.
 
-    def __init__(self, command: Sequence[str], watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
-        self._command = list(command)
+    folder: for files of its own.
+    """
+
+    def __init__(
+        self, command: Sequence[str], folder: str, watch: Callable[[int], None], unwatch: Callable[[int], None]
+    ) -> None:
+        self._command, self._folder = list(command), folder
         self._watch, self._unwatch = watch, unwatch
         self._workers: dict[int, _Worker] = {}
         self._before_exec = prctl.dies_with_parent()
@@ -72,53 +74,59 @@ class Workers:
     def spawn(
         self,
         local_rank: int,
-        make_env: Callable[[int], Mapping[str, str]],
+        make_env: Callable[[tuple[int, int]], Mapping[str, str]],
         outputs: Outputs = INHERITED,
         error_file: Optional[str] = None,
         command: Optional[Sequence[str]] = None,
     ) -> list[Union[WorkerEnded, GroupEmptied]]:
-        """Start a worker; `make_env` gets its step pipe's number. A command that cannot run fails: its events.
+        """Start a worker; `make_env` gets its step files' numbers. A command that cannot run fails: its events.
 
         command: in place of the workers' own.
         """
         command = self._command if command is None else list(command)
-        read_end, write_end = _step_pipe()
+        try:
+            steps = StepFiles(self._folder)
+        except OSError as error:
+            return not_started(local_rank, 126, f"cannot make the files for its steps: {error}")
         try:
             process = subprocess.Popen(
                 command,
-                env=make_env(write_end),
+                env=make_env(steps.inherited),
                 stdout=None if outputs.stdout < 0 else outputs.stdout,
                 stderr=None if outputs.stderr < 0 else outputs.stderr,
-                pass_fds=(write_end,),
+                pass_fds=steps.inherited,
                 start_new_session=True,
                 preexec_fn=self._before_exec,  # safe: we have one thread
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            os.close(read_end)
+            steps.close()
             missing = isinstance(error, OSError) and error.errno == errno.ENOENT
             return not_started(local_rank, 127 if missing else 126, f"cannot start {command[0]!r}: {error}")
         finally:
-            os.close(write_end)
+            steps.given()
         process.returncode = 0  # it is reaped here: Popen need not look for it
-        self._add(_Worker(local_rank, process.pid, read_end, error_file))
+        self._add(local_rank, process.pid, steps, error_file)
         return []
 
     def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
         """Have these forked, by their local ranks; those of which were not."""
-        pipes = {local_rank: _step_pipe() for local_rank in workers}
-        forks = {rank: Fork(order.env, pipes[rank][1], order.outputs) for rank, order in workers.items()}
+        files: dict[int, StepFiles] = {}
+        with contextlib.suppress(OSError):  # it is said when those are started afresh
+            for local_rank in workers:
+                files[local_rank] = StepFiles(self._folder)
+        forks = {rank: Fork(workers[rank].env, steps.inherited, workers[rank].outputs) for rank, steps in files.items()}
         pids = zygote.fork(forks)
-        for local_rank, (read_end, write_end) in pipes.items():
-            os.close(write_end)
+        for local_rank, steps in files.items():
+            steps.given()
             if local_rank in pids:
-                self._add(_Worker(local_rank, pids[local_rank], read_end, workers[local_rank].error_file))
+                self._add(local_rank, pids[local_rank], steps, workers[local_rank].error_file)
             else:
-                os.close(read_end)
+                steps.close()
         return [local_rank for local_rank in workers if local_rank not in pids]
 
-    def _add(self, worker: _Worker) -> None:
-        self._workers[worker.local_rank] = worker
-        self._watch(worker.steps)
+    def _add(self, local_rank: int, pid: int, steps: StepFiles, error_file: Optional[str]) -> None:
+        self._workers[local_rank] = _Worker(local_rank, pid, steps, error_file)
+        self._watch(steps.bell)
 
     def signal(self, local_rank: int, aim: Aim) -> None:
         worker = self._workers.get(local_rank)
@@ -134,6 +142,22 @@ class Workers:
                     os.kill(worker.pid, number)
         except PermissionError:
             pass
+
+    def dump_stacks(self, local_rank: int) -> str:
+        """Have its process that steps write its Python stacks to stderr; why it cannot, or ""."""
+        worker = self._workers.get(local_rank)
+        if worker is None or worker.ended or worker.seen is None:
+            return "it has ended"
+        pid, number = worker.seen.pid, worker.seen.stack_signal
+        if not number:
+            return "its script has a use of its own for that signal"
+        try:
+            if os.getpgid(pid) != worker.pid:  # its number may be anybody's by now
+                return "its process has left the worker's group"
+            os.kill(pid, number)
+        except OSError as error:
+            return str(error.strerror)
+        return ""
 
     def kill_all(self) -> None:
         for local_rank in self._workers:
@@ -158,15 +182,27 @@ class Workers:
         """Whether a group outlives its worker: only the kernel's table tells its end, if its orphans are not ours."""
         return any(worker.ended for worker in self._workers.values())
 
-    def read_steps(self, read_end: int) -> list[StepsRead]:
-        """What is in a pipe that became readable."""
-        worker = next((worker for worker in self._workers.values() if worker.steps == read_end), None)
-        return [] if worker is None else self._read(worker)
+    def heard(self, bell: int) -> list[StepsRead]:
+        """What is to be told of a bell that became readable."""
+        worker = next((x for x in self._workers.values() if x.steps is not None and x.steps.bell == bell), None)
+        if worker is None or worker.steps is None:
+            return []
+        if not worker.steps.heard():
+            self._unwatch(bell)
+            worker.steps.close_bell()
+        return self._news(worker)
+
+    def look(self) -> list[StepsRead]:
+        """What the workers have told since."""
+        return [news for worker in self._workers.values() for news in self._news(worker)]
 
     def _end(self, worker: _Worker, status: int) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
-        steps = self._read(worker)  # its last step, before its end
-        self._close(worker)
-        worker.ended = True
+        steps = self._news(worker)  # its last step, before its end
+        assert worker.steps is not None, "it ends once"
+        if worker.steps.bell >= 0:
+            self._unwatch(worker.steps.bell)
+        worker.steps.close()
+        worker.steps = None
         code = os.waitstatus_to_exitcode(status)
         ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
         out_of_memory = self.oom_kills.told() if code and not worker.killed else ""
@@ -176,45 +212,15 @@ class Workers:
             error_files.forget(worker.error_file)
         return [*steps, ended]
 
-    def _read(self, worker: _Worker) -> list[StepsRead]:
-        if worker.steps < 0:
+    def _news(self, worker: _Worker) -> list[StepsRead]:
+        seen = worker.steps.news() if worker.steps is not None else None
+        if seen is None:
             return []
-        try:
-            chunk = os.read(worker.steps, _PIPE_READ)
-        except BlockingIOError:
-            return []
-        if not chunk:  # all who could write have closed it
-            self._close(worker)
-            return []
-        *lines, rest = (worker.unread + chunk).split(b"\n")
-        worker.unread = rest if len(rest) <= _LINE_LIMIT else b""
-        steps = [step for step in map(_step, lines) if step is not None]
-        return [StepsRead(worker.local_rank, *steps[-1], len(steps), time.time())] if steps else []
-
-    def _close(self, worker: _Worker) -> None:
-        if worker.steps >= 0:
-            self._unwatch(worker.steps)
-            os.close(worker.steps)
-            worker.steps = -1
-
-
-def _step_pipe() -> tuple[int, int]:
-    """(read end, write end), both non-blocking: a full pipe must hold up neither side."""
-    read_end, low = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        write_end = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, STEP_FD_FROM)
-    except OSError:  # RLIMIT_NOFILE is lower than that
-        return read_end, low
-    os.close(low)
-    return read_end, write_end
-
-
-def _step(line: bytes) -> Optional[tuple[int, Optional[int]]]:
-    """(step, total) of a line `step total`, where total may be `-`; None for anything else."""
-    words = line[:_LINE_LIMIT].split()
-    if len(words) != 2 or not words[0].isdigit() or not (words[1] == b"-" or words[1].isdigit()):
-        return None
-    return int(words[0]), None if words[1] == b"-" else int(words[1])
+        calls, worker.seen = worker.seen.calls if worker.seen is not None else 0, seen
+        now = time.monotonic()
+        stepped_at = min(seen.at, now)
+        at = time.time() - (now - stepped_at)
+        return [StepsRead(worker.local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at)]
 
 
 def _ended() -> list[tuple[int, int]]:

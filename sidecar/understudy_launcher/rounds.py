@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any, Optional
 
 from understudy_launcher.events import WorkerEnded
-from understudy_launcher.steps import StepPace
+from understudy_launcher.hangs import HangWatch
+from understudy_launcher.steps import RoundSteps
 from understudy_protocol.launcher import StartWorkers, WorkerExited, WorkersDrained
 from understudy_protocol.words import NO_ROUND, RoundToken
 
@@ -30,7 +31,8 @@ class Round:
         self.failures: list[WorkerExited] = []
         self.first_code: Optional[int] = None  # of its first failed worker
         self.drain = Drain.NOT_ASKED
-        self.pace: Optional[StepPace] = None  # from the spawn on, until it is stopped
+        self.steps: Optional[RoundSteps] = None  # from the spawn on, until it is stopped
+        self.hangs: Optional[HangWatch] = None  # likewise
 
     @property
     def token(self) -> RoundToken:

@@ -1,8 +1,10 @@
-"""When the sidecar hears of the workers' steps, and how long a step takes.
+"""What the workers of one round tell of their steps: when they are looked at, and what the sidecar hears.
 
-Rules: the first step of a round is told at once, because a recovery ends with it; after that the newest one at most
-every REPORT_EVERY_S. The median is that of the last INTERVALS intervals between reports of this round; 0.0 while
-there is none. Pure: the caller brings the time.
+Rules: a worker's first step comes unasked, because a recovery ends with it; from the first one on all workers are
+looked at every LOOK_EVERY_S. The sidecar hears of the member's first worker: its first step of a round at once, after
+that the newest one at most every REPORT_EVERY_S, and its last one with its end. The median is that of the last
+INTERVALS intervals between reports of this round; 0.0 while there is none. A launcher that looks LATE_S too late has
+stood still, and its workers too as far as it can know: nobody was silent before that. Pure: the caller brings the time.
 """
 
 from collections import deque
@@ -12,12 +14,57 @@ from understudy_launcher.events import StepsRead
 from understudy_protocol.launcher import Stepped
 from understudy_protocol.words import RoundToken
 
+LOOK_EVERY_S = 0.5
 REPORT_EVERY_S = 0.5
 INTERVALS = 20
+LATE_S = 3.0
+
+
+class RoundSteps:
+    """The newest step of each worker, by local rank."""
+
+    def __init__(self, token: RoundToken) -> None:
+        self.newest: dict[int, StepsRead] = {}
+        self._pace = StepPace(token)
+        self._look_at: Optional[float] = None  # None while no worker has stepped
+        self._looked_at = 0.0  # when it was last, or a worker rang
+        self._awake_since = 0.0
+
+    def saw(self, read: StepsRead, now: float) -> Optional[Stepped]:
+        """A report was read: what to tell now, if anything."""
+        self.newest[read.local_rank] = read
+        if self._look_at is None:
+            self._look_at, self._looked_at, self._awake_since = now + LOOK_EVERY_S, now, now
+        return self._pace.saw(read, now) if read.local_rank == 0 else None
+
+    def due(self, now: float) -> Optional[Stepped]:
+        """What is to be told by now, if anything."""
+        return self._pace.due(now)
+
+    def ended(self, local_rank: int, now: float) -> Optional[Stepped]:
+        """A worker has ended: what it has told last, if the sidecar has not heard it."""
+        return self._pace.last(now) if local_rank == 0 else None
+
+    def is_to_look(self, now: float) -> bool:
+        """Whether a look is due by now; the next one is so later."""
+        if self._look_at is None or now < self._look_at:
+            return False
+        if now >= self._look_at + LATE_S:
+            self._awake_since = now
+        self._look_at, self._looked_at = now + LOOK_EVERY_S, now
+        return True
+
+    def silent_s(self, local_rank: int) -> float:
+        """How long this worker had made no step when it was last looked at."""
+        return max(0.0, self._looked_at - max(self.newest[local_rank].stepped_at, self._awake_since))
+
+    def deadline(self) -> Optional[float]:
+        """When something is to be looked at, or told; None while nothing is."""
+        return min((at for at in (self._look_at, self._pace.deadline()) if at is not None), default=None)
 
 
 class StepPace:
-    """The steps of one round, as this member's first worker reports them."""
+    """The steps of one worker in one round."""
 
     def __init__(self, token: RoundToken) -> None:
         self._token = token
@@ -30,7 +77,7 @@ class StepPace:
     def saw(self, read: StepsRead, now: float) -> Optional[Stepped]:
         """A report was read: what to tell now, if anything."""
         if self._newest is not None:
-            each = (now - self._read_at) / read.reports
+            each = max(0.0, read.stepped_at - self._newest.stepped_at) / read.reports
             self._intervals.extend([each] * min(read.reports, INTERVALS))
         self._newest, self._read_at, self._untold = read, now, True
         return self.due(now)
@@ -38,10 +85,14 @@ class StepPace:
     def due(self, now: float) -> Optional[Stepped]:
         """What is to be told by now, if anything."""
         deadline = self.deadline()
-        if self._newest is None or deadline is None or now < deadline:
+        return None if deadline is None or now < deadline else self.last(now)
+
+    def last(self, now: float) -> Optional[Stepped]:
+        """The newest, if it was not told yet."""
+        newest = self._newest
+        if newest is None or not self._untold:
             return None
         self._told_at, self._untold = now, False
-        newest = self._newest
         return Stepped(self._token, newest.step, newest.total, self._median_s(), newest.at)
 
     def deadline(self) -> Optional[float]:

@@ -8,6 +8,7 @@
     STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted; once no zygote loads (warm.py)
     RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
     RUNNING            the last worker exits 0        FINISHED  WorkersFinished
+    RUNNING            a worker makes no step         RUNNING   its stacks, then Hung, if it was asked to (hangs.py)
     IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
     STOPPING           the last group is empty        IDLE      LauncherHello: nothing runs any more
     STARTING … FAILED  DrainWorkers                   DRAINING  SIGTERM to every worker that can save
@@ -48,9 +49,10 @@ from typing import Any, Callable, Optional
 from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import Groups
+from understudy_launcher.hangs import HangWatch
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
 from understudy_launcher.rounds import Drain, Round
-from understudy_launcher.steps import StepPace
+from understudy_launcher.steps import RoundSteps
 from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
 from understudy_launcher.warm import State as WarmState
 from understudy_launcher.warmup import WARMUP, Warmup
@@ -66,7 +68,10 @@ NO_CHECKPOINT = 1
 
 
 class Supervisor:
-    """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period."""
+    """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period.
+
+    step_timeout_s: a worker that has made a step, and then none for so long, hangs; 0: none does.
+    """
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class Supervisor:
         zygote: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
         warmup: bool = False,
+        step_timeout_s: float = 0.0,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -86,7 +92,7 @@ class Supervisor:
         self._graces = Graces(grace_s)
         self._warm = Warm(zygote)
         self._warmup = Warmup(warmup)
-        self._on_sigterm = on_sigterm
+        self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
@@ -116,9 +122,9 @@ class Supervisor:
 
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
-        pace = self._round.pace
-        paces = pace.deadline() if pace and self.phase in REPORTING else None
-        times = [paces, self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
+        steps, hangs = self._steps(), self._hangs()
+        times = [self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
+        times += [steps.deadline() if steps else None, hangs.deadline() if hangs else None]
         return min(_present(times), default=None)
 
     # The sidecar ----------------------------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ class Supervisor:
             self._advance(now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
-        self._round.pace = None
+        self._round.steps = self._round.hangs = None
         if self.phase in ENDING:
             self._leave(self._own_code(), stop.reason, now)
             return
@@ -257,6 +263,9 @@ class Supervisor:
             self._worker_ended_after_sigterm(event)
             return
         self._out.append(e.Signal(event.local_rank, e.Aim.KILL_GROUP))  # its DataLoader children
+        steps = self._steps()
+        if steps:
+            self._tell_steps(steps.ended(event.local_rank, now))
         if self.phase in REPORTING and event.shell_code != 0:
             self.phase = Phase.FAILED
             self._log(f"worker local_rank={event.local_rank} failed: {event.message}")
@@ -312,7 +321,8 @@ class Supervisor:
         hosts_store = start.rank_offset == 0 and not start.agent_store
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
-        self._round.pace = StepPace(start.token)
+        self._round.steps = RoundSteps(start.token)
+        self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
@@ -322,8 +332,20 @@ class Supervisor:
             self._renew_store()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        if read.local_rank == 0 and self._round.pace and self.phase in REPORTING:
-            self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.saw(read, now)]))
+        steps = self._steps()
+        if steps:
+            self._tell_steps(steps.saw(read, now))
+
+    def _tell_steps(self, stepped: Optional[m.Stepped]) -> None:
+        self._out.extend(e.Report(message) for message in _present([stepped]))
+
+    def _steps(self) -> Optional[RoundSteps]:
+        """Of a round that is not dead."""
+        return self._round.steps if self.phase in REPORTING else None
+
+    def _hangs(self) -> Optional[HangWatch]:
+        """Once a worker has failed, what its neighbours do says nothing."""
+        return self._round.hangs if self.phase is Phase.RUNNING else None
 
     def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
         if self._warm.store_port:
@@ -358,8 +380,12 @@ class Supervisor:
         return self._graces.over_at() if self.phase in AFTER_SIGTERM and not self._groups.killed else None
 
     def _on_tick(self, _: e.Tick, now: float) -> None:
-        if self._round.pace and self.phase in REPORTING:
-            self._out.extend(e.Report(stepped) for stepped in _present([self._round.pace.due(now)]))
+        steps, hangs = self._steps(), self._hangs()
+        if hangs:
+            self._out.extend(hangs.on_time(self._groups.alive, now))
+        if steps:
+            self._tell_steps(steps.due(now))
+            self._out.extend([e.LookAtSteps()] if steps.is_to_look(now) else [])
         complaint = self._groups.complaint(now)
         if complaint is not None:
             self._log(complaint)

@@ -31,7 +31,7 @@ class Fork:
     """What a fork gets: variables that differ from the zygote's, and files."""
 
     env: Mapping[str, str]
-    step_pipe: int
+    step_files: tuple[int, int]  # bell and page
     outputs: Outputs = INHERITED
 
 
@@ -95,7 +95,8 @@ class Zygote:
         """Local rank -> pid, of those that were forked. workers: by their local ranks."""
         pids: dict[int, int] = {}
         for local_rank, fork in workers.items():
-            files = {"steps": fork.step_pipe, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
+            bell, page = fork.step_files
+            files = {"bell": bell, "page": page, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
             given = {name: fd for name, fd in files.items() if fd >= 0}
             order = {"fork": local_rank, "env": dict(fork.env), "command": self._command, "files": list(given)}
             self._send(order, list(given.values()))

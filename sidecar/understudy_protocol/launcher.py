@@ -89,6 +89,17 @@ class Stepped:
 
 
 @dataclass(frozen=True)
+class Hung:
+    """Workers make no steps any more, and their stacks are in the log: the slowest of them. Told repeatedly."""
+
+    token: RoundToken
+    local_rank: int
+    step: int  # its newest
+    at: float  # when it made that
+    silent_s: float  # how long ago that was
+
+
+@dataclass(frozen=True)
 class Terminating:
     """The launcher got SIGTERM: its workers may save for so long. Faulty: they are dead already."""
 
@@ -168,6 +179,7 @@ TO_SIDECAR = (
     WorkersFinished,
     WorkersDrained,
     Stepped,
+    Hung,
     Terminating,
 )
 TO_LAUNCHER = (StartWorkers, DrainWorkers, StopWorkers, ExitLauncher, RenewStore, HoldSocket, DropSocket)

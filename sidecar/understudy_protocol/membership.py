@@ -206,6 +206,17 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Hung:
+    """The member's workers make no steps any more: the slowest of them. Told repeatedly while it lasts."""
+
+    token: RoundToken
+    local_rank: int
+    step: int  # its newest
+    at: float  # when it made that
+    silent_s: float  # how long ago that was
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The pod was asked to end: its workers may still save, for at most grace_s. Faulty: they are dead already."""
 
@@ -294,6 +305,7 @@ TO_COORDINATOR = (
     Ack,
     Started,
     Progress,
+    Hung,
     WorkerFailed,
     Finished,
     Drained,

@@ -58,8 +58,9 @@ ENV_LOG_PREFIX = "UNDERSTUDY_LOG_PREFIX"  # "false": workers write into the cont
 ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
 ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run once before any round
 ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
+ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker that makes no step for so long hangs; not set: never
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
-ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers
+ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,5 @@ class JobShape:
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
     fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never
     backoff_max_s: float = 30.0  # a round waits for at most so long after rounds that failed at their start; 0: never
+    grace_s: float = 30.0  # the pods' termination grace period
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known

@@ -13,6 +13,7 @@ class Fault(str, Enum):
     PROCESS = "Process"
     POD = "Pod"
     NODE = "Node"
+    HANG = "Hang"
 
 
 class Strategy(str, Enum):

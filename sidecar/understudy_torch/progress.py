@@ -1,41 +1,74 @@
-"""`step(n)` tells the launcher how far the training is: one line into the pipe that the worker inherited.
+"""`step(n)` tells the launcher how far the training is, and that it lives: four numbers in a page that both can see.
 
-Rules: it never fails, never blocks and costs a few microseconds, so that a script may call it in every step. Outside of
-a job it does nothing; a full pipe drops the line; a launcher that is gone ends it. The line is written at once and is
-shorter than PIPE_BUF, so a fork repeats nothing and mixes with nothing. A process that inherited the variable but not
-the pipe (whoever started it closed it) must not write into whatever has its number now: only a pipe counts.
+The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD, as `BELL,PAGE`:
+
+    BELL   a pipe: whoever steps for the first time in its process writes a byte, and the launcher looks at once
+    PAGE   64 bytes, mapped: native signed 64-bit words. The launcher looks at them twice a second, and at the end
+           0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1
+           4 when, in ns of CLOCK_MONOTONIC                   5 the pid of the process that steps
+           6 the signal on which it dumps its stacks (stacks.py), 0: on none      7 unused
+
+The launcher's side of it is understudy_launcher/step_page.py; both come out of one image, so it has no versions.
+
+Rules: it never fails, never blocks, starts no thread, and makes no system call after the first time, so that a script
+may call it in every step. Outside of a job it does nothing; what is no integer of 64 bits is not told. A fork of the
+process shares the page, and rings anew when it steps. A process that inherited the variable but not the files (whoever
+started it closed them) must not write into what has their numbers now: only a pipe and a page with MAGIC count.
 """
 
+import contextlib
+import mmap
 import os
 import stat
+from time import monotonic_ns
 from typing import Optional
 
-ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has it too; that package is not here
+from understudy_torch import stacks
 
-_UNKNOWN, _NONE = -2, -1
-_fd = _UNKNOWN
+ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has it too; that package is not here
+MAGIC = 0x75_6E_64_73_74_65_70_31
+PAGE_BYTES = 64
+_CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL = range(1, 7)
+
+_page: Optional[memoryview] = None
+_looked = False  # for a page, in this process
 
 
 def step(n: int, total: Optional[int] = None) -> None:
     """Report that step `n` (of `total`, where that is known) is done."""
-    global _fd
-    if _fd == _UNKNOWN:
-        _fd = _inherited_pipe()
-    if _fd == _NONE:
+    page = _page
+    if page is None:
+        if not _looked:
+            _first_step(n, total)
         return
     try:
-        os.write(_fd, b"%d %b\n" % (int(n), b"-" if total is None else b"%d" % int(total)))
-    except BlockingIOError:
-        pass  # the launcher has not read for thousands of steps: it does not need this one
-    except OSError:
-        _fd = _NONE
+        done, of_all = int(n), -1 if total is None else int(total)
+        page[_STEP] = done
+        page[_TOTAL] = of_all
+        page[_AT] = monotonic_ns()
+        page[_CALLS] += 1
+    except (TypeError, ValueError, OverflowError):
+        pass
 
 
-def _inherited_pipe() -> int:
-    """The pipe's number, or _NONE."""
-    try:
-        fd = int(os.environ.get(ENV_STEP_FD, ""))
-        is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
-    except (ValueError, OverflowError, OSError):
-        return _NONE
-    return fd if is_pipe else _NONE
+def _first_step(n: int, total: Optional[int]) -> None:
+    """The first one in this process: finds the page, and rings."""
+    global _page, _looked
+    _looked = True
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+        bell, file = map(int, os.environ.get(ENV_STEP_FD, "").split(","))
+        page = memoryview(mmap.mmap(file, PAGE_BYTES)).cast("q")
+        if page[0] == MAGIC and stat.S_ISFIFO(os.fstat(bell).st_mode):
+            page[_SIGNAL], page[_PID] = stacks.dump_on_signal(), os.getpid()
+            _page = page
+            step(n, total)
+            os.write(bell, b"!")
+
+
+def _forget() -> None:
+    """In a fork: it is another process that steps now."""
+    global _page, _looked
+    _page, _looked = None, False
+
+
+os.register_at_fork(after_in_child=_forget)

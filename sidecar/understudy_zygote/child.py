@@ -41,7 +41,7 @@ def become_worker(program: Program, env: Mapping[str, str], files: Mapping[str, 
     """files: see serve.py. command: what a fresh process would have been started with."""
     _become_outputs(files)
     os.environ.update(env)
-    os.environ[_STEP_FD] = str(_inherited(files["steps"]))
+    os.environ[_STEP_FD] = ",".join(str(_inherited(files[name])) for name in ("bell", "page"))
     if _cuda_is_spoiled():
         _start_afresh(command)
     _reseed()

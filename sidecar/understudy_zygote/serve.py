@@ -6,8 +6,8 @@ Orders and answers are JSON objects, each a packet of its own on the control soc
         {"ready": SECONDS, "missing": {MODULE: WHY}}   it can fork
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
-                                                       files: what comes along (SCM_RIGHTS), in this order, of "steps"
-                                                       (its step pipe's write end), "stdout" and "stderr"
+                                                       files: what comes along (SCM_RIGHTS), in this order, of "bell",
+                                                       "page" (both its step files), "stdout" and "stderr"
         {"forked": LOCAL_RANK, "pid": PID}
     {"store": true}                                    keep a store for a later round
         {"pid": PID, "port": PORT}                     said by the store itself; or
@@ -36,7 +36,7 @@ from understudy_zygote import child, store
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 16
-FILES = 3  # that come along with an order
+FILES = 4  # that come along with an order
 _TASKS = "/proc/self/task"
 
 

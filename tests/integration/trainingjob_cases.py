@@ -205,6 +205,31 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.nologinPath",
         "without . and ..",
     ),
+    "shards of a pod that is not there": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 7], [1, 8]]}),
+        "spec.checkpoint.replicaGroups",
+        "checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job",
+    ),
+    "shards of a pod below 0": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[-1, 7]]}),
+        "spec.checkpoint.replicaGroups",
+        "checkpoint.replicaGroups must name pods by their group rank",
+    ),
+    "a pod twice in a group": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 3, 2]]}),
+        "spec.checkpoint.replicaGroups[1][2]",
+        "Duplicate value: 2",
+    ),
+    "a stepTimeout of nothing": (
+        lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "0s"}}),
+        "spec.faults.hang.stepTimeout",
+        "faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m",
+    ),
+    "a stepTimeout in days": (
+        lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1d"}}),
+        "spec.faults.hang.stepTimeout",
+        "faults.hang.stepTimeout must be a duration above zero",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -369,6 +394,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
 # Each is one field that the CRD does not know, at a level of ours, and its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
     "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
+    "spec.faults.hang.timeout": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "9m", "timeout": "9m"}}),
     "spec.recovery.fencetimeout": lambda job: job["spec"].update(recovery={"fencetimeout": "30s"}),
     "spec.spares.pool": lambda job: job["spec"]["spares"].update(pool="shared"),
     "spec.recovery.inPlace.maxRestart": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestart": 3}}),
@@ -389,6 +415,9 @@ ACCEPTED: dict[str, Change] = {
     "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
     "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
     "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
+    "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
+    "no faults of its own": lambda job: job["spec"].update(faults={}),
+    "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
@@ -439,6 +468,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(elastic={"minReplicas": 6}),
         "spec.elastic",
         "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+    ),
+    "that a training may hang": (
+        lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "10m"}}),
+        "spec.faults",
+        "faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
     "another fenceTimeout": (
         lambda job: job["spec"].update(recovery={"fenceTimeout": "60s"}),

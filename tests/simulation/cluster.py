@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tests.simulation.api_server import ApiServer, PodObject
 from tests.simulation.network import Machine, Network
 from tests.simulation.operator_model import Operator
-from tests.simulation.pods import Pod
+from tests.simulation.pods import GRACE_S, Pod
 from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import Training, Worker
 from tests.simulation.world import World
@@ -31,6 +31,8 @@ class Setup:
     reports_steps: bool = True  # whether the training script calls step()
     slow_start_s: float = 0.0  # at most, for a pod's images
     zygotes: bool = True  # whether workers are forked
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
+    step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
 
 
 @dataclass
@@ -45,14 +47,26 @@ class SimulatedCluster:
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when a worker failed of its own, or was killed alone
+    hangs: set[float] = field(default_factory=set)  # that coordinators have told of
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
     on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
 
     def __post_init__(self) -> None:
         setup = self.setup
-        self.shape = JobShape("job-uid", "ns", "job", setup.actives, setup.nproc, setup.max_in_place, 3600.0)
+        self.shape = JobShape(
+            "job-uid",
+            "ns",
+            "job",
+            setup.actives,
+            setup.nproc,
+            setup.max_in_place,
+            3600.0,
+            grace_s=GRACE_S,
+            replica_groups=setup.replica_groups,
+        )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
+        self.step_timeout_s = setup.step_timeout_s
         self.network = Network(self.world)
         self.training = Training(self.world, setup.steps)
         self.machines = [Machine(f"node-{number}") for number in range(setup.machines)]

@@ -18,6 +18,7 @@ from tests.simulation.pods import Pod
 KINDS = {
     "worker killed": 4,
     "worker exits 1": 3,
+    "worker hangs": 3,
     "zygote killed": 1,
     "pod killed": 4,
     "trainer killed": 1,
@@ -27,6 +28,7 @@ KINDS = {
     "cut off": 3,
     "frozen": 3,
     "pod deleted": 2,
+    "pod on a faulty node deleted": 2,
     "spare deleted": 1,
     "coordinator killed": 2,
     "coordinator's sidecar killed": 2,
@@ -40,6 +42,8 @@ KINDS = {
 }
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
+#: Longer than silence.py takes to find who is silent.
+STEP_TIMEOUT_S = 20.0
 
 MANY, MANY_SHARE = 40, 0.02
 #: A quarter of the schedules is about coordinators: several go, one soon after the other.
@@ -87,6 +91,8 @@ def draw_setup(rng: random.Random) -> Setup:
         reports_steps=rng.random() < 0.85,
         slow_start_s=rng.choice([0.0, 0.0, 0.0, 45.0]),
         zygotes=rng.random() < 0.7,
+        step_timeout_s=rng.choice([0.0, STEP_TIMEOUT_S]),
+        replica_groups=rng.choice([(), tuple((rank, rank + 1) for rank in range(0, actives - 1, 2))]),
     )
 
 
@@ -139,6 +145,7 @@ class Faults:
         hands: dict[str, Callable[[], object]] = {
             "worker killed": lambda: self._end_worker(None, "SIGKILL"),
             "worker exits 1": lambda: self._end_worker(1, None),
+            "worker hangs": self._hang_worker,
             "zygote killed": self._kill_zygote,
             "pod killed": lambda: self._on_pod(lambda pod: self._kill(pod)),
             "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
@@ -149,6 +156,7 @@ class Faults:
             "cut off": lambda: self._for_a_while(self.cluster.cut, self.cluster.heal, fault.lasts_s),
             "frozen": lambda: self._for_a_while(self.cluster.freeze, self.cluster.thaw, fault.lasts_s),
             "pod deleted": lambda: self._delete(self.cluster.seated()),
+            "pod on a faulty node deleted": lambda: self._delete(self.cluster.seated(), faulty="Xid 79"),
             "spare deleted": lambda: self._delete(self.cluster.waiting()),
             "coordinator killed": lambda: self._on_coordinator(self._kill),
             "coordinator's sidecar killed": lambda: self._on_coordinator(lambda pod: pod.kill_sidecar()),
@@ -175,6 +183,16 @@ class Faults:
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
             self.cluster.worker_faults.append(self.world.now)
             worker.end(code, signal)
+
+    def _hang_worker(self) -> None:
+        """One that is watched: nothing else would find it."""
+        pods = [pod for pod in self.cluster.seated() if not pod.machine.frozen]
+        workers = [worker for pod in pods for worker in pod.workers() if worker.stepped and not worker.done]
+        if workers and self.cluster.step_timeout_s and self.cluster.reports_steps:
+            worker = self.world.rng.choice(workers)
+            self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
+            self.cluster.worker_faults.append(self.world.now)
+            worker.hung = worker.stuck = True
 
     def _kill_zygote(self) -> None:
         launchers = [pod.launcher for pod in self._live() if pod.launcher is not None and pod.launcher.zygote]
@@ -281,13 +299,14 @@ class Faults:
         self.world.say(machine.name, f"FAULT: its clock is {machine.clock_ahead_s:+.0f} s off")
         self.cluster.clocks_differ = True
 
-    def _delete(self, pods: list[Pod]) -> None:
+    def _delete(self, pods: list[Pod], faulty: str = "") -> None:
         uids = {pod.uid for pod in pods}
         entries = [x for x in self.cluster.objects() if x.pod.uid in uids and x.deleting_since is None]
         if entries:
             self._disturbed()
             entry = self.world.rng.choice(entries)
-            self.world.say(entry.pod.name, "FAULT: its pod is deleted")
+            entry.pod.faulty = faulty
+            self.world.say(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)
 
     def _operator_down(self, lasts_s: float) -> None:

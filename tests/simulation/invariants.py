@@ -16,7 +16,7 @@ from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Office, RoundToken
+from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Fault, Office, RoundToken
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0
@@ -90,6 +90,7 @@ class Invariants:
             self._snapshot = max(self._snapshot, snapshot.token)
             for recovery in snapshot.recoveries:
                 self.no_innocent_worker_is_blamed(recovery)
+                self.what_trains_does_not_hang(recovery)
         self.cluster.snapshots.clear()
 
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
@@ -101,6 +102,17 @@ class Invariants:
             return
         if not any(recovery.detected_at - BOUNDED_S < at <= recovery.detected_at for at in self.cluster.worker_faults):
             raise Violation(f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone")
+
+    def what_trains_does_not_hang(self, recovery: Recovery) -> None:
+        """Whatever held it up: the round that is said to hang has made no step for the step timeout."""
+        cluster = self.cluster
+        if recovery.fault is not Fault.HANG or recovery.detected_at in cluster.hangs:
+            return
+        cluster.hangs.add(recovery.detected_at)
+        stepped = cluster.training.stepped_in
+        newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
+        if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
+            raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")
 
     def an_office_is_taken_once_and_by_a_majority(self) -> None:
         """3. A majority of the voters has stored that it gave the office to this pod, and nobody takes a vow back."""
@@ -222,7 +234,7 @@ class Invariants:
         closes = {pod.recorded_close.reason for pod in cluster.pods if pod.recorded_close is not None}
         if len(closes) != 1:
             raise Violation(f"closed with {closes or 'nothing'}")
-        failures = len(cluster.worker_faults) + cluster.training.stale_saves
+        failures = len(cluster.worker_faults) + cluster.training.stale_saves + len(cluster.hangs)
         if CloseReason.FAILED in closes and failures <= cluster.setup.max_in_place:
             raise Violation(f"failed, and only {failures} workers did")
         for pod in cluster.pods:

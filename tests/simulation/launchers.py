@@ -41,8 +41,10 @@ class Launcher(Process):
         self._zygotes = 0
         self._stores: list[int] = []  # ports; at most the one in use, and the next
         zygotes = pod.cluster.zygotes
-        self.supervisor = Supervisor(1, pod.cluster.shape.nproc_per_node, pod.grace_s, zygote=zygotes)
+        nproc, timeout_s = pod.cluster.shape.nproc_per_node, pod.cluster.step_timeout_s
+        self.supervisor = Supervisor(1, nproc, pod.grace_s, zygote=zygotes, step_timeout_s=timeout_s)
         self.workers: dict[int, Worker] = {}
+        self._pages: dict[int, e.StepsRead] = {}  # by local rank: what workers have told since the last look
         self._untrapped: set[int] = set()  # local ranks
         self._forked: set[int] = set()  # local ranks
         self._link: End | None = None
@@ -81,6 +83,8 @@ class Launcher(Process):
             self._port += 1
             port = self._port
             self.later(0.0, lambda: self.handle(e.PortReserved(port)))
+        elif isinstance(effect, e.LookAtSteps):
+            self.later(0.0, self._look)
         elif isinstance(effect, e.Log):
             self.world.say(self.pod.name, effect.text)
         elif isinstance(effect, e.Exit) and self.alive:
@@ -140,9 +144,15 @@ class Launcher(Process):
             self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
             return
 
+        rung = False
+
         def stepped(step: int) -> None:
-            if local_rank == 0 and self.pod.cluster.reports_steps:
-                self.post(lambda: self.handle(e.StepsRead(0, step, None, 1, self.world.now)))
+            nonlocal rung
+            if self.pod.cluster.reports_steps:
+                self._write(local_rank, step)
+                if not rung:
+                    self.post(self._look)
+                rung = True
 
         def exited(code: int | None, signal: str | None, message: str) -> None:
             self._training.left(worker)
@@ -152,6 +162,7 @@ class Launcher(Process):
         fate = self.world.rng.random()
         worker.stuck = fate < STUCK
         self._untrapped.discard(local_rank)
+        self._pages.pop(local_rank, None)
         if fate >= 1 - UNTRAPPED:
             self._untrapped.add(local_rank)
         self.workers[local_rank] = worker
@@ -160,7 +171,18 @@ class Launcher(Process):
         delay = self.world.between(*(FORK_S if warm else SPAWN_S))
         self.world.after(delay, lambda: self.machine.post(lambda: self._training.join(worker)))
 
+    def _write(self, local_rank: int, step: int) -> None:
+        """step() in the worker."""
+        reports = 1 + (self._pages[local_rank].reports if local_rank in self._pages else 0)
+        self._pages[local_rank] = e.StepsRead(local_rank, step, None, reports, self.now(), self.now())
+
+    def _look(self) -> None:
+        pages, self._pages = self._pages, {}
+        for read in pages.values():
+            self.handle(read)
+
     def _reap(self, worker: Worker, code: int | None, signal: str | None, said: str) -> None:
+        self._look()
         shell = {"SIGKILL": 137, "SIGTERM": 143}[signal] if signal is not None else code
         assert shell is not None
         self.handle(e.WorkerEnded(worker.local_rank, code, signal, shell, said, self.world.now))

@@ -17,7 +17,7 @@ from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
-from understudy_sidecar.membership import electorate, events, faults, joining, leaving, rounds, settling
+from understudy_sidecar.membership import electorate, events, faults, hangs, joining, leaving, rounds, settling
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.electorate import Tally
@@ -153,5 +153,6 @@ MUTATIONS = (
     Mutation("a rank is given twice", _survivors_are_moved),
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
     Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody), 3000),
+    Mutation("nobody is told that workers hang", _patch(hangs, "on_hung", lambda desk, member, hung, now: None)),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
 )

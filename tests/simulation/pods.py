@@ -26,6 +26,7 @@ class Cluster(Protocol):
     network: Network
     reports_steps: bool  # whether the training script calls step()
     zygotes: bool  # whether workers are forked
+    step_timeout_s: float  # 0: nothing hangs
 
     def coordinator_pod(self) -> Pod | None: ...
     def pod_at(self, ip: str) -> Pod | None: ...
@@ -48,6 +49,7 @@ class Pod:
         self.vow = Vow()
         self.exit_code: int | None = None  # of the trainer container
         self.asked_to_end = self.was_killed = False
+        self.faulty = ""  # what its launcher finds in verdict.json
         self.sidecar_ran = False
         self.changed: Callable[[], None] = lambda: None
         self.spawned: Callable[[Worker], None] = lambda worker: None
@@ -145,7 +147,7 @@ class Pod:
             self.kill()
             return
         launcher = self.launcher
-        launcher.post(lambda: launcher.handle(e.AskedToEnd("SIGTERM")))
+        launcher.post(lambda: launcher.handle(e.AskedToEnd("SIGTERM", self.faulty)))
         self.world.after(grace, lambda: self._post(self.kill))
 
     def lose_power(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 from tests.simulation.cluster import Setup, new_cluster
@@ -113,6 +114,42 @@ def test_a_frozen_node_is_replaced_and_its_workers_end_when_it_thaws() -> None:
     assert frozen.sidecar is not None
     assert frozen.sidecar.member.group_rank is None
     assert frozen in job.cluster.waiting()
+
+
+def hang_a_worker(job: Job, pod: Pod) -> None:
+    """It lives, and makes no step any more; its peers wait for it."""
+    worker = pod.workers()[-1]
+    assert worker.stepped
+    worker.hung = worker.stuck = True
+    job.struck_at = job.world.now
+
+
+def test_a_hung_worker_is_named_and_all_restart_in_place() -> None:
+    job = Job(Setup(actives=3, spares=1, nproc=2, machines=8, steps=400, step_timeout_s=10.0))
+    hung = job.members[1]
+    hang_a_worker(job, hung)
+    assert 10.0 < job.next_round_steps() < 10.0 + 5.0
+    recovery = job.recovery()
+    assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
+    assert re.match(r"no step for 1[0-2] s; slowest: rank \d at step \d+ \(others: ", recovery.cause.message)
+    assert job.cluster.seated() == job.members, "nobody was lost over it"
+
+
+def test_without_a_step_timeout_a_hung_worker_costs_questions_alone() -> None:
+    job = Job()
+    hang_a_worker(job, job.members[1])
+    job.later(60.0)
+    assert job.token.round == job.round
+    assert all(pod.workers() for pod in job.members)
+
+
+def test_a_new_coordinator_hears_of_a_hang_too() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=400, step_timeout_s=10.0))
+    hang_a_worker(job, job.members[1])
+    job.later(11.0)  # its launcher lets the stacks out
+    job.office_pod().kill()
+    assert job.next_round_steps() < 40.0
+    assert job.recovery().fault is Fault.HANG
 
 
 def test_a_node_off_the_network_fences_itself() -> None:
@@ -259,6 +296,18 @@ def test_a_deleted_pod_saves_and_the_spare_takes_its_rank() -> None:
     assert leaving.ended
     assert job.recovery().strategy is Strategy.SPARE_SWAP
     assert job.recovery().cause.pod == leaving.name
+
+
+def test_from_a_faulty_node_a_pod_goes_at_once_and_those_who_hold_its_shards_save() -> None:
+    job = Job(Setup(actives=3, spares=1, machines=8, steps=400, replica_groups=((0, 2), (1,))))
+    leaving = job.members[2]
+    leaving.faulty = "Xid 79"
+    job.cluster.api.delete_by_user(next(x for x in job.cluster.objects() if x.pod is leaving))
+    job.until(lambda: leaving.ended, 1.0)
+    assert job.next_round_steps() < 35.0
+    assert any("drains 2 members" in line for line in job.world.trace)
+    assert (job.recovery().fault, job.recovery().cause.pod) == (Fault.NODE, leaving.name)
+    assert job.cluster.seated()[:2] == job.members[:2]
 
 
 def test_the_pods_of_a_first_start_need_not_come_in_order() -> None:

@@ -2,7 +2,7 @@
 
 - A round's workers start to step when all its ranks live and reach each other, from the newest checkpoint.
 - One step takes all of them. A peer that was killed makes the others fail soon (its kernel says so); a peer that is
-  silent or frozen makes them hang, and one that was never there leaves them in their rendezvous.
+  silent or frozen, or hangs itself, makes them hang, and one that was never there leaves them in their rendezvous.
 - The checkpoint carries a fencing token (UNDERSTUDY_ROUND): once a round has begun, no older one's save counts.
 """
 
@@ -37,6 +37,8 @@ class Worker:
     on_exit: Callable[[int | None, str | None, str], None]
     alive: bool = True
     stuck: bool = False  # does not react to SIGTERM, nor to its peers' end
+    stepped: bool = False
+    hung: bool = False  # lives, and makes no step any more
     code: int | None = None  # its exit code, once it has ended by itself
     done: bool = False  # has made all its steps, and is about to exit 0
 
@@ -74,6 +76,7 @@ class Training:
         self.checkpoint = (0, RoundToken(0, 0, -1))
         self.newest_stepped = RoundToken(0, 0, -1)
         self.stepped_at: float | None = None
+        self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
         self.total_steps = 0
         self.stale_saves = 0
         self.newest_since = 0.0  # when the newest round stepped first
@@ -176,7 +179,7 @@ class Training:
         first, start = workers[0].machine, workers[0].start
         if not group.running and start.agent_store and (start.master_addr, start.master_port) not in self._stores:
             return False
-        return all(w.alive and not w.machine.frozen and reachable(first, w.machine) for w in workers)
+        return all(w.alive and not w.hung and not w.machine.frozen and reachable(first, w.machine) for w in workers)
 
     def _step(self, group: Group) -> None:
         group.next_step_due = False
@@ -189,10 +192,11 @@ class Training:
             self.newest_stepped, self.newest_since = group.token, self.world.now
         elif group.token < self.newest_stepped:
             self.stale_for_s = max(self.stale_for_s, self.world.now - self.newest_since)
-        self.stepped_at = self.world.now
+        self.stepped_at = self.stepped_in[group.token] = self.world.now
         if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
             return
         for worker in group.workers.values():
+            worker.stepped = True
             worker.on_step(group.step)
         self.resume(group)
 

@@ -57,6 +57,8 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, has(self.launcher) && has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.replicatedJobs.all(j, self.elastic.minReplicas <= j.replicas * j.template.spec.parallelism)",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
 // +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || size(self.replicatedJobs) != 1 || self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < self.replicatedJobs[0].replicas * self.replicatedJobs[0].template.spec.parallelism))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
+// +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 type TrainingJobSpec struct {
 	// The Jobs whose pods train, as in JobSet. This version takes exactly one
 	// entry. It cannot be changed after creation.
@@ -91,6 +93,11 @@ type TrainingJobSpec struct {
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="checkpoint is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 	Checkpoint Checkpoint `json:"checkpoint,omitempty"`
+
+	// What counts as a fault beside processes, pods and nodes that end. It cannot be
+	// changed after creation.
+	// +optional
+	Faults *Faults `json:"faults,omitempty"`
 
 	// Lets the job train with less pods than it declares when no spare takes a lost
 	// pod's ranks. Left out, the job waits for a pod instead. It cannot be changed
@@ -274,6 +281,44 @@ type Checkpoint struct {
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
 	NologinPath string `json:"nologinPath,omitempty"`
+
+	// Which pods hold the same shards of what is saved, by group rank: [[0, 1], [2, 3]]
+	// says that pods 0 and 1 hold one part, pods 2 and 3 another. When a pod leaves a
+	// faulty node, the others may then save without it, as long as each group that it
+	// is in has another pod on a node that is well; else nobody tries. A pod in no group
+	// holds shards that nobody else has. Left out: nobody saves when a pod leaves a
+	// faulty node.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	ReplicaGroups []ReplicaGroup `json:"replicaGroups,omitempty"`
+}
+
+// Group ranks of pods that hold the same shards.
+//
+// +listType=set
+// +kubebuilder:validation:MinItems=1
+// +kubebuilder:validation:MaxItems=256
+type ReplicaGroup []int32
+
+// What counts as a fault beside processes, pods and nodes that end.
+type Faults struct {
+	// When a training hangs. Left out, it never does.
+	// +optional
+	Hang *Hang `json:"hang,omitempty"`
+}
+
+// When a training hangs.
+type Hang struct {
+	// A worker hangs when it has called understudy_torch.step() in this round, and then
+	// has not for so long: a duration such as 90s, 10m or 1h. Its pod's log gets the
+	// Python stacks of all its workers, the slowest rank is named, and the job recovers
+	// as from a worker that fails. Set it to well above the longest time between two
+	// steps, saves and evaluations included: what takes longer without a step() counts
+	// as a hang. That is why it is off unless it is set.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two calls of step()"
+	StepTimeout string `json:"stepTimeout"`
 }
 
 // Lets the job train with less pods than it declares.

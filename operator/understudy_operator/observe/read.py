@@ -23,6 +23,7 @@ def read_job(raw: Raw) -> Job:
     launcher = spec.get("launcher", {})
     recovery, spares = spec.get("recovery", {}), spec.get("spares", {})
     in_place, fence = recovery.get("inPlace", {}), recovery.get("fenceTimeout", "30s")
+    checkpoint = spec.get("checkpoint", {})
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -52,9 +53,11 @@ def read_job(raw: Raw) -> Job:
             warmup=tuple(spares.get("warmup", {}).get("command", ())),
             topology_key=spares.get("topologyKey", ""),
             zygote=bool(launcher.get("zygote", True)),
-            on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),
-            nologin_path=spec.get("checkpoint", {}).get("nologinPath", ""),
+            on_sigterm=checkpoint.get("onSigterm", "Auto"),
+            nologin_path=checkpoint.get("nologinPath", ""),
             log_prefix=bool(launcher.get("logPrefix", True)),
+            replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
+            step_timeout_s=seconds(spec.get("faults", {}).get("hang", {}).get("stepTimeout", "0s")),
             preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         ),
     )

@@ -38,6 +38,8 @@ class JobSpec:
     log_prefix: bool = True
     warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
     nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
+    step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
 
     @property
     def actives(self) -> int:

@@ -112,6 +112,8 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
         _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
         _env(names.ENV_LOG_PREFIX, "true" if job.spec.log_prefix else "false"),
     ]
+    if job.spec.step_timeout_s:
+        ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.spec.step_timeout_s:.0f}"))
     if job.spec.preload is not None:
         ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))
     if index is None and job.spec.warmup:
@@ -136,6 +138,8 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.spare_timeout_s,
         job.spec.fence_s,
         job.spec.backoff_max_s,
+        float(grace_s),
+        job.spec.replica_groups,
     )
     node_file = [_env(names.ENV_NOLOGIN, job.spec.nologin_path)] if job.spec.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}

@@ -10,6 +10,7 @@
     RUNNING   a worker failed, in-place budget left            WAITING   same members, next round at once (InPlace)
     RUNNING   so does one, right at the start of the round     WAITING   the same after a pause (backoff.py)
     RUNNING   a worker failed, budget spent                    CLOSED    Close(Failed)
+    RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it at once
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
@@ -29,7 +30,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint, End, MemberView, Nodes, Snapshot, StepProgress, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import ending, faults, joining, leaving, rounds, settling, succession
+from understudy_sidecar.membership import ending, faults, hangs, joining, leaving, rounds, settling, succession
 from understudy_sidecar.membership.desk import Desk, Doubt, State
 from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, Tally
 from understudy_sidecar.membership.events import (
@@ -104,6 +105,7 @@ class Coordinator:
         desk.now = now
         desk.office = Office(appoint.epoch, 1)
         desk.keeper = ElectorateKeeper(desk.office)  # an epoch begins without an electorate
+        desk.doubt = None  # which was one of the former electorate's
         desk.roster.set_voters(frozenset())
         desk.may_come = frozenset(appoint.may_come)
         desk.say(f"appointed to office {desk.office} while in office")
@@ -176,7 +178,8 @@ class Coordinator:
         desk = self.desk
         if desk.state is State.CLOSED:
             return desk.close_until
-        times = [desk.silence.deadline(desk.roster, desk.steps), leaving.deadline(desk), desk.succession_due]
+        times = [desk.silence.deadline(desk.roster, desk.steps), leaving.deadline(desk), hangs.deadline(desk)]
+        times.append(desk.succession_due)
         times += [at for at in self._ripens() if at > desk.now]
         if desk.started_at is not None:
             times.append(desk.started_at + STEPLESS_S)
@@ -236,6 +239,8 @@ class Coordinator:
                 self._on_phase(member, message, now)
             case m.Progress(token=token) if desk.is_current(member, token):
                 self._on_progress(member, message, now)
+            case m.Hung(token=token) if desk.is_current(member, token):
+                hangs.on_hung(desk, member, message, now)
             case m.SuccessionAck():
                 succession.acknowledged(desk, member, message, now)
             case m.Port(port, store_port):
@@ -266,7 +271,7 @@ class Coordinator:
             case m.Finished():
                 faults.finished(desk, member)
             case m.WorkerFailed():
-                faults.worker_failed(desk, member, message, message.message, now)
+                hangs.on_worker_failed(desk, member, message, now)
 
     def _on_progress(self, member: Member, message: m.Progress, now: float) -> None:
         desk = self.desk
@@ -278,6 +283,7 @@ class Coordinator:
         desk.backoff.stepped()
         desk.steps.stepped(message.median_step_s, now)
         desk.progress = StepProgress(message.step, message.total, now)
+        hangs.on_step(desk, member)
         if desk.book.open:
             faults.recovered(desk, now)
             desk.version += 1
@@ -310,6 +316,7 @@ class Coordinator:
             return
         self._lose(desk.silence.lost(desk.roster, desk.steps, desk.state is not State.RUNNING, now), now)
         leaving.on_time(desk, now)
+        hangs.on_time(desk, now)
         if desk.started_at is not None and now >= desk.started_at + STEPLESS_S:
             faults.recovered(desk, desk.started_at)
             desk.backoff.ran()

@@ -43,6 +43,14 @@ class Draining:
 
 
 @dataclass
+class Hanging:
+    """Members say that their workers hang; others may still."""
+
+    until: float
+    told: dict[str, m.Hung] = field(default_factory=dict)  # by uid
+
+
+@dataclass
 class Doubt:
     """The coordinator has stood still: it decides nothing before a majority has answered this heartbeat or a later."""
 
@@ -84,6 +92,7 @@ class Desk:
     vacant_since: float | None = None
     started_at: float | None = None  # when all workers of the running round were spawned
     draining: Draining | None = None
+    hanging: Hanging | None = None
     doubt: Doubt | None = None
     succession_due: float | None = None
     estate_stale: bool = False

@@ -40,16 +40,8 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
 
 def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str, now: float) -> None:
     """failed: None if nobody saw which worker it was."""
-    desk.version += 1
-    member.workers = WorkersState.FAILED
-    desk.roster.starting.discard(member.uid)
-    active = desk.roster.active()
-    if any(x.uid in desk.roster.leaving for x in active):
-        return  # a consequence of the leave; its end brings the next round
-    suspects = [x for x in active if x.uid in desk.roster.suspects]
-    if suspects and desk.has_majority():
-        for suspect in suspects:
-            lose(desk, suspect, Fault.NODE, "its connection went silent and workers of its peers failed", now)
+    mark_failed(desk, member)
+    if is_consequence(desk, now):
         return
     cause = cause_of(desk, member, failed, message)
     open_fault(desk, Fault.PROCESS, cause, now)
@@ -57,6 +49,25 @@ def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, mes
     if desk.backoff.waits(now):
         desk.say(f"the next round waits for {desk.backoff.why}")
     charge(desk, cause.rank, member, message, now)
+
+
+def mark_failed(desk: Desk, member: Member) -> None:
+    desk.version += 1
+    member.workers = WorkersState.FAILED
+    desk.roster.starting.discard(member.uid)
+
+
+def is_consequence(desk: Desk, now: float) -> bool:
+    """Whether workers break because of a member that leaves (its end brings the next round), or one that is silent."""
+    active = desk.roster.active()
+    if any(x.uid in desk.roster.leaving for x in active):
+        return True
+    suspects = [x for x in active if x.uid in desk.roster.suspects]
+    if not suspects or not desk.has_majority():
+        return False
+    for suspect in suspects:
+        lose(desk, suspect, Fault.NODE, "its connection went silent, and workers of its peers failed or hang", now)
+    return True
 
 
 def cause_of(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str) -> Cause:
@@ -123,6 +134,6 @@ def _break(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
     desk.look = True
     if desk.state is State.RUNNING:
         desk.state = State.WAITING
-        desk.vacant_since, desk.started_at = now, None
+        desk.vacant_since, desk.started_at, desk.hanging = now, None, None
     where = f"{cause.pod} on {cause.node}"
     desk.say(f"fault {fault.value} in round {desk.token}: {where}: {cause.message}")

@@ -1,17 +1,19 @@
 """A member is asked to end (its pod is deleted or drained): a save that needs every rank can still finish.
 
-Rules: on a node with a Faulty verdict nothing is saved: its rank is given away at once. Otherwise all other actives are
-drained: their workers get SIGTERM too and may save for as long as the one that leaves may. The next round follows when
+Rules: on a node with a Faulty verdict nothing is saved: who leaves it has ended its workers, and its rank is given
+away. What the others do then is for `shards` to say. Whoever else leaves may save, and all other actives are drained:
+their workers get SIGTERM too and may save for as long as the one that leaves may. The next round follows when
 all their workers have ended and the leaving ones are gone, or when the grace period, less a margin, is over. A spare
 that leaves is only no candidate any more. A coordinator that leaves passes its office on first.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.words import Fault, Verdict, WorkersState
-from understudy_sidecar.membership import faults
+from understudy_sidecar.membership import faults, shards
 from understudy_sidecar.membership.desk import Desk, Draining, State
 from understudy_sidecar.membership.events import Resign
 from understudy_sidecar.membership.roster import Member
+from understudy_sidecar.membership.shards import Others
 
 #: What is left of the grace period when others stop waiting: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
@@ -27,12 +29,29 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
         pass_on(desk, leaving.reason)
         return
     if leaving.verdict is Verdict.FAULTY:
-        faults.lose(desk, member, Fault.NODE, f"it leaves a faulty node: {leaving.reason}", now)
+        _leaves_faulty_node(desk, member, f"it leaves a faulty node: {leaving.reason}", now)
         return
     desk.roster.leaving[member.uid] = now + leaving.grace_s
     desk.members_changed(now)
     if desk.state is State.RUNNING and member.group_rank is not None and member.group_rank not in desk.roster.finished:
         _drain(desk, leaving.grace_s, now)
+
+
+def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> None:
+    """Its workers are dead. The others may still be at work, or save already."""
+    at_work = desk.state is State.RUNNING or waits(desk, now)
+    if at_work and member.group_rank is not None and member.group_rank not in desk.roster.finished:
+        match shards.may_save_without(desk, member.group_rank):
+            case Others.MAY_SAVE:
+                desk.roster.leaving[member.uid] = now
+                _drain(desk, desk.shape.grace_s, now)
+            case Others.MISS_SHARDS:
+                desk.draining = None  # a save that has begun cannot be finished
+                lacks = f"the shards of group rank {member.group_rank} are held by nobody healthy"
+                reason = f"{reason}; no checkpoint is tried: {lacks}"
+            case Others.UNKNOWN:
+                pass
+    faults.lose(desk, member, Fault.NODE, reason, now)
 
 
 def on_gone(desk: Desk, member: Member, reason: str, now: float) -> None:

@@ -199,6 +199,8 @@ class Member:
                 self._on_failure(m.WorkerFailed(token, local_rank, exit_code, signal, text, at), now)
             case l.Stepped(token, step, total, median_s, at) if token == self.token:
                 self._on_step(m.Progress(token, step, total, median_s, at))
+            case l.Hung(token, local_rank, step, at, silent_s) if token == self.token:
+                self._tell(m.Hung(token, local_rank, step, at, silent_s))
             case l.Terminating(grace_s, verdict):
                 self._leave(m.Leaving("the trainer container got SIGTERM", grace_s, verdict), now)
             case _:

@@ -13,6 +13,7 @@ from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.words import Fault, Strategy
 
 KEPT = 10
+OF_A_WORKER = (Fault.PROCESS, Fault.HANG)
 
 
 @dataclass
@@ -37,7 +38,7 @@ class RecoveryBook:
 
     def blames_worker(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
-        return self.open[-1] if self.open and self.open[-1].fault is Fault.PROCESS else None
+        return self.open[-1] if self.open and self.open[-1].fault in OF_A_WORKER else None
 
     def charge(self, now: float) -> bool:
         """Take one in-place restart off the budget; False when there was none left."""

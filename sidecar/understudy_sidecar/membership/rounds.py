@@ -116,7 +116,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     roster.finished.clear()
     desk.steps.new_round()
     desk.silence.new_round(size, now)
-    desk.draining = None
+    desk.draining = desk.hanging = None
     _assign(desk)
     desk.members_changed(now)
     why = f" ({strategy.value})" if desk.book.open else ""

@@ -28,8 +28,9 @@ def ended(rank: int, code: int = 0, signal: str | None = None) -> e.WorkerEnded:
     return e.WorkerEnded(rank, None if signal else code, signal, code, said, 1000.0)
 
 
-def steps(step: int, reports: int = 1, rank: int = 0) -> e.StepsRead:
-    return e.StepsRead(rank, step, 100, reports, 1000.0 + step)
+def steps(step: int, reports: int = 1, rank: int = 0, at: float = 0.0) -> e.StepsRead:
+    """at: when it was made, by the clock of the test."""
+    return e.StepsRead(rank, step, 100, reports, 1000.0 + step, at)
 
 
 def kills(*ranks: int) -> list[e.Effect]:
@@ -41,7 +42,10 @@ def terms(*ranks: int) -> list[e.Effect]:
 
 
 class Driven:
-    """A supervisor of two workers, the time, and every effect but the log lines."""
+    """A supervisor of two workers, the time, and every effect but the log lines.
+
+    pages: what workers have told, for the next look at them.
+    """
 
     def __init__(
         self,
@@ -51,10 +55,14 @@ class Driven:
         zygote: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
         warmup: bool = False,
+        step_timeout_s: float = 0.0,
     ) -> None:
         self.now = 100.0
-        self.supervisor = Supervisor(1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm, warmup=warmup)
+        self.supervisor = Supervisor(
+            1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm, warmup=warmup, step_timeout_s=step_timeout_s
+        )
         self.log: list[str] = []
+        self.pages: list[e.StepsRead] = []
         assert self.do(e.Started()) == [
             e.ReservePort(),
             *([e.StartZygote()] if zygote else []),
@@ -69,7 +77,10 @@ class Driven:
     def do(self, *events: e.Event) -> list[e.Effect]:
         effects = [effect for event in events for effect in self.supervisor.handle(event, self.now)]
         self.log += [effect.text for effect in effects if isinstance(effect, e.Log)]
-        return [effect for effect in effects if not isinstance(effect, e.Log)]
+        if e.LookAtSteps() in effects:
+            pages, self.pages = self.pages, []
+            effects += self.do(*pages)
+        return [effect for effect in effects if not isinstance(effect, (e.Log, e.LookAtSteps))]
 
     def later(self, seconds: float) -> list[e.Effect]:
         """Let time pass, with a Tick at each deadline on the way."""

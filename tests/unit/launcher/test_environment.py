@@ -21,7 +21,7 @@ START = StartWorkers(
 
 
 def env(launcher: dict[str, str] | None = None, nproc: int = 8, error_file: str | None = "/e.json") -> dict[str, str]:
-    return worker_environment(launcher or {}, START, 2, nproc, 200, error_file)
+    return worker_environment(launcher or {}, START, 2, nproc, (200, 201), error_file)
 
 
 def test_the_round_as_torchrun_would_tell_it() -> None:
@@ -45,7 +45,7 @@ def test_the_round_as_torchrun_would_tell_it() -> None:
         "TORCHELASTIC_ERROR_FILE": "/e.json",
         "OMP_NUM_THREADS": "1",
         "UNDERSTUDY_ROUND": "1.2.7",
-        "UNDERSTUDY_STEP_FD": "200",
+        "UNDERSTUDY_STEP_FD": "200,201",
         "JOB_COMPLETION_INDEX": "3",
         "PYTHONPATH": "/understudy/python",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from understudy_launcher.groups import COMPLAIN_EVERY_S
 from understudy_protocol import pod
 from understudy_protocol.launcher import (
     ExitLauncher,
+    Hung,
     LauncherHello,
     NextPort,
     Stepped,
@@ -277,13 +279,34 @@ def test_a_member_without_rank_0_keeps_its_port(launch: Launch) -> None:
 
 
 def test_a_script_reports_its_steps(launch: Launch) -> None:
-    script = "import os, understudy_torch\nfor n in range(3000): understudy_torch.step(n + 1, 3000)"
+    script = "import understudy_torch\nfor n in range(3000): understudy_torch.step(n + 1, 3000)"
     launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2"})
     launched.join()
     started(launched, 2)
     first = launched.sidecar.expect(Stepped)
     assert (first.token.round, first.total) == (2, 3000)
     launched.sidecar.expect(WorkersFinished)
+    told = [message.step for message in launched.sidecar.heard if isinstance(message, Stepped)]
+    assert told == sorted(told)
+    assert told[-1] == 3000
+
+
+def test_the_newest_step_is_told_while_the_worker_goes_on(launch: Launch) -> None:
+    script = "import time, understudy_torch\nfor n in range(1, 100): understudy_torch.step(n)\ntime.sleep(600)"
+    launched = launch(sys.executable, "-c", script)
+    launched.join()
+    started(launched)
+    while launched.sidecar.expect(Stepped).step < 99:
+        pass
+
+
+def test_steps_come_from_behind_a_shell_and_from_a_forked_child(launch: Launch) -> None:
+    forks = "import os\nfrom understudy_torch import step\nstep(1)\nif os.fork(): os.wait()\nelse: step(2)"
+    launched = launch("sh", "-c", f"{sys.executable} -c '{forks}'; true")
+    launched.join()
+    started(launched)
+    launched.sidecar.expect(WorkersFinished)
+    assert [x.step for x in launched.sidecar.heard if isinstance(x, Stepped)][-1] == 2
 
 
 def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
@@ -293,6 +316,22 @@ def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
     launched.sidecar.expect(WorkersFinished)
     kinds = [type(message) for message in launched.sidecar.heard]
     assert kinds.index(Stepped) < kinds.index(WorkersFinished)
+
+
+def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hears_of_it(launch: Launch) -> None:
+    script = "import time, understudy_torch\nunderstudy_torch.step(41)\ndef hangs(): time.sleep(600)\nhangs()"
+    launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2", pod.ENV_STEP_TIMEOUT: "1"})
+    launched.join()
+    order = started(launched, 2)
+    hung = launched.sidecar.expect(Hung)
+    assert (hung.token, hung.step) == (order.token, 41)
+    assert hung.silent_s >= 1.0
+    log = launched.err
+    for rank in (0, 1):
+        header = rf"worker local_rank={rank} rank={rank} made no step for \d s since step 41: its stacks follow\n"
+        assert re.search(rf"{header}\[rank {rank}\] Current thread .*\n.* in hangs\n", log), log
+    launched.sidecar.send(round_(3))
+    launched.sidecar.expect(WorkersStarted)
 
 
 # Orphans and its own end ----------------------------------------------------------------------------------------------

@@ -90,13 +90,14 @@ def test_a_container_that_cannot_see_its_group_tells_nothing(tmp_path: Path, own
 def test_a_workers_failure_tells_it(tmp_path: Path) -> None:
     """Also where it is a child of the worker that was killed, and the worker fails with a message of its own."""
     group = Group(tmp_path, 2, "/", "/")
-    workers = Workers([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], lambda _: None, lambda _: None)
+    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    workers = Workers(command, str(tmp_path), lambda _: None, lambda _: None)
     workers.oom_kills = group.kills
     events: list[object] = []
 
     def run() -> WorkerEnded:
         events.clear()
-        workers.spawn(0, lambda fd: dict(os.environ))
+        workers.spawn(0, lambda files: dict(os.environ))
         group.killed(1)
 
         def gone() -> bool:

@@ -33,6 +33,7 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
         "python/understudy_torch/sigterm.py",
+        "python/understudy_torch/stacks.py",
         "python/understudy_zygote/__init__.py",
         "python/understudy_zygote/__main__.py",
         "python/understudy_zygote/child.py",

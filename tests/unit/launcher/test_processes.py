@@ -5,25 +5,39 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import understudy_torch
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
 from understudy_launcher.processes import Workers
+from understudy_torch import stacks
+
+Run = Callable[..., "Running"]
+Capture = pytest.CaptureFixture[str]
+
+
+STEP = "import understudy_torch\nstep = understudy_torch.step\n"
+SOURCES = str(Path(understudy_torch.__file__).parents[1])
 
 
 class Running:
-    """Workers whose pipes are noted, and never selected."""
+    """Workers whose bells are noted, and never selected."""
 
-    def __init__(self, *command: str) -> None:
-        self.pipes: set[int] = set()
-        self.workers = Workers(command, self.pipes.add, self.pipes.remove)
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.bells: set[int] = set()
+        self.workers = Workers(command, str(folder), self.bells.add, self.bells.remove)
         self.events: list[object] = []
 
     def spawn(self, local_rank: int = 0) -> None:
-        def env(step_fd: int) -> dict[str, str]:
-            return dict(os.environ, STEPS=f"/proc/self/fd/{step_fd}")
+        def env(step_files: tuple[int, int]) -> dict[str, str]:
+            bell, page = step_files
+            return dict(os.environ, PYTHONPATH=SOURCES, UNDERSTUDY_STEP_FD=f"{bell},{page}")
 
         self.events += self.workers.spawn(local_rank, env)
 
@@ -35,9 +49,25 @@ class Running:
         wait_for(gone, "the end of the worker")
 
 
-def test_the_last_step_comes_before_the_end_and_the_end_before_the_groups() -> None:
-    running = Running("sh", "-c", 'echo "1 9" > "$STEPS"; echo "2 9" > "$STEPS"; exit 4')
-    running.spawn()
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts a worker; none is left after the test."""
+    made: list[Running] = []
+
+    def start(*command: str) -> Running:
+        made.append(Running(tmp_path, *command))
+        made[-1].spawn()
+        return made[-1]
+
+    yield start
+    for running in made:
+        running.workers.kill_all()
+        if running.workers.lingering() or running.bells:
+            running.reap_all()
+
+
+def test_the_last_step_comes_before_the_end_and_the_end_before_the_groups(run: Run) -> None:
+    running = run(sys.executable, "-c", STEP + "step(1, 9)\nstep(2, 9)\nraise SystemExit(4)")
     running.reap_all()
     steps, ended, emptied = running.events
     assert isinstance(steps, StepsRead)
@@ -45,40 +75,130 @@ def test_the_last_step_comes_before_the_end_and_the_end_before_the_groups() -> N
     assert isinstance(ended, WorkerEnded)
     assert (ended.exit_code, ended.shell_code) == (4, 4)
     assert emptied == GroupEmptied(0)
-    assert running.pipes == set()
+    assert running.bells == set()
 
 
-@pytest.mark.parametrize("line", ["x y", "1", "1 2 3", "-1 -", "1 x", "9" * 100 + " -", ""])
-def test_a_line_that_is_no_step_is_ignored(line: str) -> None:
-    running = Running("sh", "-c", f'echo "{line}" > "$STEPS"')
-    running.spawn()
+def test_a_worker_that_never_steps_tells_none(run: Run) -> None:
+    running = run(sys.executable, "-c", STEP)
     running.reap_all()
     assert [type(event) for event in running.events] == [WorkerEnded, GroupEmptied]
 
 
-def test_a_step_that_is_cut_is_read_when_its_rest_is_there() -> None:
-    running = Running("sh", "-c", 'exec 3> "$STEPS"; printf "1 9\\n12" >&3; read go; printf "34 -\\n" >&3')
-    read_end, write_end = os.pipe()
-    before = os.dup(0)
-    os.dup2(read_end, 0)
-    try:
-        running.spawn()
-    finally:
-        os.dup2(before, 0)
-    (pipe,) = running.pipes
-    (first,) = wait_for(lambda: running.workers.read_steps(pipe), "the first step")
-    os.write(write_end, b"go\n")
-    for fd in (read_end, write_end, before):
-        os.close(fd)
+def test_the_first_step_rings(run: Run) -> None:
+    running = run(sys.executable, "-c", STEP + "step(1)\nimport time\ntime.sleep(600)")
+    (bell,) = running.bells
+    before = time.monotonic()
+    (first,) = wait_for(lambda: running.workers.heard(bell), "the bell")
+    assert (first.step, first.total, first.reports) == (1, None, 1)
+    assert before - 60 < first.stepped_at <= time.monotonic()
+    assert running.workers.look() == [], "nothing is new"
+
+
+def test_a_worker_that_has_closed_its_files_steps_on(run: Run) -> None:
+    """As one does that makes a daemon of itself."""
+    closes = "import os, time\nos.closerange(3, 300)\nfor n in range(2, 7): step(n)\ntime.sleep(600)"
+    running = run(sys.executable, "-c", STEP + "step(1)\n" + closes)
+    (bell,) = running.bells
+    found: list[StepsRead] = []
+
+    def over() -> bool:
+        found.extend(running.workers.heard(bell) + running.workers.look())
+        return not running.bells and found[-1].step == 6
+
+    wait_for(over, "the newest step, and the end of the bell")
+
+
+def test_what_spoils_its_page_spoils_nothing_else(run: Run) -> None:
+    cut = "import os\nbell, page = map(int, os.environ['UNDERSTUDY_STEP_FD'].split(','))\nos.ftruncate(page, 0)\n"
+    running = run(sys.executable, "-c", cut + "os.write(bell, b'?')")
     running.reap_all()
-    second = running.events[0]
-    assert isinstance(second, StepsRead)
-    assert ((first.step, first.total), (second.step, second.total)) == ((1, 9), (1234, None))
+    assert [type(event) for event in running.events] == [WorkerEnded, GroupEmptied]
 
 
-def test_a_signal_has_its_name() -> None:
-    running = Running("sleep", "600")
-    running.spawn()
+def seen(running: Running) -> None:
+    (bell,) = running.bells
+    wait_for(lambda: running.workers.heard(bell), "its first step")
+
+
+def test_a_worker_that_sits_in_c_dumps_the_stacks_of_all_its_threads(run: Run, capfd: Capture) -> None:
+    """Its main thread holds the interpreter's lock, so no code of Python's can run."""
+    script = """
+import ctypes, threading
+def waits_in_a_thread():
+    threading.Event().wait()
+threading.Thread(target=waits_in_a_thread, daemon=True).start()
+def sits_in_c():
+    ctypes.PyDLL(None).pause()
+step(1)
+sits_in_c()
+"""
+    running = run(sys.executable, "-c", STEP + script)
+    seen(running)
+    said = ""
+
+    def dumped() -> bool:
+        nonlocal said
+        assert running.workers.dump_stacks(0) == ""
+        said += capfd.readouterr().err
+        return "in waits_in_a_thread" in said and "in sits_in_c" in said
+
+    wait_for(dumped, "both stacks")
+
+
+def test_a_dump_changes_nothing_for_the_script(run: Run) -> None:
+    script = "import time\nstep(1)\ntime.sleep(0.5)\nraise SystemExit(3)"
+    running = run(sys.executable, "-c", STEP + script)
+    seen(running)
+    assert running.workers.dump_stacks(0) == ""
+    running.reap_all()
+    (ended, _) = running.events
+    assert isinstance(ended, WorkerEnded)
+    assert ended.exit_code == 3
+
+
+@pytest.mark.parametrize("use", ["lambda *_: None", "signal.SIG_IGN"])
+def test_a_script_that_has_its_own_use_for_the_signal_keeps_it(run: Run, use: str) -> None:
+    script = f"import signal, time\nsignal.signal({stacks.SIGNAL}, {use})\nstep(1)\ntime.sleep(600)"
+    running = run(sys.executable, "-c", STEP + script)
+    seen(running)
+    assert running.workers.dump_stacks(0) == "its script has a use of its own for that signal"
+
+
+def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> None:
+    script = "import os, time\nstep(1)\nif os.fork(): os.wait()\ndef child():\n  step(2)\n  time.sleep(600)\nchild()"
+    running = run(sys.executable, "-c", STEP + script)
+    (bell,) = running.bells
+    found: list[int] = []
+
+    def second() -> bool:
+        found.extend(read.step for read in running.workers.heard(bell))
+        return 2 in found
+
+    wait_for(second, "the child's step")
+    said = ""
+
+    def dumped() -> bool:
+        nonlocal said
+        assert running.workers.dump_stacks(0) == ""
+        said += capfd.readouterr().err
+        return "in child" in said
+
+    wait_for(dumped, "the child's stack")
+
+
+def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
+    running = run(sys.executable, "-c", STEP + "import os, time\nos.setsid\nstep(1)\ntime.sleep(600)")
+    seen(running)
+    worker = running.workers._workers[0]
+    assert worker.seen is not None
+    worker.seen = replace(worker.seen, pid=os.getpid())
+    assert running.workers.dump_stacks(0) == "its process has left the worker's group"
+    worker.seen = replace(worker.seen, pid=2**22 + 1)
+    assert running.workers.dump_stacks(0) == "No such process"
+
+
+def test_a_signal_has_its_name(run: Run) -> None:
+    running = run("sleep", "600")
     running.workers.signal(0, Aim.TERM_WORKER)
     running.reap_all()
     (ended, _) = running.events
@@ -91,9 +211,8 @@ def test_a_signal_has_its_name() -> None:
     )
 
 
-def test_a_signal_without_a_name_has_its_number() -> None:
-    running = Running(sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 3})")
-    running.spawn()
+def test_a_signal_without_a_name_has_its_number(run: Run) -> None:
+    running = run(sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 3})")
     running.reap_all()
     (ended, _) = running.events
     assert isinstance(ended, WorkerEnded)
@@ -101,19 +220,18 @@ def test_a_signal_without_a_name_has_its_number() -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("/nowhere/x", 127), ("/proc", 126)])
-def test_what_cannot_be_started_has_ended(command: str, code: int) -> None:
-    running = Running(command)
+def test_what_cannot_be_started_has_ended(tmp_path: Path, command: str, code: int) -> None:
+    running = Running(tmp_path, command)
     running.spawn(1)
     (ended, emptied) = running.events
     assert isinstance(ended, WorkerEnded)
     assert (ended.local_rank, ended.exit_code) == (1, code)
     assert emptied == GroupEmptied(1)
-    assert running.pipes == set()
+    assert running.bells == set()
 
 
-def test_signals_to_what_is_gone_reach_nobody() -> None:
-    running = Running("true")
-    running.spawn()
+def test_signals_to_what_is_gone_reach_nobody(run: Run) -> None:
+    running = run("true")
     running.reap_all()
     for aim in Aim:
         running.workers.signal(0, aim)

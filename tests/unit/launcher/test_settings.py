@@ -12,12 +12,14 @@ def test_a_pod_that_says_nothing() -> None:
     settings = read_settings(["train"], {})
     assert (settings.nproc, settings.grace_s, settings.folder) == (1, 30.0, "/understudy")
     assert settings.socket == "/understudy/sidecar.sock"
+    assert settings.step_timeout_s == 0.0
 
 
 def test_a_pod_that_says_all() -> None:
-    env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s"}
+    env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s", pod.ENV_STEP_TIMEOUT: "90"}
     settings = read_settings(["train"], env)
     assert (settings.nproc, settings.grace_s, settings.socket) == (8, 600.0, "/s/sidecar.sock")
+    assert settings.step_timeout_s == 90.0
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,7 @@ def test_a_pod_that_says_all() -> None:
         (pod.ENV_NPROC, "1.5"),
         (pod.ENV_NPROC, "nan"),
         (pod.ENV_GRACE, "x"),
+        (pod.ENV_STEP_TIMEOUT, "10m"),
     ],
 )
 def test_nonsense_is_named(name: str, value: str) -> None:

@@ -13,6 +13,7 @@ from tests.unit.launcher.driven import PORT, Driven, ended, failed, finished, ki
 from understudy_launcher import events as e
 from understudy_launcher.groups import COMPLAIN_EVERY_S
 from understudy_launcher.phases import Phase
+from understudy_launcher.steps import LOOK_EVERY_S
 from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END, LEAVE_WITHIN_S
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, WorkersState
@@ -195,38 +196,62 @@ def stepped(effects: list[e.Effect]) -> list[tuple[int, float]]:
 
 def test_the_first_step_is_told_at_once_and_the_newest_of_the_rest_each_half_second() -> None:
     driven = running()
-    assert stepped(driven.do(steps(10))) == [(10, 0.0)]
+    assert stepped(driven.do(steps(10, at=100.0))) == [(10, 0.0)]
     told = []
-    for number in range(11, 19):
-        driven.now += 0.125
-        told += stepped(driven.do(steps(number)))
-        told += stepped(driven.later(0))
-    assert told == [(14, 0.125), (18, 0.125)]
+    for number in range(11, 20, 4):  # what a look finds: four steps
+        driven.pages = [steps(number + 3, reports=4, at=driven.now + 0.5)]
+        told += stepped(driven.later(0.5))
+    assert told == [(14, 0.125), (18, 0.125), (22, 0.125)]
+
+
+def test_nobody_is_looked_at_before_a_worker_has_stepped() -> None:
+    driven = running()
+    assert driven.supervisor.deadline() is None
+    driven.do(steps(1, rank=1))
+    assert driven.supervisor.deadline() == driven.now + LOOK_EVERY_S
+
+
+def test_the_newest_step_of_each_worker_is_known() -> None:
+    driven = running()
+    driven.do(steps(1, rank=1))
+    driven.pages = [steps(7, rank=0), steps(6, rank=1)]
+    assert stepped(driven.later(0.5)) == [(7, 0.0)]
+    told = driven.supervisor._round.steps
+    assert told is not None
+    assert {rank: read.step for rank, read in told.newest.items()} == {0: 7, 1: 6}
 
 
 def test_the_last_step_before_a_pause_is_told_by_the_timer() -> None:
     driven = running()
-    driven.do(steps(1))
+    driven.do(steps(1, at=100.0))
     driven.now += 0.1
-    driven.do(steps(2))
+    driven.do(steps(2, at=100.1))
     assert stepped(driven.later(0.3)) == []
     assert stepped(driven.later(0.2)) == [(2, 0.1)]
     assert driven.later(60) == []
 
 
+def test_the_last_step_before_a_workers_end_is_told_with_it() -> None:
+    driven = running()
+    driven.do(steps(1, at=100.0))
+    driven.now += 0.1
+    driven.do(steps(2, at=100.1))
+    assert stepped(driven.do(ended(0), ended(1))) == [(2, 0.1)]
+
+
 def test_the_median_counts_each_report_of_a_batch() -> None:
     driven = running()
-    driven.do(steps(1))
+    driven.do(steps(1, at=100.0))
     driven.now += 1.0
-    assert stepped(driven.do(steps(101, reports=10))) == [(101, 0.1)]
+    assert stepped(driven.do(steps(101, reports=10, at=101.0))) == [(101, 0.1)]
 
 
 def test_the_median_is_that_of_the_last_twenty_intervals_of_the_round() -> None:
     driven = running()
-    driven.do(steps(0))
+    driven.do(steps(0, at=driven.now))
     for number, interval_s in enumerate([50.0] * 11 + [1.0] * 10, start=1):
         driven.now += interval_s
-        told = stepped(driven.do(steps(number)))
+        told = stepped(driven.do(steps(number, at=driven.now)))
     assert told == [(21, 25.5)], "ten of 50 s and ten of 1 s"
     driven.do(start(1), *[ended(rank, 137, "SIGKILL") for rank in (0, 1)], e.GroupEmptied(0), e.GroupEmptied(1))
     assert stepped(driven.do(steps(22))) == [(22, 0.0)], "a new round knows none"

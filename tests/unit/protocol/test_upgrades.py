@@ -60,6 +60,7 @@ def test_a_leave_of_version_1_is_of_a_node_nothing_is_known_about(read: Reader) 
 def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
     shape = wire.from_plain(JobShape, json.loads((RECORDED / "v1-job-shape.json").read_text()))
     assert (shape.min_actives, shape.fence_s, shape.backoff_max_s) == (0, 30.0, 30.0)
+    assert (shape.grace_s, shape.replica_groups) == (30.0, ())
 
 
 def test_what_a_former_life_of_a_sidecar_promised_is_read(read: Reader) -> None:

@@ -1,9 +1,9 @@
-"""step(): one line into the launcher's pipe, and never a failure."""
+"""step(): what it leaves in the launcher's page, when it rings, and that it never fails."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -13,40 +13,83 @@ from pathlib import Path
 import pytest
 
 import understudy_torch
+from understudy_launcher import step_page
+from understudy_launcher.step_page import Seen, StepFiles
 from understudy_protocol import pod
 from understudy_torch import progress
 
 
 @pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    read_end, write_end = os.pipe2(os.O_NONBLOCK)
-    inherit(monkeypatch, str(write_end))
-    yield read_end, write_end
-    for fd in (read_end, write_end):
-        with contextlib.suppress(OSError):
-            os.close(fd)
+def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StepFiles]:
+    """The launcher's real ones."""
+    made = StepFiles(str(tmp_path))
+    bell, page = made.inherited
+    inherit(monkeypatch, f"{bell},{page}")
+    yield made
+    made.given()
+    made.close()
 
 
 def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     """As in a process that has just started with that variable."""
-    monkeypatch.setattr(progress, "_fd", progress._UNKNOWN)
+    monkeypatch.setattr(progress, "_page", None)
+    monkeypatch.setattr(progress, "_looked", False)
     if value is None:
         monkeypatch.delenv(pod.ENV_STEP_FD, raising=False)
     else:
         monkeypatch.setenv(pod.ENV_STEP_FD, value)
 
 
-def test_the_variable_is_the_protocols() -> None:
+def newest(files: StepFiles) -> Seen:
+    seen = files.news()
+    assert seen is not None
+    return seen
+
+
+def rings(files: StepFiles) -> int:
+    """How often it has rung since."""
+    try:
+        return len(os.read(files.bell, 100))
+    except BlockingIOError:
+        return 0
+
+
+def test_worker_and_launcher_agree_on_the_page() -> None:
     assert progress.ENV_STEP_FD == pod.ENV_STEP_FD
+    assert progress.MAGIC == step_page.MAGIC
+    assert step_page._WORDS.size == progress.PAGE_BYTES
 
 
-def test_a_line_a_step(pipe: tuple[int, int]) -> None:
+def test_the_page_has_the_newest_step(files: StepFiles) -> None:
+    before = time.monotonic()
     understudy_torch.step(1, 100)
-    understudy_torch.step(2)
-    assert os.read(pipe[0], 100) == b"1 100\n2 -\n"
+    assert (newest(files).step, files.news()) == (1, None)
+    understudy_torch.step(2, 100)
+    understudy_torch.step(3)
+    seen = newest(files)
+    assert (seen.calls, seen.step, seen.total, seen.pid) == (3, 3, None, os.getpid())
+    assert before <= seen.at <= time.monotonic()
 
 
-def test_any_integer_will_do(pipe: tuple[int, int]) -> None:
+def test_the_page_may_lie_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the launcher's Python was built for a libc that knows no memfd_create."""
+    monkeypatch.delattr(os, "memfd_create")
+    files = StepFiles(str(tmp_path))
+    inherit(monkeypatch, "{},{}".format(*files.inherited))
+    understudy_torch.step(3, 4)
+    assert (newest(files).step, list(tmp_path.iterdir())) == (3, [])
+    files.given()
+    files.close()
+
+
+def test_only_the_first_step_rings(files: StepFiles) -> None:
+    assert rings(files) == 0
+    for number in range(1000):
+        understudy_torch.step(number)
+    assert rings(files) == 1
+
+
+def test_any_integer_will_do(files: StepFiles) -> None:
     class Scalar:
         """As numpy and torch have them."""
 
@@ -54,66 +97,81 @@ def test_any_integer_will_do(pipe: tuple[int, int]) -> None:
             return 7
 
     understudy_torch.step(Scalar(), Scalar())  # type: ignore[arg-type]
-    assert os.read(pipe[0], 100) == b"7 7\n"
+    assert (newest(files).step, files.news()) == (7, None)
 
 
-def test_a_full_pipe_drops_the_line_and_takes_later_ones(pipe: tuple[int, int]) -> None:
-    for number in range(100_000):
-        understudy_torch.step(number)
-    while len(os.read(pipe[0], 1 << 20)) == 1 << 20:
-        pass
-    understudy_torch.step(7)
-    assert os.read(pipe[0], 100) == b"7 -\n"
+@pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1])
+def test_what_is_no_step_is_not_told_and_no_error(files: StepFiles, value: object) -> None:
+    understudy_torch.step(value)  # type: ignore[arg-type]
+    assert files.news() is None
+    understudy_torch.step(5)
+    assert newest(files).step == 5
 
 
-def test_a_launcher_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
-    os.close(pipe[0])
+def test_a_launcher_that_is_gone_is_no_error(files: StepFiles) -> None:
+    files.close_bell()
     understudy_torch.step(1)
     understudy_torch.step(2)
+    assert newest(files).step == 2
 
 
-@pytest.mark.parametrize("value", [None, "", "no number", "-5", "99999", "1" * 40])
+@pytest.mark.parametrize("value", [None, "", "no number", "-5,-5", "99999,99998", "1" * 40 + ",1", "200", "1,2,3"])
 def test_outside_of_a_job_it_does_nothing(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     inherit(monkeypatch, value)
     understudy_torch.step(1, 2)
+    understudy_torch.step(2, 2)
 
 
-def test_a_file_that_has_the_pipes_number_by_now_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A child started with close_fds inherits the variable, not the pipe."""
-    with (tmp_path / "data").open("wb", buffering=0) as other:
-        inherit(monkeypatch, str(other.fileno()))
-        understudy_torch.step(1)
-    assert (tmp_path / "data").read_bytes() == b""
+def test_files_that_have_the_numbers_by_now_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, files: StepFiles, tmp_path: Path
+) -> None:
+    """A child started with close_fds inherits the variable, not the files."""
+    bell, page = files.inherited
+    with (tmp_path / "data").open("w+b", buffering=0) as other:
+        other.write(bytes(100))
+        for numbers in (f"{bell},{other.fileno()}", f"{other.fileno()},{page}"):
+            inherit(monkeypatch, numbers)
+            understudy_torch.step(1)
+        assert (tmp_path / "data").read_bytes() == bytes(100)
+    assert (rings(files), files.news()) == (0, None)
 
 
-def test_the_read_end_of_a_pipe_is_left_alone(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
-    inherit(monkeypatch, str(pipe[0]))
-    understudy_torch.step(1)
-
-
-def test_a_fork_repeats_nothing(pipe: tuple[int, int]) -> None:
+def test_a_fork_steps_on_the_same_page_and_rings_anew(files: StepFiles) -> None:
     understudy_torch.step(1)
     child = os.fork()
     if child == 0:
         understudy_torch.step(2)
         os._exit(0)
     os.waitpid(child, 0)
+    assert (newest(files).pid, rings(files)) == (child, 2)
     understudy_torch.step(3)
-    assert os.read(pipe[0], 100) == b"1 -\n2 -\n3 -\n"
+    assert (newest(files).step, rings(files)) == (3, 0)
 
 
-def test_it_costs_a_few_microseconds(pipe: tuple[int, int]) -> None:
-    best_s = min(_time_of_a_step(pipe[0]) for _ in range(20))
-    assert best_s < 20e-6
+def test_a_fork_that_never_steps_changes_nothing(files: StepFiles) -> None:
+    """A DataLoader's workers, say."""
+    understudy_torch.step(1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert newest(files).pid == os.getpid()
 
 
-def _time_of_a_step(read_end: int) -> float:
-    before = time.perf_counter()
-    for number in range(200):
-        understudy_torch.step(number, 1000)
-    taken = time.perf_counter() - before
-    os.read(read_end, 1 << 16)
-    return taken / 200
+def test_a_call_costs_less_than_two_microseconds(files: StepFiles) -> None:
+    """make bench-step measures it; this is the best of some, on a machine that does other things too."""
+    understudy_torch.step(1)
+    assert min(_time_of_a_step() for _ in range(50)) < 2e-6
+
+
+def _time_of_a_step() -> float:
+    times = []
+    for _ in range(5):
+        before = time.perf_counter()
+        for number in range(200):
+            understudy_torch.step(number, 1000)
+        times.append((time.perf_counter() - before) / 200)
+    return statistics.median(times)
 
 
 def test_it_imports_next_to_nothing() -> None:
@@ -122,4 +180,4 @@ def test_it_imports_next_to_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True)
     imported = set(done.stdout.split())
     assert {"understudy_torch", "understudy_torch.progress"} <= imported
-    assert not imported & {"torch", "numpy", "socket", "json", "understudy_protocol"}
+    assert not imported & {"torch", "numpy", "socket", "json", "faulthandler", "ctypes", "understudy_protocol"}

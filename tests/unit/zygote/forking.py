@@ -67,7 +67,7 @@ class Forking:
         """The pids of workers."""
         read_end, write_end = os.pipe()
         try:
-            pids = self.zygote.fork(dict.fromkeys(local_ranks, Fork(env, write_end)))
+            pids = self.zygote.fork(dict.fromkeys(local_ranks, Fork(env, (write_end, read_end))))
         finally:
             os.close(write_end)
             os.close(read_end)

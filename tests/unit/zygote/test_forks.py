@@ -15,6 +15,7 @@ from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import fresh
 from understudy_launcher import events as e
 from understudy_launcher.logs import Outputs
+from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import Fork
 
 
@@ -126,40 +127,46 @@ def test_the_rounds_variables_are_there_beside_the_zygotes(folder: Path, forking
     assert forks.run(RANK="6").out == "6 yes 6\n"
 
 
-def test_the_step_pipe_is_inherited_under_a_high_number_and_nothing_else_is(folder: Path, forking: Make) -> None:
+def test_the_step_files_are_inherited_under_high_numbers_and_nothing_else_is(folder: Path, forking: Make) -> None:
     write(
         folder,
         train="""
 import os, subprocess
-pipe = int(os.environ["UNDERSTUDY_STEP_FD"])
-os.write(pipe, b"1 2\\n")
+bell, page = map(int, os.environ["UNDERSTUDY_STEP_FD"].split(","))
+os.write(bell, b"!")
+os.pwrite(page, b"told", 0)
 open_here = {int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
-print(pipe >= 200, sorted(open_here - {0, 1, 2, pipe}))
-print(subprocess.run(["sh", "-c", f"ls /proc/self/fd | grep -c {pipe}"], close_fds=False, capture_output=True).stdout)
+print(min(bell, page) >= 200, sorted(open_here - {0, 1, 2, bell, page}))
+listed = ["sh", "-c", f"ls /proc/self/fd | grep -c -e {bell} -e {page}"]
+print(subprocess.run(listed, close_fds=False, capture_output=True).stdout)
 """,
     )
     forks = forking("train.py")
-    read_end, write_end = os.pipe()
-    pids = forks.zygote.fork({0: Fork({}, write_end)})
-    os.close(write_end)
+    files = StepFiles(str(folder))
+    pids = forks.zygote.fork({0: Fork({}, files.inherited)})
+    files.given()
     assert forks.code(pids[0]) == 0
-    assert os.read(read_end, 100) == b"1 2\n"
-    assert os.read(read_end, 100) == b"", "nobody else holds the pipe"
-    os.close(read_end)
-    assert forks.said()[0] == "True []\nb'1\\n'\n"
+    assert os.read(files.bell, 100) == b"!"
+    assert os.read(files.bell, 100) == b"", "nobody else holds the pipe"
+    assert os.pread(files.page, 4, 0) == b"told"
+    files.close()
+    assert forks.said()[0] == "True []\nb'2\\n'\n"
 
 
 def test_a_fork_writes_where_it_is_told_to(folder: Path, forking: Make) -> None:
     write(folder, train="import os, sys; print('out'); os.system('echo err >&2'); sys.stdin.fileno()")
     forks = forking("train.py")
-    (out_read, out), (err_read, err), (steps_read, steps) = os.pipe(), os.pipe(), os.pipe()
-    pids = forks.zygote.fork({0: Fork({}, steps, Outputs(out, err))})
-    for fd in (out, err, steps):
+    (out_read, out), (err_read, err) = os.pipe(), os.pipe()
+    files = StepFiles(str(folder))
+    pids = forks.zygote.fork({0: Fork({}, files.inherited, Outputs(out, err))})
+    files.given()
+    for fd in (out, err):
         os.close(fd)
     assert forks.code(pids[0]) == 0
     assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"out\n", b"err\n")
     assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"", b""), "nobody else holds the pipes"
-    for fd in (out_read, err_read, steps_read):
+    files.close()
+    for fd in (out_read, err_read):
         os.close(fd)
     assert forks.said() == ("", "")
 

@@ -94,7 +94,7 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
-    assert (spec.zygote, spec.preload, spec.backoff_max_s) == (True, None, 30.0)
+    assert (spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (True, None, 30.0, 0.0)
 
 
 def test_what_a_spare_runs_first():
@@ -116,6 +116,19 @@ def test_whether_lines_get_a_prefix():
     assert read_job(raw).spec.log_prefix
     raw["spec"]["launcher"]["logPrefix"] = False
     assert not read_job(raw).spec.log_prefix
+
+
+def test_which_pods_hold_the_same_shards():
+    assert read_job(JOB).spec.replica_groups == ()
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["checkpoint"] = {"replicaGroups": [[0, 1], [2, 3]]}
+    assert read_job(raw).spec.replica_groups == ((0, 1), (2, 3))
+
+
+def test_after_how_long_without_a_step_a_training_hangs():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}
+    assert read_job(raw).spec.step_timeout_s == 90.0
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])

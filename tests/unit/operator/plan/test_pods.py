@@ -121,6 +121,11 @@ def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
     assert env(manifest(a_job(preload=())), "trainer")[names.ENV_PRELOAD] == ""
 
 
+def test_the_launcher_is_told_when_a_worker_hangs_if_the_job_says_it():
+    assert names.ENV_STEP_TIMEOUT not in env(manifest(), "trainer")
+    assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
+
+
 def test_pods_are_never_restarted_by_the_kubelet():
     assert manifest()["spec"]["restartPolicy"] == "Never"
     assert manifest(a_job())["spec"]["restartPolicy"] == "Never"
@@ -149,6 +154,7 @@ def test_the_sidecar_is_the_first_init_container_and_a_native_one():
 
 def test_the_sidecar_knows_its_job_and_its_coordinator():
     elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
+    elastic["replica_groups"] = ((0, 1), (2, 3))
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {
@@ -160,6 +166,8 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
         "in_place_max_restarts": 3,
         "in_place_window_s": 90.0,
         **elastic,
+        "grace_s": 30.0,
+        "replica_groups": [[0, 1], [2, 3]],
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
+from understudy_protocol.observer import NodeFact, Nodes
 from understudy_protocol.words import Fault, Verdict, WorkersState
 from understudy_sidecar.membership.desk import State
+from understudy_sidecar.membership.events import Told
 
 GRACE_S = 30.0
 LEAVING = m.Leaving("deleted", GRACE_S)
@@ -62,6 +64,126 @@ def test_from_a_faulty_node_it_is_swapped_at_once_and_nobody_saves() -> None:
     assert office.take("active-1", m.Drain) == []
     assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
     assert office.recovery().fault is Fault.NODE
+
+
+# Replica groups: 0 and 1 hold one part of what is saved, 2 and 3 another ----------------------------------------------
+
+PAIRS = ((0, 1), (2, 3))
+OTHERS = ("active-0", "active-1", "active-2")
+
+
+def sharded(groups: tuple[tuple[int, ...], ...] = PAIRS, **given: object) -> Driven:
+    return running(4, replica_groups=groups, grace_s=GRACE_S, **given)  # type: ignore[arg-type]
+
+
+def drains(office: Driven) -> list[str]:
+    """Who was told to drain since the last look."""
+    return [name for name in list(office.sent) if office.take(name, m.Drain)]
+
+
+def on_faulty_nodes(office: Driven, *names: str) -> None:
+    office.do(Told(Nodes(tuple(NodeFact(f"node-of-{name}", faulty="Xid 79") for name in names))))
+
+
+def test_where_another_pod_holds_its_shards_the_others_save_without_who_leaves_a_faulty_node() -> None:
+    office = sharded()
+    office.hear("active-3", FAULTY)
+    (drain,) = office.take("active-2", m.Drain)
+    assert drain.grace_s == GRACE_S - 2
+    assert drains(office) == ["active-0", "active-1"]
+    assert office.lost() == {"active-3": "Node"}, "it has ended its workers already"
+    drained(office, "active-0", "active-1")
+    assert office.assigned() == {}
+    drained(office, "active-2")
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2, "spare-0": 3}
+    assert (office.recovery().fault, office.recovery().cause.pod) == (Fault.NODE, "active-3")
+    assert "no checkpoint" not in office.recovery().cause.message
+
+
+def test_they_save_for_no_longer_than_the_grace_less_a_margin() -> None:
+    office = sharded()
+    office.hear("active-3", FAULTY)
+    office.later(GRACE_S - 3, *OTHERS, "spare-0")
+    assert office.assigned() == {}
+    office.later(1.5, *OTHERS, "spare-0")
+    assert len(office.assigned()) == 4
+
+
+def test_what_fails_of_the_others_meanwhile_is_nobodys_fault() -> None:
+    office = sharded(max_in_place=0)
+    office.hear("active-3", FAULTY)
+    office.worker_fails("active-0", "a peer has gone")
+    drained(office, *OTHERS)
+    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-3"]
+    assert office.coordinator.closed is None
+
+
+def test_where_nobody_healthy_holds_its_shards_nobody_saves_and_the_cause_says_so() -> None:
+    office = sharded()
+    on_faulty_nodes(office, "active-2", "active-3")
+    office.hear("active-3", FAULTY)
+    assert drains(office) == []
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2, "spare-0": 3}
+    left, _, why = office.recovery().cause.message.partition("; ")
+    assert left == "it leaves a faulty node: deleted"
+    assert why == "no checkpoint is tried: the shards of group rank 3 are held by nobody healthy"
+
+
+def test_a_rank_in_no_group_holds_what_nobody_else_has() -> None:
+    office = sharded(((0, 1, 2),))
+    office.hear("active-3", FAULTY)
+    assert drains(office) == []
+
+
+def test_one_in_two_groups_needs_somebody_in_each() -> None:
+    office = sharded(((2, 3), (3,)))
+    office.hear("active-3", FAULTY)
+    assert drains(office) == []
+
+
+def test_a_second_one_may_go_while_the_others_save() -> None:
+    office = sharded()
+    office.hear("active-3", FAULTY)
+    drained(office, "active-0")
+    office.hear("active-1", FAULTY)  # active-0 holds its shards, and has saved them
+    assert office.assigned() == {}
+    drained(office, "active-2")
+    assert office.coordinator.state is State.WAITING
+    office.join("spare-1")
+    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2, "spare-1": 3}
+
+
+def test_a_save_that_has_begun_is_given_up_with_the_last_who_holds_some_shards() -> None:
+    office = sharded(spares=2)
+    office.hear("active-3", FAULTY)
+    assert drains(office) == list(OTHERS)
+    office.hear("active-2", FAULTY)
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "spare-0": 2, "spare-1": 3}
+    assert "the shards of group rank 2 are held by nobody healthy" in office.recovery().cause.message
+
+
+def test_who_leaves_anyhow_holds_nothing_for_others() -> None:
+    office = sharded()
+    office.hear("active-2", LEAVING)
+    office.hear("active-3", FAULTY)
+    assert "held by nobody healthy" in office.recovery().cause.message
+
+
+def test_a_job_that_has_shrunk_has_other_shards() -> None:
+    office = sharded(spares=0, min_actives=3, spare_timeout_s=0.0)
+    office.drop("active-3")
+    assert len(office.assigned()) == 3
+    office.started(*OTHERS)
+    office.hear("active-1", FAULTY)
+    assert drains(office) == []
+    assert office.recovery().cause.message == "it leaves a faulty node: deleted"
+
+
+def test_what_it_leaves_behind_when_it_has_finished_needs_no_save() -> None:
+    office = sharded()
+    office.hear("active-3", m.Finished(office.token))
+    office.hear("active-3", FAULTY)
+    assert drains(office) == []
 
 
 def test_a_spare_that_leaves_takes_no_rank_any_more() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
-from understudy_protocol.observer import Superseded
+from understudy_protocol.observer import Appoint, Superseded
 from understudy_protocol.words import ElectorateVersion, Office, RoundToken, WorkersState
 from understudy_sidecar.membership.coordinator import LATE_S
 from understudy_sidecar.membership.desk import SUCCESSION_S, State
@@ -142,6 +142,19 @@ def test_after_standing_still_it_decides_nothing_before_a_majority_has_answered(
     office.hear("active-1", m.HeartbeatAck(heartbeat.number))
     office.do(Tick())
     assert office.assigned() == {"active-0": 0, "active-1": 1}
+
+
+def test_an_appointment_ends_a_doubt() -> None:
+    """Found by the simulation (seed 88): a majority of an electorate that was no more could not answer."""
+    office = settled(actives=1, spares=1)
+    office.now += 20.0  # it stands still, and all its members go
+    for name in ("spare-0", "active-0"):
+        office.drop(name)
+    assert office.coordinator.desk.doubt is not None
+    office.coordinator.appoint(Appoint(2, 0, {}), office.now)
+    for name in ("active-0", "spare-1"):
+        office.join(name)
+    assert office.assigned() == {"active-0": 0}
 
 
 def test_acknowledgements_that_come_in_doubt_count_for_nothing_and_are_asked_for_again() -> None:

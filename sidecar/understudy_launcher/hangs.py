@@ -1,0 +1,96 @@
+"""Whether the workers of a round hang: one has made steps, and then none for the step timeout. Pure.
+
+    state      event                                          next       what it does
+    ---------  ---------------------------------------------  ---------  ---------------------------------------------
+    WATCHING   a worker has made no step for the timeout      DUMPING    every worker that has stepped dumps its stacks
+    DUMPING    the dumps are out                              TOLD       Hung of the slowest worker
+    TOLD       AGAIN_S has passed                             TOLD       Hung again: who is in office may be new
+    DUMPING    whoever was silent has stepped, or ended       WATCHING
+    TOLD       whoever was silent has stepped, or ended       WATCHING
+
+Rules: a worker is watched from its first step() of the round on, until it ends. One dumps after the other, the slowest
+first, because they write to one log: each has SLOT_S for it, and all together ALL_SLOTS_S. The kill follows the report,
+so that waits at least DUMP_S. The slowest is the one with the lowest step, of these who made it first. What is known is
+as old as the last look (steps.py), so that is what silence is counted to.
+"""
+
+from collections.abc import Collection
+from enum import Enum
+from typing import Optional
+
+from understudy_launcher import events as e
+from understudy_launcher.steps import RoundSteps
+from understudy_protocol.launcher import Hung, StartWorkers
+
+DUMP_S = 1.0
+SLOT_S = 0.2
+ALL_SLOTS_S = 5.0
+AGAIN_S = 10.0
+
+
+class State(Enum):
+    WATCHING = "watching"
+    DUMPING = "dumping"
+    TOLD = "told"
+
+
+class HangWatch:
+    """The workers of one round. timeout_s: 0 for never."""
+
+    def __init__(self, start: StartWorkers, steps: RoundSteps, timeout_s: float) -> None:
+        self.state = State.WATCHING
+        self._start, self._steps, self._timeout_s = start, steps, timeout_s
+        self._to_dump: list[int] = []  # local ranks
+        self._slot_s = SLOT_S
+        self._next_at = 0.0  # the next dump, or report
+        self._told_from = 0.0  # not before
+
+    def deadline(self) -> Optional[float]:
+        """While it watches, the next look is early enough."""
+        return None if self.state is State.WATCHING else self._next_at
+
+    def on_time(self, alive: Collection[int], now: float) -> list[e.Effect]:
+        """alive: the local ranks whose workers run."""
+        if not self._timeout_s:
+            return []
+        watched = [rank for rank in self._steps.newest if rank in alive]
+        if not any(self._steps.silent_s(rank) >= self._timeout_s for rank in watched):
+            return self._goes_on()
+        if self.state is State.WATCHING:
+            self._begin(watched, now)
+        if now < self._next_at:
+            return []
+        if self.state is State.DUMPING and self._to_dump:
+            return self._dump(now)
+        self.state, self._next_at = State.TOLD, now + AGAIN_S
+        return [e.Report(self._hung(min(watched, key=self._slowness)))]
+
+    def _goes_on(self) -> list[e.Effect]:
+        before, self.state = self.state, State.WATCHING
+        return [] if before is State.WATCHING else [self._log("its workers step again")]
+
+    def _begin(self, watched: list[int], now: float) -> None:
+        self.state, self._next_at = State.DUMPING, now
+        self._to_dump = sorted(watched, key=self._slowness)
+        self._slot_s = min(SLOT_S, ALL_SLOTS_S / len(watched))
+        self._told_from = now + DUMP_S
+
+    def _dump(self, now: float) -> list[e.Effect]:
+        rank = self._to_dump.pop(0)
+        self._next_at = now + self._slot_s
+        if not self._to_dump:
+            self._next_at = max(self._next_at, self._told_from)
+        who = f"worker local_rank={rank} rank={self._start.rank_offset + rank}"
+        since = f"{self._steps.silent_s(rank):.0f} s since step {self._steps.newest[rank].step}"
+        return [self._log(f"{who} made no step for {since}: its stacks follow"), e.DumpStacks(rank)]
+
+    def _slowness(self, rank: int) -> tuple[int, float, int]:
+        newest = self._steps.newest[rank]
+        return newest.step, newest.stepped_at, rank
+
+    def _hung(self, rank: int) -> Hung:
+        newest = self._steps.newest[rank]
+        return Hung(self._start.token, rank, newest.step, newest.at, self._steps.silent_s(rank))
+
+    def _log(self, text: str) -> e.Log:
+        return e.Log(f"round={self._start.token} {text}")

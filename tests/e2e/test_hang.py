@@ -1,0 +1,92 @@
+"""A rank that hangs: its stacks are in the log, it is named in status, and the training goes on."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.plain import PlainJob
+
+pytestmark = pytest.mark.timeout(200)
+
+STEP_TIMEOUT_S = 5
+#: Some ten seconds after the start: the job is whole by then.
+HANGS_AT = 100
+
+#: Two ranks that step together: each waits for the other in every step. In the first round rank 1 hangs in a lock.
+TOGETHER = f"""
+import os, socket, threading, time
+from understudy_torch import step
+
+rank, address = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], 29999)
+
+def meet():
+    if rank == 0:
+        with socket.create_server(("0.0.0.0", address[1])) as server:
+            return server.accept()[0]
+    while True:
+        try:
+            return socket.create_connection(address)
+        except OSError:
+            time.sleep(0.1)
+
+def waits_for_its_peer():
+    if not peer.recv(1):
+        raise SystemExit("the peer has gone")
+
+def hangs_in_a_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+peer, n = meet(), 0
+while True:
+    n += 1
+    if rank == 1 and n > {HANGS_AT} and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        hangs_in_a_lock()
+    peer.send(b"x")
+    waits_for_its_peer()
+    step(n)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def job(cluster: Cluster) -> Iterator[PlainJob]:
+    made = PlainJob(cluster, NAMESPACE, "hang", script=TOGETHER)
+    made.delete()
+    yield made
+    made.delete()
+
+
+def test_a_rank_that_hangs_is_named_and_the_training_goes_on(job: PlainJob) -> None:
+    # given a training that is watched, of which a rank hangs, and the other waits for it
+    job.apply(faults={"hang": {"stepTimeout": f"{STEP_TIMEOUT_S}s"}})
+    job.wait_until_whole()
+    pods = {pod["metadata"]["uid"] for pod in job.pods()}
+    # when it has recovered
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    # then status says what it was, and names a rank
+    last = status["lastRecovery"]
+    assert (last["fault"], last["strategy"], last["round"]) == ("Hang", "InPlace", 1)
+    message = last["cause"]["message"]
+    rank = last["cause"]["rank"]
+    told = rf"no step for \d+ s; slowest: rank {rank} at step {HANGS_AT} \(others: {HANGS_AT}\)"
+    assert re.fullmatch(told, message), message
+    # and each pod's log has the stacks of its worker: who hangs, and who waits
+    logs = trainer_logs(job)
+    for rank, where in ((0, "waits_for_its_peer"), (1, "hangs_in_a_lock")):
+        header = rf"worker local_rank=0 rank={rank} made no step for \d+ s since step {HANGS_AT}: its stacks follow\n"
+        stacks = re.split(header, logs)[1].partition("understudy launcher:")[0]
+        assert f"in {where}" in stacks, logs
+    # and every pod is still there, and steps on
+    assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
+    job.wait_for("the training goes on", lambda s: s["progress"]["step"] > HANGS_AT)
+    assert job.status()["restarts"] == 1
+
+
+def trainer_logs(job: PlainJob) -> str:
+    names = [pod["metadata"]["name"] for pod in job.pods()]
+    return "\n".join(job.cluster.kubectl("-n", NAMESPACE, "logs", name, "-c", "trainer") for name in names)

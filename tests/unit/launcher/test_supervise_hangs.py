@@ -1,0 +1,161 @@
+"""When the launcher takes its workers for hung, and what it does then."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.unit.launcher.driven import Driven, ended, kills, running, start, steps, token
+from understudy_launcher import events as e
+from understudy_launcher.hangs import AGAIN_S, DUMP_S, SLOT_S
+from understudy_launcher.steps import LATE_S, LOOK_EVERY_S
+from understudy_protocol import launcher as m
+
+TIMEOUT_S = 60.0
+#: A look comes up to LOOK_EVERY_S after a step is due, and what it finds counts at the next one.
+FOUND_S = TIMEOUT_S + 2 * LOOK_EVERY_S
+TOLD_S = FOUND_S + DUMP_S
+
+
+def stepped(step_timeout_s: float = TIMEOUT_S) -> Driven:
+    """Both workers have made step 7, local rank 1 a moment before the other."""
+    driven = running(step_timeout_s=step_timeout_s)
+    driven.do(steps(7, rank=1, at=driven.now - 0.01), steps(7, rank=0, at=driven.now))
+    return driven
+
+
+def hung(effects: list[e.Effect]) -> list[m.Hung]:
+    messages = [effect.message for effect in effects if isinstance(effect, e.Report)]
+    return [message for message in messages if isinstance(message, m.Hung)]
+
+
+def dumps(effects: list[e.Effect]) -> list[int]:
+    return [effect.local_rank for effect in effects if isinstance(effect, e.DumpStacks)]
+
+
+def test_every_worker_dumps_its_stacks_before_the_slowest_is_told() -> None:
+    driven = stepped()
+    assert dumps(driven.later(TIMEOUT_S - LOOK_EVERY_S)) == []
+    found = driven.later(3 * LOOK_EVERY_S)
+    assert (dumps(found), hung(found)) == ([1, 0], [])
+    (told,) = hung(driven.later(DUMP_S))
+    assert (told.token, told.local_rank, told.step, told.at) == (token(0), 1, 7, 1007.0)
+    assert TIMEOUT_S <= told.silent_s <= FOUND_S
+
+
+def test_a_header_in_the_log_says_whose_stacks_follow() -> None:
+    driven = stepped()
+    driven.later(TOLD_S)
+    assert driven.log[-2:] == [
+        f"round={token(0)} worker local_rank=1 rank=3 made no step for 60 s since step 7: its stacks follow",
+        f"round={token(0)} worker local_rank=0 rank=2 made no step for 60 s since step 7: its stacks follow",
+    ]
+
+
+def test_the_slowest_has_the_lowest_step() -> None:
+    driven = stepped()
+    driven.pages = [steps(8, rank=1, at=driven.now + 0.1)]
+    assert [told.local_rank for told in hung(driven.later(TOLD_S))] == [0]
+
+
+def test_one_worker_that_hangs_is_enough() -> None:
+    driven = stepped()
+    found: list[e.Effect] = []
+    for second in range(1, 70):
+        driven.pages = [steps(7 + second, rank=0, at=driven.now)]
+        found += driven.later(1.0)
+    (told,) = hung(found)
+    assert (told.local_rank, told.step) == (1, 7)
+    assert dumps(found) == [1, 0], "what the others do is of interest too"
+
+
+def test_it_is_told_again_and_the_stacks_are_not() -> None:
+    driven = stepped()
+    driven.later(TOLD_S)
+    effects = driven.later(2.5 * AGAIN_S)
+    assert (len(hung(effects)), dumps(effects)) == (2, [])
+
+
+def test_the_stacks_of_many_workers_come_one_after_the_other() -> None:
+    driven = running(nproc=10, step_timeout_s=TIMEOUT_S)
+    driven.do(*[steps(7, rank=rank, at=driven.now) for rank in range(10)])
+    driven.later(TIMEOUT_S)
+    times: list[float] = []
+    while len(times) < 10:
+        driven.now += 0.05
+        times += [driven.now] * len(dumps(driven.do(e.Tick())))
+    assert all(later - sooner >= SLOT_S - 0.001 for sooner, later in pairwise(times))
+
+
+def test_a_step_in_the_meantime_takes_it_back() -> None:
+    driven = stepped()
+    while not dumps(driven.later(0.1)):
+        pass
+    driven.pages = [steps(8, rank=rank, at=driven.now) for rank in (0, 1)]
+    assert hung(driven.later(10.0)) == []
+    assert driven.log[-1].endswith("its workers step again")
+    assert len(hung(driven.later(TIMEOUT_S))) == 1, "and it is watched on"
+
+
+def test_a_worker_is_watched_from_its_first_step_on() -> None:
+    driven = running(step_timeout_s=TIMEOUT_S)
+    assert hung(driven.later(10 * TIMEOUT_S)) == []
+    driven.do(steps(1, rank=0, at=driven.now))
+    for _ in range(100):
+        driven.pages = [steps(2, rank=0, at=driven.now)]
+        assert hung(driven.later(1.0)) == []
+
+
+def test_without_a_timeout_nobody_hangs() -> None:
+    driven = stepped(step_timeout_s=0.0)
+    effects = driven.later(100 * TIMEOUT_S)
+    assert (dumps(effects), hung(effects)) == ([], [])
+
+
+def test_one_that_has_ended_is_watched_no_more() -> None:
+    driven = stepped()
+    driven.do(ended(1), e.GroupEmptied(1))
+    assert [told.local_rank for told in hung(driven.later(TOLD_S))] == [0]
+    driven.do(ended(0), e.GroupEmptied(0))
+    assert hung(driven.later(10 * AGAIN_S)) == []
+
+
+def test_once_a_worker_has_failed_its_neighbours_wait_for_nothing_else() -> None:
+    driven = stepped()
+    driven.do(ended(1, 3), e.GroupEmptied(1))
+    assert hung(driven.later(10 * TIMEOUT_S)) == []
+
+
+@pytest.mark.parametrize("order", [start(1), m.StopWorkers("replaced"), m.DrainWorkers(token(0), 600.0)])
+def test_what_is_being_ended_does_not_hang(order: e.Event) -> None:
+    driven = stepped()
+    driven.do(order)
+    assert hung(driven.later(5 * TIMEOUT_S)) == []
+
+
+def test_a_new_round_begins_anew() -> None:
+    driven = stepped()
+    driven.later(TIMEOUT_S - 1)
+    assert kills(0, 1) == [x for x in driven.do(start(1)) if isinstance(x, e.Signal)]
+    driven.do(*[ended(rank, 137, "SIGKILL") for rank in (0, 1)], e.GroupEmptied(0), e.GroupEmptied(1))
+    assert hung(driven.later(10.0)) == []
+    driven.do(steps(7, at=driven.now))
+    assert hung(driven.later(TIMEOUT_S - 1)) == []
+
+
+def test_a_launcher_that_stood_still_takes_nobody_for_hung() -> None:
+    """Its pod was frozen, and its workers with it."""
+    driven = stepped()
+    driven.later(10.0)
+    driven.now += TIMEOUT_S
+    assert dumps(driven.do(e.Tick()) + driven.later(TIMEOUT_S - 1)) == []
+    assert len(hung(driven.later(TOLD_S - TIMEOUT_S + 1))) == 1
+
+
+def test_one_that_is_a_little_late_has_not_stood_still() -> None:
+    driven = stepped()
+    for _ in range(30):
+        driven.now += LOOK_EVERY_S + LATE_S - 0.1
+        driven.do(e.Tick())
+    assert driven.log[-1].endswith("its stacks follow")

@@ -1,0 +1,149 @@
+"""Workers that make no steps any more: who is named, and what follows."""
+
+from __future__ import annotations
+
+from tests.unit.sidecar.membership.driven import Driven, running
+from understudy_protocol import membership as m
+from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
+from understudy_sidecar.membership.desk import State
+from understudy_sidecar.membership.hangs import GATHER_S
+
+EVERYBODY = ("active-0", "active-1", "active-2", "spare-0")
+
+
+def hangs(office: Driven, name: str, step: int, *, local_rank: int = 0, at: float = 5.0, round_: int = 0) -> None:
+    token = RoundToken(office.token.epoch, office.token.term, office.token.round - round_)
+    office.hear(name, m.Hung(token, local_rank, step, at, 600.2))
+
+
+def test_once_all_have_told_the_slowest_is_the_cause_and_all_restart_in_place() -> None:
+    office = running(3, nproc=2)
+    hangs(office, "active-0", 121)
+    hangs(office, "active-2", 120, local_rank=1)
+    assert office.assigned() == {}
+    hangs(office, "active-1", 121)
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    recovery = office.recovery()
+    assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
+    assert (recovery.cause.rank, recovery.cause.pod) == (5, "active-2")
+    assert recovery.cause.message == "no step for 600 s; slowest: rank 5 at step 120 (others: 121)"
+
+
+def test_of_those_with_one_step_it_is_who_made_it_first() -> None:
+    office = running(3)
+    hangs(office, "active-0", 120, at=7.0)
+    hangs(office, "active-1", 120, at=6.0)
+    hangs(office, "active-2", 124, at=8.0)
+    assert office.recovery().cause.message == "no step for 600 s; slowest: rank 1 at step 120 (others: 120 to 124)"
+
+
+def test_who_does_not_tell_is_waited_for_a_moment_only() -> None:
+    """A script may well report the steps of rank 0 alone."""
+    office = running(3)
+    hangs(office, "active-0", 120)
+    office.later(GATHER_S - 0.1, *EVERYBODY)
+    assert office.coordinator.state is State.RUNNING
+    office.later(0.2, *EVERYBODY)
+    assert office.recovery().cause.message == "no step for 600 s; slowest: rank 0 at step 120"
+    assert office.lost() == {}
+
+
+def test_who_has_finished_is_not_waited_for() -> None:
+    office = running(2)
+    office.hear("active-0", m.Finished(office.token))
+    hangs(office, "active-1", 120)
+    assert office.recovery().fault is Fault.HANG
+
+
+def test_a_worker_that_fails_meanwhile_is_a_consequence() -> None:
+    """It has waited in its collective for as long as that may take."""
+    office = running(3)
+    hangs(office, "active-1", 120)
+    office.worker_fails("active-0", "collective timed out")
+    (recovery,) = office.coordinator.snapshot().recoveries
+    assert (recovery.fault, recovery.cause.rank) == (Fault.HANG, 1)
+
+
+def test_a_step_takes_it_back() -> None:
+    office = running(2)
+    hangs(office, "active-0", 120)
+    office.stepped("active-0", 121)
+    office.later(2 * GATHER_S, "active-0", "active-1", "spare-0")
+    assert office.coordinator.state is State.RUNNING
+    assert office.coordinator.snapshot().recoveries == ()
+    office.worker_fails("active-1")
+    assert office.recovery().fault is Fault.PROCESS
+
+
+def test_it_costs_an_in_place_restart_and_the_one_too_many_fails_the_job() -> None:
+    office = running(2, max_in_place=1)
+    for _ in range(2):
+        hangs(office, "active-0", 120)
+        hangs(office, "active-1", 119)
+    assert office.coordinator.closed is not None
+    assert office.coordinator.closed.reason is CloseReason.FAILED
+    assert "1 in-place restarts within 3600 s are spent" in office.coordinator.closed.message
+    assert "rank 1 on active-1: no step for 600 s" in office.coordinator.closed.message
+
+
+def test_what_is_told_of_a_round_that_is_over_is_dropped() -> None:
+    office = running(2)
+    office.worker_fails("active-0")
+    assert office.assigned() == {"active-0": 0, "active-1": 1}
+    for name in ("active-0", "active-1"):
+        hangs(office, name, 120, round_=1)
+    assert office.coordinator.state is State.RUNNING
+    assert [x.fault for x in office.coordinator.snapshot().recoveries] == [Fault.PROCESS]
+
+
+def test_nor_does_it_count_once_the_round_is_broken() -> None:
+    office = running(2, spares=0)
+    hangs(office, "active-0", 120)
+    office.drop("active-1")
+    office.later(2 * GATHER_S, "active-0")
+    assert [x.fault for x in office.coordinator.snapshot().recoveries] == [Fault.POD]
+
+
+def test_a_member_that_leaves_is_the_cause_of_what_hangs() -> None:
+    office = running(3)
+    office.hear("active-0", m.Leaving("deleted", 30.0))
+    hangs(office, "active-1", 120)
+    hangs(office, "active-2", 120)
+    office.later(GATHER_S + 1, *EVERYBODY)
+    assert office.coordinator.snapshot().recoveries == ()
+
+
+def test_so_is_one_that_is_silent() -> None:
+    office = running(3)
+    office.drop("active-0", silent=True)
+    office.stepped("active-1")  # the training is not known to stand still
+    hangs(office, "active-1", 120)
+    hangs(office, "active-2", 120)
+    office.later(GATHER_S, *EVERYBODY)
+    assert office.lost() == {"active-0": "Node"}
+    assert office.recovery().cause.pod == "active-0"
+
+
+def test_one_that_proves_to_have_been_lost_before_revises_it() -> None:
+    office = running(3)
+    office.later(1.0)
+    for name in ("active-1", "active-2"):
+        hangs(office, name, 120)
+    office.later(GATHER_S)
+    assert office.recovery().fault is Fault.HANG
+    office.drop("active-0")  # it never said a word since, nor acknowledged the new round
+    (recovery,) = office.coordinator.snapshot().recoveries
+    assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
+
+
+def test_the_question_that_a_stall_brings_loses_nobody_who_answers() -> None:
+    """Long before the step timeout the training has stood still for three of its steps."""
+    office = running(3)
+    office.later(600.0, *EVERYBODY)
+    assert (office.lost(), office.coordinator.state) == ({}, State.RUNNING)
+    for name in EVERYBODY[:3]:
+        hangs(office, name, 120)
+    assert office.recovery().fault is Fault.HANG
+    office.started(*EVERYBODY[:3])
+    office.stepped("active-0")
+    assert office.recovery().resumed_at is not None
