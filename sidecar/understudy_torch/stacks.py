@@ -4,6 +4,8 @@ Rules: of all threads, also while the main thread sits in C and holds the interp
 before it is asked for. Whoever catches or ignores the signal already keeps it: there is no dump then.
 """
 
+import contextlib
+
 #: A real-time signal (SIGRTMAX-4) that nothing known of uses: libc takes the lowest, valgrind the highest.
 SIGNAL = 60
 STDERR = 2
@@ -23,7 +25,8 @@ def dump_on_signal() -> int:
 
 
 def _is_free(number: int) -> bool:
-    """As the kernel tells it: also of a handler that was set from C."""
-    with open("/proc/self/status", "rb") as file:
+    """As the kernel tells it: also of a handler that was set from C. What it does not tell is in use."""
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:
         masks = dict(line.split(b":", 1) for line in file if line.startswith((b"SigCgt:", b"SigIgn:")))
-    return len(masks) == 2 and not any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
+        return len(masks) == 2 and not any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
+    return False

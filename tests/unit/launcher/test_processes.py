@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -187,14 +188,29 @@ def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> No
 
 
 def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
-    running = run(sys.executable, "-c", STEP + "import os, time\nos.setsid\nstep(1)\ntime.sleep(600)")
+    running = run(sys.executable, "-c", STEP + "import time\nstep(1)\ntime.sleep(600)")
     seen(running)
     worker = running.workers._workers[0]
     assert worker.seen is not None
-    worker.seen = replace(worker.seen, pid=os.getpid())
-    assert running.workers.dump_stacks(0) == "its process has left the worker's group"
+    with subprocess.Popen(["sleep", "600"]) as other:
+        worker.seen = replace(worker.seen, pid=other.pid)
+        assert running.workers.dump_stacks(0) == "its process has left the worker's group"
+        other.terminate()
+        assert other.wait() == -signal.SIGTERM
     worker.seen = replace(worker.seen, pid=2**22 + 1)
     assert running.workers.dump_stacks(0) == "No such process"
+
+
+def test_a_worker_whose_step_files_cannot_be_made_has_ended_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    running = Running(tmp_path / "nowhere", "true")
+    running.spawn()
+    (ended, emptied) = running.events
+    assert isinstance(ended, WorkerEnded)
+    assert (ended.exit_code, emptied) == (126, GroupEmptied(0))
+    assert ended.message.startswith("cannot make the files for its steps: [Errno 2] No such file or directory")
 
 
 def test_a_signal_has_its_name(run: Run) -> None:

@@ -54,9 +54,9 @@ def test_a_header_in_the_log_says_whose_stacks_follow() -> None:
 
 
 def test_the_slowest_has_the_lowest_step() -> None:
-    driven = stepped()
-    driven.pages = [steps(8, rank=1, at=driven.now + 0.1)]
-    assert [told.local_rank for told in hung(driven.later(TOLD_S))] == [0]
+    driven = running(step_timeout_s=TIMEOUT_S)
+    driven.do(steps(9, rank=0, at=driven.now - 1), steps(8, rank=1, at=driven.now))
+    assert [told.local_rank for told in hung(driven.later(TOLD_S))] == [1]
 
 
 def test_one_worker_that_hangs_is_enough() -> None:

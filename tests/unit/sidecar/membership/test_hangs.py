@@ -19,7 +19,7 @@ def hangs(office: Driven, name: str, step: int, *, local_rank: int = 0, at: floa
 def test_once_all_have_told_the_slowest_is_the_cause_and_all_restart_in_place() -> None:
     office = running(3, nproc=2)
     hangs(office, "active-0", 121)
-    hangs(office, "active-2", 120, local_rank=1)
+    hangs(office, "active-2", 120, local_rank=1, at=9.0)
     assert office.assigned() == {}
     hangs(office, "active-1", 121)
     assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}

@@ -166,6 +166,7 @@ def test_one_that_comes_again_is_only_acknowledged_and_an_older_one_is_dropped()
             m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0),
         ),
         (l.Stepped(R0, 5, 100, 0.5, 7.0), m.Progress(R0, 5, 100, 0.5, 7.0)),
+        (l.Hung(R0, 1, 5, 7.0, 600.0), m.Hung(R0, 1, 5, 7.0, 600.0)),
         (l.NextPort(4001), m.Port(4001)),
     ],
     ids=lambda message: type(message).__name__,
