@@ -21,13 +21,13 @@ from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
+from understudy_launcher.steps import StepLines
 from understudy_launcher.zygote import Zygote
 
 #: The pipe's number in the worker is high, where nothing that a script opens lands by chance: in a child that closed
 #: it, a low one would soon be somebody else's file.
 STEP_FD_FROM = 200
 _PIPE_READ = 1 << 16
-_LINE_LIMIT = 64  # two numbers: a longer line is none of ours
 
 _AIMS = {
     Aim.TERM_WORKER: (os.kill, signal.SIGTERM),
@@ -43,7 +43,7 @@ class _Worker:
     steps: int  # read end of its pipe, -1 once closed
     error_file: Optional[str]
     ended: bool = False
-    unread: bytes = field(default=b"")
+    lines: StepLines = field(default_factory=StepLines)
 
 
 class Workers:
@@ -141,7 +141,7 @@ class Workers:
         self._close(worker)
         worker.ended = True
         code = os.waitstatus_to_exitcode(status)
-        ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
+        ended = worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
         if worker.error_file is not None:
             error_files.forget(worker.error_file)
         return [*steps, ended]
@@ -156,9 +156,7 @@ class Workers:
         if not chunk:  # all who could write have closed it
             self._close(worker)
             return []
-        *lines, rest = (worker.unread + chunk).split(b"\n")
-        worker.unread = rest if len(rest) <= _LINE_LIMIT else b""
-        steps = [step for step in map(_step, lines) if step is not None]
+        steps = worker.lines.feed(chunk)
         return [StepsRead(worker.local_rank, *steps[-1], len(steps), time.time())] if steps else []
 
     def _close(self, worker: _Worker) -> None:
@@ -177,14 +175,6 @@ def _step_pipe() -> tuple[int, int]:
         return read_end, low
     os.close(low)
     return read_end, write_end
-
-
-def _step(line: bytes) -> Optional[tuple[int, Optional[int]]]:
-    """(step, total) of a line `step total`, where total may be `-`; None for anything else."""
-    words = line[:_LINE_LIMIT].split()
-    if len(words) != 2 or not words[0].isdigit() or not (words[1] == b"-" or words[1].isdigit()):
-        return None
-    return int(words[0]), None if words[1] == b"-" else int(words[1])
 
 
 def _ended() -> list[tuple[int, int]]:
@@ -208,7 +198,8 @@ def _is_empty(group: int) -> bool:
     return False
 
 
-def _worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerEnded:
+def worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerEnded:
+    """code: as os.waitstatus_to_exitcode has it."""
     if code >= 0:
         return WorkerEnded(local_rank, code, None, code, message or f"exit code {code}", time.time())
     name = _signal_name(-code)

@@ -14,6 +14,27 @@ from understudy_protocol.words import RoundToken
 
 REPORT_EVERY_S = 0.5
 INTERVALS = 20
+_LINE_LIMIT = 64  # two numbers: a longer line is none of ours
+
+
+class StepLines:
+    """Out of the bytes of a worker's pipe, the steps: lines of `step total`, where total may be `-`."""
+
+    def __init__(self) -> None:
+        self._unread = b""
+
+    def feed(self, chunk: bytes) -> list[tuple[int, Optional[int]]]:
+        """(step, total) of each line that is complete now; anything else is passed over."""
+        *lines, rest = (self._unread + chunk).split(b"\n")
+        self._unread = rest if len(rest) <= _LINE_LIMIT else b""
+        return [step for step in map(_step, lines) if step is not None]
+
+
+def _step(line: bytes) -> Optional[tuple[int, Optional[int]]]:
+    words = line[:_LINE_LIMIT].split()
+    if len(words) != 2 or not words[0].isdigit() or not (words[1] == b"-" or words[1].isdigit()):
+        return None
+    return int(words[0]), None if words[1] == b"-" else int(words[1])
 
 
 class StepPace:

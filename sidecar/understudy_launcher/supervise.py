@@ -74,6 +74,7 @@ class Supervisor:
         grace_s: float,
         *,
         zygote: bool = False,
+        own_stores: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
     ) -> None:
         self.phase = Phase.IDLE
@@ -82,7 +83,7 @@ class Supervisor:
         self._groups = Groups()
         self._master_port = 0
         self._graces = Graces(grace_s)
-        self._warm = Warm(zygote)
+        self._warm = Warm(zygote, own_stores=own_stores)
         self._on_sigterm = on_sigterm
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None

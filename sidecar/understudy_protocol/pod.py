@@ -29,6 +29,7 @@ VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sideca
 LAUNCHER_SOCKET = "sidecar.sock"
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
+TORCHRUN_STUB = "launch-torchrun"
 PYTHON_FOLDER = "python"  # what workers may import: understudy_torch; and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
@@ -51,6 +52,9 @@ ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with comm
 ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # a pipe to the launcher, for the workers
+ENV_STEP_FIFO = "UNDERSTUDY_STEP_FIFO"  # the same as a path, for torchrun's workers: they inherit no files
+ENV_NNODES = "UNDERSTUDY_NNODES"  # for torchrun: pods, or MIN:MAX
+ENV_RUN_ID = "UNDERSTUDY_RUN_ID"  # for torchrun
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
         monkeypatch.setenv(pod.ENV_STEP_FD, value)
 
 
-def test_the_variable_is_the_protocols() -> None:
-    assert progress.ENV_STEP_FD == pod.ENV_STEP_FD
+def test_the_variables_are_the_protocols() -> None:
+    assert (progress.ENV_STEP_FD, progress.ENV_STEP_FIFO) == (pod.ENV_STEP_FD, pod.ENV_STEP_FIFO)
 
 
 def test_a_line_a_step(pipe: tuple[int, int]) -> None:
@@ -89,6 +89,35 @@ def test_a_file_that_has_the_pipes_number_by_now_is_left_alone(monkeypatch: pyte
 def test_the_read_end_of_a_pipe_is_left_alone(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
     inherit(monkeypatch, str(pipe[0]))
     understudy_torch.step(1)
+
+
+@pytest.mark.parametrize(("rank", "told"), [("4", b"1 100\n"), ("5", b"")])
+def test_torchruns_first_worker_of_a_pod_finds_the_pipe_by_its_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: str, told: bytes
+) -> None:
+    os.mkfifo(tmp_path / "steps")
+    read_end = os.open(tmp_path / "steps", os.O_RDWR | os.O_NONBLOCK)
+    inherit(monkeypatch, None)
+    for name, value in ((pod.ENV_STEP_FIFO, str(tmp_path / "steps")), ("RANK", rank), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    understudy_torch.step(1, 100)
+    assert _in(read_end) == told
+    os.close(read_end)
+
+
+def _in(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, 100)
+    except BlockingIOError:
+        return b""
+
+
+def test_a_path_that_is_no_pipe_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    inherit(monkeypatch, None)
+    monkeypatch.setenv(pod.ENV_STEP_FIFO, str(tmp_path / "data"))
+    understudy_torch.step(1)
+    assert (tmp_path / "data").read_bytes() == b""
 
 
 def test_a_fork_repeats_nothing(pipe: tuple[int, int]) -> None:
