@@ -185,6 +185,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "an unknown mode": (
+        lambda job: job["spec"]["launcher"].update(mode="torchrun"),
+        "spec.launcher.mode",
+        "launcher.mode must be Wrap or Torchrun",
+    ),
+    "modules that torchrun would not preload": (
+        lambda job: job["spec"]["launcher"].update(mode="Torchrun", preload=["torch"]),
+        "spec.launcher.preload",
+        "launcher.preload has no effect with mode Torchrun",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -361,6 +371,7 @@ ACCEPTED: dict[str, Change] = {
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
     "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+    "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
@@ -402,6 +413,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     ),
     "another trainer container": (
         lambda job: job["spec"]["launcher"].update(container="trainer"),
+        "spec.launcher",
+        "launcher is immutable",
+    ),
+    "torchrun in place of the launcher": (
+        lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
         "spec.launcher",
         "launcher is immutable",
     ),

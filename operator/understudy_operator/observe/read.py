@@ -49,6 +49,7 @@ def read_job(raw: Raw) -> Job:
             spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
             fence_s=0.0 if fence == "Off" else seconds(fence),
             topology_key=spares.get("topologyKey", ""),
+            mode=launcher.get("mode", "Wrap"),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=spec.get("checkpoint", {}).get("onSigterm", "Auto"),
             preload=tuple(launcher["preload"]) if "preload" in launcher else None,

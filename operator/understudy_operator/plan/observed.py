@@ -31,6 +31,7 @@ class JobSpec:
     spare_timeout_s: float = 30.0
     fence_s: float = 30.0  # 0: Off
     topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
+    mode: str = "Wrap"  # or Torchrun
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's own
     on_sigterm: str = "Auto"
