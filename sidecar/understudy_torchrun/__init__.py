@@ -1,12 +1,11 @@
 """`torchrun --rdzv-backend=understudy`: stock torchrun as a member of a job, in the launcher's place.
 
-    launcher's side of the socket      here
-    ---------------------------------  -----------------------------------------------------------------------
-    what is to be done                 understudy_launcher.supervise, the same machine
-    what torchrun's agent does         agent.py: between that machine and the calls that the agent makes (pure)
-    a thread for socket and timers     session.py
-    the workers, which are torchrun's  workers.py: seen, signalled, never reaped
-    torch's interfaces                 handler.py and stores.py, the only ones that import torch
+understudy_launcher.supervise decides what is to be done, as in the launcher. Here:
+
+    agent.py, calls.py       between that machine and the calls that torchrun's agent makes (pure)
+    session.py               the thread that has socket, timers and signals, and the calls that wait for answers
+    workers.py, steps.py     torchrun's workers: seen, heard, signalled, never reaped
+    handler.py, stores.py    torch's interfaces, the only ones that import torch
 
 torch finds `handlers` by the entry point group torchrun.handlers (package.py writes it), whenever anything imports
 torch.distributed.elastic.rendezvous, in a worker as well: so nothing is imported here.

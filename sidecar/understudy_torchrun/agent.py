@@ -3,21 +3,21 @@
 The supervisor decides as it does for workers of its own. Torchrun's workers are the agent's, which does what it is
 asked only when it calls: so its orders wait for the next call, and what has become of them is told by that call.
 
-    place       event                                next        what it means to the supervisor, and the answer
-    ----------  -----------------------------------  ----------  --------------------------------------------------
-    AWAY        WantsRound, workers were to end      RENDEZVOUS  nothing is left of them
-    AWAY        WantsRound, nobody has asked for it  RENDEZVOUS  a worker failed; nothing is left of them
-    RENDEZVOUS  Spawn                                AWAY        Begin
-    AWAY        LooksAround                          AWAY        GoOn
-    AWAY        LooksAround, workers are to end      POLL        the signal goes out that has waited for this
-    POLL        the last worker has ended            AWAY        nothing is left of them; Interrupt
-    AWAY        HasSucceeded                         BARRIER     all workers exited 0
-    BARRIER     Spawn                                -           StartAnew: no agent comes back from its barrier
-    not AWAY    Exit                                 -           Leave
-    AWAY        Exit                                 AWAY        Leave, at the next call
-    AWAY        SIGTERM, workers may save            AWAY        PassOn: torchrun ends them, and itself
-    any         SIGTERM, no save is tried            -           SIGKILL to every worker; EndNow
-    not AWAY    a signal ends the call               AWAY
+    state                 event                            next        what it does
+    --------------------  -------------------------------  ----------  --------------------------------------------
+    AWAY                  WantsRound, workers were to end  RENDEZVOUS  nothing is left of them
+    AWAY                  WantsRound, nobody has asked     RENDEZVOUS  a worker has failed; nothing is left of them
+    RENDEZVOUS            Spawn                            AWAY        Begin
+    AWAY                  LooksAround                      AWAY        GoOn
+    AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
+    POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
+    AWAY                  HasSucceeded                     BARRIER     all workers exited 0
+    BARRIER               Spawn                            -           StartAnew: no agent comes back from there
+    other states          Exit                             AWAY        Leave
+    AWAY                  Exit                             AWAY        Leave, at the next call
+    AWAY                  SIGTERM, workers may save        AWAY        PassOn: torchrun ends them, and itself
+    AWAY, POLL            SIGTERM, no save is tried        as it is    SIGKILL to every worker, then EndNow
+    RENDEZVOUS … BARRIER  HungUp                           AWAY        a signal has ended the call
 
 Rules: a worker that is seen to fail is told at once, with what is known of it: the agent notices a little later, and
 then ends its neighbours, for which it may take 30 s. Whether all have succeeded only the agent can tell. Signals to
@@ -43,7 +43,7 @@ _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.C
 _UNTOLD = "a worker failed; the log of torchrun says more"
 
 
-class Place(Enum):
+class State(Enum):
     """Where the agent is."""
 
     AWAY = "with its workers, or on its way"
@@ -56,7 +56,7 @@ class Agent:
     """nproc: as the job's spec has it."""
 
     def __init__(self, pid: int, nproc: int, grace_s: float, on_sigterm: OnSigterm = OnSigterm.AUTO) -> None:
-        self.place = Place.AWAY
+        self.state = State.AWAY
         self.supervisor = Supervisor(pid, nproc, grace_s, own_stores=True, on_sigterm=on_sigterm)
         self._ranks = range(nproc)
         self._runs = False  # workers, since it was answered Begin
@@ -99,7 +99,7 @@ class Agent:
     # The agent's calls ----------------------------------------------------------------------------------------------
 
     def _on_wants_round(self, call: c.WantsRound) -> None:
-        self.place = Place.RENDEZVOUS
+        self.state = State.RENDEZVOUS
         if self._runs and self.supervisor.phase is Phase.RUNNING:
             self._tell(self._failure(call.at))
         if self._runs:
@@ -110,7 +110,7 @@ class Agent:
             self._answer_begin(self._begin)
 
     def _on_looks_around(self, _: c.LooksAround) -> None:
-        self.place = Place.POLL
+        self.state = State.POLL
         self._signal_those_who_wait()
         if self._exit is not None:
             self._leave(self._exit)
@@ -120,7 +120,7 @@ class Agent:
             self._answer(c.GoOn())
 
     def _on_has_succeeded(self, call: c.HasSucceeded) -> None:
-        self.place = Place.BARRIER
+        self.state = State.BARRIER
         for rank in self._ranks:
             self._tell(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
         self._nothing_runs()
@@ -128,7 +128,7 @@ class Agent:
             self._leave(self._exit)
 
     def _on_hung_up(self, _: c.HungUp) -> None:
-        self.place = Place.AWAY
+        self.state = State.AWAY
 
     def _answer_begin(self, start: StartWorkers) -> None:
         self._begin, self._unclear = None, None
@@ -136,7 +136,7 @@ class Agent:
         self._answer(c.Begin(start))
 
     def _answer(self, answer: c.Answer) -> None:
-        self.place = Place.AWAY
+        self.state = State.AWAY
         self._out.append(answer)
 
     def _leave(self, end: e.Exit) -> None:
@@ -154,7 +154,7 @@ class Agent:
         phase = self.supervisor.phase
         if phase in AFTER_SIGTERM or (phase is Phase.RUNNING and event.shell_code != 0):
             self._tell(event)
-        if self.place is Place.POLL:
+        if self.state is State.POLL:
             self._go_on_once_all_have_ended()
         elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
             self._nothing_runs()
@@ -164,7 +164,7 @@ class Agent:
             return
         self._nothing_runs()
         self._tell_that_nothing_is_left()
-        if self.place is Place.POLL:  # and not told to leave
+        if self.state is State.POLL:  # and not told to leave
             self._answer(c.Interrupt())
 
     def _nothing_runs(self) -> None:
@@ -185,7 +185,7 @@ class Agent:
     # Signals --------------------------------------------------------------------------------------------------------
 
     def _on_asked_to_end(self, event: e.AskedToEnd) -> None:
-        held_back = self._runs and self.place is Place.AWAY and not self._ended_by_torchrun
+        held_back = self._runs and self.state is State.AWAY and not self._ended_by_torchrun
         self._ends_now = self._ends_now or self._runs
         self._tell(event)  # SIGTERM to the workers is torchrun's to send; SIGKILL goes out now
         if self.supervisor.phase is not Phase.LEAVING:
@@ -206,7 +206,7 @@ class Agent:
         agent_ends_them = before is Phase.FAILED or self._ended_by_torchrun
         if aim is e.Aim.TERM_WORKER and (agent_ends_them or self._ends_now):
             return
-        if agent_ends_them or self._ends_now or self.place is Place.POLL:
+        if agent_ends_them or self._ends_now or self.state is State.POLL:
             self._forget_those_who_wait()
             self._send(aim)
         elif self._waiting is not e.Aim.KILL_GROUP:
@@ -236,7 +236,7 @@ class Agent:
     def _tell(self, event: Any) -> None:
         before = self.supervisor.phase
         for effect in self.supervisor.handle(event, self._now):
-            if isinstance(effect, e.Spawn) and self.place is Place.BARRIER:
+            if isinstance(effect, e.Spawn) and self.state is State.BARRIER:
                 self._answer(c.StartAnew())
                 return  # whoever is started anew says the rest
             if isinstance(effect, e.Spawn):
@@ -247,11 +247,11 @@ class Agent:
                 self._out.append(effect)
             elif not isinstance(event, e.WorkerEnded):
                 self._on_signal(effect.aim, before)
-            elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.place is not Place.BARRIER:
+            elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.state is not State.BARRIER:
                 self._out.append(effect)  # what the worker has left behind
 
     def _spawn(self, start: StartWorkers) -> None:
-        if self.place is Place.RENDEZVOUS:
+        if self.state is State.RENDEZVOUS:
             self._answer_begin(start)
         else:
             self._begin = start
@@ -259,7 +259,7 @@ class Agent:
     def _end(self, effect: e.Exit) -> None:
         if self._ends_now:
             self._out.append(c.EndNow(effect.code, effect.reason))
-        elif self.place is not Place.AWAY:
+        elif self.state is not State.AWAY:
             self._leave(effect)
         elif not self._ended_by_torchrun:
             self._exit = effect

@@ -12,7 +12,7 @@ from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
 from understudy_torchrun import calls as c
-from understudy_torchrun.agent import PATIENCE_S, Agent, Place
+from understudy_torchrun.agent import PATIENCE_S, Agent, State
 
 PORT, STORE = 29400, 29500
 KILL, TERM = c.SignalWorkers(e.Aim.KILL_GROUP), c.SignalWorkers(e.Aim.TERM_WORKER)
@@ -267,7 +267,7 @@ def test_drained_workers_get_sigterm_and_their_time_before_the_agent_is_interrup
     driven.do(m.DrainWorkers(token(0), 20.0))
     assert driven.looks_around() == [TERM]
     driven.do(exited(0))
-    assert driven.agent.place is Place.POLL
+    assert driven.agent.state is State.POLL
     effects = driven.do(exited(1))
     assert reports(effects) == [m.WorkersDrained(token(0))], "and not finished, though they exited 0"
     assert answers(effects) == [INTERRUPT]
@@ -399,4 +399,4 @@ def test_an_agent_that_a_signal_has_taken_out_of_its_call_is_away() -> None:
     driven.do(m.DrainWorkers(token(0), 20.0))
     driven.looks_around()
     driven.do(c.HungUp())
-    assert driven.agent.place is Place.AWAY
+    assert driven.agent.state is State.AWAY
