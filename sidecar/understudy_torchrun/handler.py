@@ -33,6 +33,8 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return BACKEND
 
     def get_run_id(self) -> str:
+        """Asked for at each worker's start too: the first call after torchrun has set its signal handlers."""
+        self._session.hold_signals_back()
         return self._run_id
 
     @property

@@ -80,8 +80,12 @@ class Session:
 
     def look_around(self) -> bool:
         """Whether the workers may go on; if they may not, they have ended, as far as they are watched."""
-        self._signals.take_over()
+        self.hold_signals_back()
         return isinstance(self._call(c.LooksAround()), c.GoOn)
+
+    def hold_signals_back(self) -> None:
+        """From torchrun's handler, which it sets whenever it starts workers."""
+        self._signals.take_over()
 
     def succeed(self) -> None:
         """All workers exited 0: waits until the job is closed as succeeded."""

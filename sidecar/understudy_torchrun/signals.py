@@ -1,8 +1,8 @@
 """SIGTERM under torchrun: heard by a thread of ours first, and torchrun's own handler's only when that says so.
 
-torchrun sets its handler anew whenever it starts workers; we put ours in front of it again at its next call. Between
-the two, a tenth of a second, both act. Pid 1 gets no signal that it has not asked for: so ours is there from the
-start, also while torchrun waits for its first round.
+torchrun sets its handler anew whenever it starts workers; we put ours in front of it again at its next call, while it
+tells of their start. Between the two, a few milliseconds, both act. Pid 1 gets no signal that it has not asked for: so
+ours is there from the start, also while torchrun waits for its first round.
 """
 
 import signal
@@ -18,22 +18,22 @@ class HeldBack:
 
     def __init__(self, wakeup: int) -> None:
         """wakeup: the write end of the thread's pipe, in which each signal's number appears."""
-        self._in_main = threading.current_thread() is threading.main_thread()
+        self._made_in_main = _in_main()
         self._former: Any = signal.SIG_DFL
         self._passed = False
         self._echoes = 0  # of our own, that the wakeup pipe shows
-        if self._in_main:
+        if self._made_in_main:
             signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
             self.take_over()
 
     def take_over(self) -> None:
-        """In the main thread: what is set now, torchrun has set since the last time."""
-        if self._in_main and signal.getsignal(signal.SIGTERM) != self._on_sigterm:
+        """What is set now, torchrun has set since the last time. Only the main thread can."""
+        if self._made_in_main and _in_main() and signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def pass_on(self) -> None:
         """In any thread: let the handler that was there before have it, unless that has had it."""
-        if self._in_main and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+        if self._made_in_main and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             self._passed, self._echoes = True, self._echoes + 1
             ident = threading.main_thread().ident
             assert ident is not None
@@ -54,3 +54,7 @@ class HeldBack:
             self._former(number, frame)
         else:
             raise SystemExit(ENDED_BY_SIGTERM)
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
