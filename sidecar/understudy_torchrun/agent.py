@@ -209,7 +209,7 @@ class Agent:
         if agent_ends_them or self._ends_now or self.state is State.POLL:
             self._forget_those_who_wait()
             self._send(aim)
-        elif self._waiting is not e.Aim.KILL_GROUP:
+        else:
             self._waiting = aim
             self._waits_until = self._waits_until or self._now + PATIENCE_S
 
