@@ -31,6 +31,7 @@ COPY sidecar/understudy_sidecar /opt/understudy/app/understudy_sidecar
 COPY sidecar/understudy_protocol /build/sidecar/understudy_protocol
 COPY sidecar/understudy_launcher /build/sidecar/understudy_launcher
 COPY sidecar/understudy_torch /build/sidecar/understudy_torch
+COPY sidecar/understudy_torchrun /build/sidecar/understudy_torchrun
 COPY sidecar/understudy_zygote /build/sidecar/understudy_zygote
 # What the sidecar puts into the trainer container: the launcher, its stub, and what workers may import.
 RUN cd /build/sidecar \

@@ -52,7 +52,7 @@ def _looked_at(folder: str) -> Iterator[StepFiles]:
 
     def look() -> None:
         while not over.wait(LOOK_EVERY_S):
-            files.news()
+            files.page.news()
 
     looking = threading.Thread(target=look)
     looking.start()

@@ -31,7 +31,9 @@ from understudy_protocol import wire
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/protocol.md"
 SOURCES = ROOT / "sidecar"
-MACHINES = (SOURCES / "understudy_sidecar/membership", SOURCES / "understudy_launcher")
+MACHINES = tuple(
+    SOURCES / name for name in ("understudy_sidecar/membership", "understudy_launcher", "understudy_torchrun")
+)
 COMMAND = "scripts/py scripts/protocol_docs.py"
 
 BEGIN = re.compile(r"<!-- generated: (.+) -->")

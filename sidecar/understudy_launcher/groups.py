@@ -28,6 +28,7 @@ class Groups:
         self.alive, self.left = set(range(nproc)), set(range(nproc))
 
     def emptied(self, local_rank: int) -> None:
+        self.alive.discard(local_rank)
         self.left.discard(local_rank)
         if not self.left:
             self._killed_at = self.complain_at = None

@@ -2,8 +2,12 @@
 
     launcher.pyz               the launcher and the protocol, as a zip that Python runs
     launch                     the stub that /bin/sh runs: it finds a Python for the launcher
+    launch-torchrun            the one for a command that is torchrun
     python/understudy_torch/   what the workers may import
     python/understudy_zygote/  what forks them
+    python/understudy_torchrun/, …_launcher/, …_protocol/
+                               the rendezvous backend of torchrun, and what it stands on
+    python/….dist-info/        by which torch finds it, as if it were installed
 
 Rules: the same sources give the same bytes (fixed times, sorted names). The zip is not compressed, because the user's
 Python may lack zlib. Nothing is imported from the packages that are copied.
@@ -21,8 +25,15 @@ from understudy_protocol import pod
 _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
 #: For processes of ours alone: it needs a library.
-_NOT_IN_ZIP = Path("understudy_protocol/compiled.py")
+_NOT_SHIPPED = Path("understudy_protocol/compiled.py")
 _FOR_WORKERS = ("understudy_torch", "understudy_zygote")
+_FOR_TORCHRUN = ("understudy_torchrun", *_IN_ZIP)
+_DIST_INFO = "understudy_torchrun-1.dist-info"
+_METADATA = {
+    "METADATA": "Metadata-Version: 2.1\nName: understudy-torchrun\nVersion: 1\n",
+    "entry_points.txt": "[torchrun.handlers]\nunderstudy = understudy_torchrun:handlers\n",
+}
+_STUBS = (pod.LAUNCHER_STUB, pod.TORCHRUN_STUB)
 _MAIN = """\
 import sys
 
@@ -33,14 +44,19 @@ sys.exit(main(sys.argv[1:]))
 
 
 def write_package(destination: Path) -> None:
-    """Write the four into `destination`, which is made if it is missing."""
+    """Write all of them into `destination`, which is made if it is missing."""
     destination.mkdir(parents=True, exist_ok=True)
     _write_zipapp(destination / pod.LAUNCHER_ZIPAPP)
-    stub = destination / pod.LAUNCHER_STUB
-    shutil.copyfile(_SOURCES / "understudy_launcher" / pod.LAUNCHER_STUB, stub)
-    stub.chmod(0o755)
-    for package in _FOR_WORKERS:
+    for stub in _STUBS:
+        shutil.copyfile(_SOURCES / "understudy_launcher" / stub, destination / stub)
+        (destination / stub).chmod(0o755)
+    for package in (*_FOR_WORKERS, *_FOR_TORCHRUN):
         _copy_package(package, destination / pod.PYTHON_FOLDER)
+    for name, text in _METADATA.items():
+        path = destination / pod.PYTHON_FOLDER / _DIST_INFO / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o644)
 
 
 def _write_zipapp(path: Path) -> None:
@@ -53,8 +69,13 @@ def _write_zipapp(path: Path) -> None:
 
 def launcher_sources() -> list[Path]:
     """The modules of the launcher and of what it needs: they run under the user's Python."""
-    python = (file for package in _IN_ZIP for file in _files(package) if file.suffix == ".py")
-    return sorted(file for file in python if file.relative_to(_SOURCES) != _NOT_IN_ZIP)
+    return sorted(file for package in _IN_ZIP for file in _sources(package) if file.suffix == ".py")
+
+
+def _sources(package: str) -> Iterator[Path]:
+    """Its files, but for what a user's image cannot run, and the stubs, which lie elsewhere."""
+    left_out = {_NOT_SHIPPED, *(Path("understudy_launcher") / stub for stub in _STUBS)}
+    return (file for file in _files(package) if file.relative_to(_SOURCES) not in left_out)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -65,7 +86,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 def _copy_package(package: str, parent: Path) -> None:
     shutil.rmtree(parent / package, ignore_errors=True)
-    for source in _files(package):
+    for source in _sources(package):
         target = parent / source.relative_to(_SOURCES)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

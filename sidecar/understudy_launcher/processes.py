@@ -23,7 +23,7 @@ from understudy_launcher import error_files, prctl
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
-from understudy_launcher.step_page import Seen, StepFiles
+from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import Fork, Zygote
 
 _AIMS = {
@@ -49,7 +49,6 @@ class _Worker:
     steps: Optional[StepFiles]  # None once it has ended
     error_file: Optional[str]
     killed: bool = False  # by us: how it ends is nobody's failure
-    seen: Optional[Seen] = None  # the newest that it has told
 
     @property
     def ended(self) -> bool:
@@ -146,18 +145,9 @@ class Workers:
     def dump_stacks(self, local_rank: int) -> str:
         """Have its process that steps write its Python stacks to stderr; why it cannot, or ""."""
         worker = self._workers.get(local_rank)
-        if worker is None or worker.ended or worker.seen is None:
+        if worker is None or worker.steps is None:
             return "it has ended"
-        pid, number = worker.seen.pid, worker.seen.stack_signal
-        if not number:
-            return "its script has a use of its own for that signal"
-        try:
-            if os.getpgid(pid) != worker.pid:  # its number may be anybody's by now
-                return "its process has left the worker's group"
-            os.kill(pid, number)
-        except OSError as error:
-            return str(error.strerror)
-        return ""
+        return worker.steps.page.dump_stacks(worker.pid)
 
     def kill_all(self) -> None:
         for local_rank in self._workers:
@@ -204,7 +194,7 @@ class Workers:
         worker.steps.close()
         worker.steps = None
         code = os.waitstatus_to_exitcode(status)
-        ended = _worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
+        ended = worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
         out_of_memory = self.oom_kills.told() if code and not worker.killed else ""
         if out_of_memory:
             ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
@@ -213,14 +203,7 @@ class Workers:
         return [*steps, ended]
 
     def _news(self, worker: _Worker) -> list[StepsRead]:
-        seen = worker.steps.news() if worker.steps is not None else None
-        if seen is None:
-            return []
-        calls, worker.seen = worker.seen.calls if worker.seen is not None else 0, seen
-        now = time.monotonic()
-        stepped_at = min(seen.at, now)
-        at = time.time() - (now - stepped_at)
-        return [StepsRead(worker.local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at)]
+        return [] if worker.steps is None else worker.steps.page.steps_read(worker.local_rank)
 
 
 def _ended() -> list[tuple[int, int]]:
@@ -244,7 +227,8 @@ def _is_empty(group: int) -> bool:
     return False
 
 
-def _worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerEnded:
+def worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerEnded:
+    """code: as os.waitstatus_to_exitcode has it."""
     if code >= 0:
         return WorkerEnded(local_rank, code, None, code, message or f"exit code {code}", time.time())
     name = _signal_name(-code)

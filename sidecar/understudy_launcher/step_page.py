@@ -1,4 +1,4 @@
-"""The launcher's side of step(): the two files that a worker inherits, and what they say.
+"""The launcher's side of step(): the two files that a worker inherits, or finds by their paths, and what they say.
 
 What is in them is written in understudy_torch/progress.py. Rules: the page is read by a system call, never mapped: a
 worker that cuts its file short must not end the launcher. A look may meet a call halfway, and tell the former total
@@ -8,12 +8,20 @@ with the new step; the next look tells both.
 import contextlib
 import fcntl
 import os
+import shutil
 import struct
+import tempfile
+import time
 from dataclasses import dataclass
 from typing import Optional
 
+from understudy_launcher.events import StepsRead
+
 MAGIC = 0x75_6E_64_73_74_65_70_31
+BELL, PAGE = "bell", "page-"  # files of a folder; a page's name ends with the local rank
 _WORDS = struct.Struct("8q")
+_BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0)
+_NEW_PAGE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1 << 12
 #: Their numbers in the worker are high, where nothing that a script opens lands by chance: in a child that closed
 #: them, a low one would soon be somebody else's file.
@@ -32,19 +40,66 @@ class Seen:
     stack_signal: int  # on which that dumps its Python stacks; 0: on none
 
 
+class Page:
+    """The launcher's end of one worker's page. fd: stays the caller's."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._words = b""
+        self.seen: Optional[Seen] = None  # the newest that it has told
+
+    def news(self) -> Optional[Seen]:
+        """What has been told since this was asked last; None if nothing has."""
+        words = os.pread(self._fd, _WORDS.size, 0)
+        if words == self._words or len(words) != _WORDS.size:
+            return None
+        self._words = words
+        _, calls, step, total, at_ns, pid, stack_signal, _ = _WORDS.unpack(words)
+        if calls <= 0 or step < 0:
+            return None
+        return Seen(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal)
+
+    def steps_read(self, local_rank: int) -> list[StepsRead]:
+        """The same as an event of the supervisor's."""
+        calls, seen = self.seen.calls if self.seen is not None else 0, self.news()
+        if seen is None:
+            return []
+        self.seen, now = seen, time.monotonic()
+        stepped_at = min(seen.at, now)
+        at = time.time() - (now - stepped_at)
+        return [StepsRead(local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at)]
+
+    def dump_stacks(self, group: int) -> str:
+        """Have the process that steps write its Python stacks to stderr; why it cannot, or "".
+
+        group: the worker's process group. Its number may be anybody's once nothing is left of the group.
+        """
+        if self.seen is None:
+            return "it has ended"
+        if not self.seen.stack_signal:
+            return "its script has a use of its own for that signal"
+        try:
+            if os.getpgid(self.seen.pid) != group:
+                return "its process has left the worker's group"
+            os.kill(self.seen.pid, self.seen.stack_signal)
+        except OSError as error:
+            return str(error.strerror)
+        return ""
+
+
 class StepFiles:
     """Both ends, until `given` closes the worker's of the bell. folder: where a page may lie, if need be."""
 
     def __init__(self, folder: str) -> None:
-        self.page = _new_page(folder)
+        self._file = _new_page(folder)
+        self.page = Page(self._file)
         self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # a full pipe must hold up neither side
         self.ring = _high(ring)
-        self._words = b""
 
     @property
     def inherited(self) -> tuple[int, int]:
         """What the worker gets, in this order."""
-        return self.ring, self.page
+        return self.ring, self._file
 
     def given(self) -> None:
         """The worker has its end, or there is none."""
@@ -56,17 +111,6 @@ class StepFiles:
             return bool(os.read(self.bell, _CHUNK))
         return True
 
-    def news(self) -> Optional[Seen]:
-        """What has been told since this was asked last; None if nothing has."""
-        words = os.pread(self.page, _WORDS.size, 0)
-        if words == self._words or len(words) != _WORDS.size:
-            return None
-        self._words = words
-        _, calls, step, total, at_ns, pid, stack_signal, _ = _WORDS.unpack(words)
-        if calls <= 0 or step < 0:
-            return None
-        return Seen(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal)
-
     def close_bell(self) -> None:
         if self.bell >= 0:
             os.close(self.bell)
@@ -74,7 +118,36 @@ class StepFiles:
 
     def close(self) -> None:
         self.close_bell()
-        os.close(self.page)
+        os.close(self._file)
+
+
+class StepFolder:
+    """The same by path, for all workers of a pod that inherit no files: one bell, and a page for each local rank.
+
+    We hold the bell's write end too: a pipe that nobody writes to is readable all the time. Raises OSError.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.path = tempfile.mkdtemp(prefix="understudy-steps-")
+        bell = os.path.join(self.path, BELL)
+        os.mkfifo(bell, 0o600)
+        self.bell = os.open(bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._files = [os.open(os.path.join(self.path, f"{PAGE}{rank}"), _NEW_PAGE, 0o600) for rank in range(ranks)]
+        for file in self._files:
+            os.write(file, _BLANK)
+        self.pages = [Page(file) for file in self._files]
+
+    def heard(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.bell, _CHUNK)
+
+    def steps_read(self) -> list[StepsRead]:
+        return [read for rank, page in enumerate(self.pages) for read in page.steps_read(rank)]
+
+    def close(self) -> None:
+        for fd in (self.bell, *self._files):
+            os.close(fd)
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _new_page(folder: str) -> int:
@@ -83,7 +156,7 @@ def _new_page(folder: str) -> int:
         file = os.memfd_create("steps", os.MFD_CLOEXEC)
     else:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    os.write(file, _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0))
+    os.write(file, _BLANK)
     return _high(file)
 
 

@@ -80,6 +80,7 @@ class Supervisor:
         grace_s: float,
         *,
         zygote: bool = False,
+        own_stores: bool = False,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
         warmup: bool = False,
         step_timeout_s: float = 0.0,
@@ -90,7 +91,7 @@ class Supervisor:
         self._groups = Groups()
         self._master_port = 0
         self._graces = Graces(grace_s)
-        self._warm = Warm(zygote)
+        self._warm = Warm(zygote, own_stores=own_stores)
         self._warmup = Warmup(warmup)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING

@@ -3,6 +3,7 @@
     state    event                                        next      effects
     -------  -------------------------------------------  --------  ----------------------------------
     OFF      -                                            OFF       a command that is no zygote's, or it was turned off
+    READY    -                                            READY     who runs this machine holds stores by itself
     LOADING  it can fork                                  READY     its first store is made
     LOADING  it has gone, or LOAD_WITHIN_S is over        OFF       this launcher's workers start afresh
     READY    it has gone, for the first GIVE_UP times     LOADING   a new one is started
@@ -31,10 +32,10 @@ class State(Enum):
 
 
 class Warm:
-    """wanted: the command is a Python program that may be forked."""
+    """wanted: the command is a Python program that may be forked. own_stores: MakeStore needs no zygote."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.state = State.OFF
+    def __init__(self, wanted: bool, *, own_stores: bool = False) -> None:
+        self.state = State.READY if own_stores else State.OFF
         self.store_port = 0  # of a store that no round has used; 0: none listens
         self._wanted = wanted
         self._load_by: Optional[float] = None
@@ -42,6 +43,8 @@ class Warm:
 
     def start(self, now: float) -> list[e.Effect]:
         """With the launcher."""
+        if self.state is State.READY:
+            return [e.MakeStore()]
         if not self._wanted:
             return []
         self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S

@@ -32,6 +32,7 @@ VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sideca
 LAUNCHER_SOCKET = "sidecar.sock"
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
+TORCHRUN_STUB = "launch-torchrun"
 PYTHON_FOLDER = "python"  # what workers may import: understudy_torch; and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
@@ -61,6 +62,9 @@ ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its f
 ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker that makes no step for so long hangs; not set: never
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
+ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files
+ENV_NNODES = "UNDERSTUDY_NNODES"  # for torchrun: pods, or MIN:MAX
+ENV_RUN_ID = "UNDERSTUDY_RUN_ID"  # for torchrun
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`step(n)` tells the launcher how far the training is, and that it lives: four numbers in a page that both can see.
 
-The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD, as `BELL,PAGE`:
+The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD, as `BELL,PAGE`; torchrun's workers inherit none,
+and find them in the folder UNDERSTUDY_STEP_FOLDER, as `bell` and `page-LOCAL_RANK`:
 
     BELL   a pipe: whoever steps for the first time in its process writes a byte, and the launcher looks at once
     PAGE   64 bytes, mapped: native signed 64-bit words. The launcher looks at them twice a second, and at the end
@@ -25,7 +26,8 @@ from typing import Optional
 
 from understudy_torch import stacks
 
-ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has it too; that package is not here
+ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has both too; that package is not here
+ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
 MAGIC = 0x75_6E_64_73_74_65_70_31
 PAGE_BYTES = 64
 _CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL = range(1, 7)
@@ -55,14 +57,25 @@ def _first_step(n: int, total: Optional[int]) -> None:
     """The first one in this process: finds the page, and rings."""
     global _page, _looked
     _looked = True
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-        bell, file = map(int, os.environ.get(ENV_STEP_FD, "").split(","))
+    with contextlib.suppress(OSError, ValueError, OverflowError, KeyError):
+        bell, file = _files()
         page = memoryview(mmap.mmap(file, PAGE_BYTES)).cast("q")
         if page[0] == MAGIC and stat.S_ISFIFO(os.fstat(bell).st_mode):
             page[_SIGNAL], page[_PID] = stacks.dump_on_signal(), os.getpid()
             _page = page
             step(n, total)
             os.write(bell, b"!")
+
+
+def _files() -> tuple[int, int]:
+    """Bell and page."""
+    numbers = os.environ.get(ENV_STEP_FD)
+    if numbers is not None:
+        bell, page = map(int, numbers.split(","))
+        return bell, page
+    folder, rank = os.environ[ENV_STEP_FOLDER], os.environ["LOCAL_RANK"]
+    page = os.open(os.path.join(folder, f"page-{rank}"), os.O_RDWR | os.O_CLOEXEC)
+    return os.open(os.path.join(folder, "bell"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), page
 
 
 def _forget() -> None:

@@ -31,7 +31,7 @@ def ensure_torch(paths: Paths, progress: Progress) -> Path:
     target = paths.torch(VERSION)
     if target.exists():
         return target
-    python = _python()
+    python = torch_python()
     for left in paths.cache.glob(f".torch-{VERSION}.*"):
         shutil.rmtree(left)
     workshop = paths.cache / f".torch-{VERSION}.{os.getpid()}"
@@ -52,7 +52,8 @@ def ensure_torch(paths: Paths, progress: Progress) -> Path:
     return target
 
 
-def _python() -> str:
+def torch_python() -> str:
+    """The Python for which torch is installed, on this machine. Raises MissingTool."""
     candidates = [sys.executable] if sys.version.startswith(f"{PYTHON}.") else []
     candidates += [path for path in (shutil.which(f"python{PYTHON}"), f"/usr/bin/python{PYTHON}") if path]
     for candidate in candidates:

@@ -27,7 +27,10 @@ Raw = dict[str, Any]
 
 @dataclass
 class Training:
-    """folder: where the run's storage lies on the host. pace_s: how long a step lasts at least, in seconds."""
+    """folder: where the run's storage lies on the host. pace_s: how long a step lasts at least, in seconds.
+
+    torchrun: the trainer's command is a stock torchrun that runs the same script.
+    """
 
     cluster: Cluster
     folder: Path
@@ -35,6 +38,7 @@ class Training:
     name: str = "ddp"
     steps: int = 800
     pace_s: float = 0.25
+    torchrun: bool = False
 
     def apply(self) -> None:
         """Apply the example anew, with empty storage."""
@@ -123,6 +127,10 @@ class Training:
         trainer["image"] = self.cluster.base_image
         trainer["imagePullPolicy"] = "IfNotPresent"
         trainer["args"] = self._arguments(trainer["args"])
+        if self.torchrun:
+            job["spec"]["launcher"]["mode"] = "Torchrun"
+            *python, script = trainer["command"]
+            trainer["command"] = [*python, "-m", "torch.distributed.run", script]
         trainer.setdefault("env", []).append({"name": "PYTHONPATH", "value": TORCH})
         trainer["volumeMounts"].append({"name": "torch", "mountPath": TORCH, "readOnly": True})
         template["spec"]["volumes"].append({"name": "torch", "hostPath": {"path": str(self.cluster.torch_path)}})

@@ -104,6 +104,7 @@ def etcd_command(server: ApiServer, folder: Path, etcd_url: str) -> list[str]:
         f"--initial-advertise-peer-urls={peer_url}",
         f"--initial-cluster=default={peer_url}",
         "--unsafe-no-fsync",
+        f"--quota-backend-bytes={1 << 28}",  # it maps as much at once, and 10 GB unless told
     ]
 
 

@@ -230,6 +230,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.faults.hang.stepTimeout",
         "faults.hang.stepTimeout must be a duration above zero",
     ),
+    "an unknown mode": (
+        lambda job: job["spec"]["launcher"].update(mode="torchrun"),
+        "spec.launcher.mode",
+        "launcher.mode must be Wrap or Torchrun",
+    ),
+    "modules that torchrun would not preload": (
+        lambda job: job["spec"]["launcher"].update(mode="Torchrun", preload=["torch"]),
+        "spec.launcher.preload",
+        "launcher.preload has no effect with mode Torchrun",
+    ),
     "a module that is none": (
         lambda job: job["spec"]["launcher"].update(preload=["torch", "my-model"]),
         "spec.launcher.preload",
@@ -418,6 +428,7 @@ ACCEPTED: dict[str, Change] = {
     "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
     "no faults of its own": lambda job: job["spec"].update(faults={}),
     "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),
+    "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
     "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
@@ -461,6 +472,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     ),
     "another trainer container": (
         lambda job: job["spec"]["launcher"].update(container="trainer"),
+        "spec.launcher",
+        "launcher is immutable",
+    ),
+    "torchrun in place of the launcher": (
+        lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
         "spec.launcher",
         "launcher is immutable",
     ),

@@ -187,7 +187,16 @@ type PodTemplate struct {
 
 // How the launcher starts the workers. The launcher is the first process of the
 // trainer container: it starts, stops and watches the workers of its pod.
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.preload)",fieldPath=".preload",message="launcher.preload has no effect with mode Torchrun, whose workers are fresh processes: remove it, or set mode to Wrap"
 type Launcher struct {
+	// What the trainer container's command is. Wrap: the training itself, which the
+	// launcher runs once for each worker. Torchrun: torchrun, which runs as it is, and
+	// takes its rounds from Understudy. Default: Wrap.
+	// +optional
+	// +kubebuilder:default=Wrap
+	// +kubebuilder:validation:XValidation:rule="self in ['Wrap', 'Torchrun']",message="launcher.mode must be Wrap or Torchrun: set it to Torchrun where the trainer container's command is torchrun, else to Wrap, or leave it out"
+	Mode string `json:"mode,omitempty"`
+
 	// Workers in each pod, mostly one for each GPU. Default: 1.
 	// +optional
 	// +kubebuilder:default=1

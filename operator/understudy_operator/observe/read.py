@@ -52,6 +52,7 @@ def read_job(raw: Raw) -> Job:
             backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
             warmup=tuple(spares.get("warmup", {}).get("command", ())),
             topology_key=spares.get("topologyKey", ""),
+            mode=launcher.get("mode", "Wrap"),
             zygote=bool(launcher.get("zygote", True)),
             on_sigterm=checkpoint.get("onSigterm", "Auto"),
             nologin_path=checkpoint.get("nologinPath", ""),

@@ -1,7 +1,8 @@
 """The manifest of a pod: the user's template, plus the sidecar, and the launcher in front of the trainer's command.
 
 The user's own fields win wherever they do not decide how the pod is run: restartPolicy is always Never (the launcher
-restarts workers), and the trainer's command is put behind the launcher.
+restarts workers), and the trainer's command is put behind the launcher. A command that is torchrun is its own launcher,
+and put behind what tells it of its job.
 """
 
 import copy
@@ -18,6 +19,7 @@ from understudy_protocol import pod as names
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 DEFAULT_GRACE_S = 30
+TORCHRUN = "Torchrun"
 
 
 def pod_manifest(
@@ -102,20 +104,19 @@ def _node_volume(job: Job) -> list[dict[str, Any]]:
 
 
 def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) -> None:
-    stub = f"{names.SHARED_FOLDER}/{names.LAUNCHER_STUB}"
-    trainer["command"] = ["/bin/sh", stub, *trainer["command"]]
+    torchrun = job.spec.mode == TORCHRUN
+    stub = names.TORCHRUN_STUB if torchrun else names.LAUNCHER_STUB
+    trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
     ours = [
         _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
         _env(names.ENV_NPROC, str(job.spec.nproc_per_node)),
         _env(names.ENV_GRACE, str(grace_s)),
         _env(names.ENV_ON_SIGTERM, job.spec.on_sigterm),
-        _env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false"),
         _env(names.ENV_LOG_PREFIX, "true" if job.spec.log_prefix else "false"),
+        *(_for_torchrun(job) if torchrun else _for_launcher(job)),
     ]
     if job.spec.step_timeout_s:
         ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.spec.step_timeout_s:.0f}"))
-    if job.spec.preload is not None:
-        ours.append(_env(names.ENV_PRELOAD, ",".join(job.spec.preload)))
     if index is None and job.spec.warmup:
         ours.append(_env(names.ENV_WARMUP, json.dumps(job.spec.warmup)))
     if index is not None:
@@ -123,6 +124,18 @@ def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) ->
     taken = {variable["name"] for variable in ours}
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in taken), *ours]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def _for_launcher(job: Job) -> list[dict[str, Any]]:
+    zygote = [_env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false")]
+    if job.spec.preload is None:
+        return zygote
+    return [*zygote, _env(names.ENV_PRELOAD, ",".join(job.spec.preload))]
+
+
+def _for_torchrun(job: Job) -> list[dict[str, Any]]:
+    least = f"{job.spec.min_actives}:" if job.spec.min_actives else ""
+    return [_env(names.ENV_NNODES, f"{least}{job.spec.actives}"), _env(names.ENV_RUN_ID, job.name)]
 
 
 def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def round_(number: int, rank_offset: int = 0, world_size: int = 4, master_port: 
 class FakeSidecar:
     """The server of the unix socket; one connection at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
         self._path = folder / pod.LAUNCHER_SOCKET
         self._server: socket.socket | None = None
         self._connection: socket.socket | None = None
@@ -48,19 +49,27 @@ class FakeSidecar:
 
     def listen(self) -> None:
         self._server = socket.socket(socket.AF_UNIX)
-        self._server.settimeout(LIMIT_S)
+        self._server.settimeout(self._limit_s)
         self._server.bind(str(self._path))
         self._server.listen()
 
     def accept(self) -> LauncherHello:
         """Take the launcher's next connection; its hello."""
         assert self._server is not None
+        if self._connection is not None:
+            self._connection.close()
+        self._unread = b""
         self._connection, _ = self._server.accept()
-        self._connection.settimeout(LIMIT_S)
+        self._connection.settimeout(self._limit_s)
         return self.expect(LauncherHello)
 
     def send(self, *sent: Any) -> None:
         self.send_lines(*[wire.encode(message) for message in sent])
+
+    def send_with(self, message: Any, fd: int) -> None:
+        """A message that a file goes with."""
+        assert self._connection is not None
+        socket.send_fds(self._connection, [f"{wire.encode(message)}\n".encode()], [fd])
 
     def send_lines(self, *lines: str) -> None:
         assert self._connection is not None
@@ -100,9 +109,12 @@ class FakeSidecar:
 class Launched:
     """A launcher's process, its output in files, and its sidecar."""
 
-    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str], cwd: Path, limit_s: float = LIMIT_S
+    ) -> None:
         self.folder = folder
-        self.sidecar = FakeSidecar(folder)
+        self.limit_s = limit_s
+        self.sidecar = FakeSidecar(folder, limit_s)
         self._out, self._err = folder / "out", folder / "err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(list(command), stdout=out, stderr=err, env=env, cwd=cwd)
@@ -120,7 +132,7 @@ class Launched:
         wait_for(lambda: text in self.err, f"the words {text!r}")
 
     def wait(self) -> int:
-        return self.process.wait(LIMIT_S)
+        return self.process.wait(self.limit_s)
 
     def join(self) -> LauncherHello:
         self.sidecar.listen()

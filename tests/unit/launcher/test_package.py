@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,15 @@ import pytest
 from understudy_launcher import package
 
 SIDECAR = Path(package.__file__).resolve().parents[1]
+IN_ZIP = ("understudy_launcher", "understudy_protocol")
 FOR_WORKERS = ("understudy_torch", "understudy_zygote")
-OURS = ("understudy_launcher", "understudy_protocol", *FOR_WORKERS)
-SHIPPED = [*package.launcher_sources(), *sorted(x for name in FOR_WORKERS for x in (SIDECAR / name).rglob("*.py"))]
+OURS = (*IN_ZIP, *FOR_WORKERS, "understudy_torchrun")
+SHIPPED = [
+    *package.launcher_sources(),
+    *sorted(x for name in OURS if name not in IN_ZIP for x in (SIDECAR / name).rglob("*.py")),
+]
+#: torchrun's rendezvous alone, which torch itself loads.
+NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "stores.py")}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -26,9 +33,16 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
     destination = tmp_path / "new" / "folder"
     command = [sys.executable, "-m", "understudy_launcher.package", str(destination)]
     subprocess.run(command, check=True, cwd=SIDECAR)
-    assert set(files(destination)) == {
+    torchruns = {f"python/{x.relative_to(SIDECAR)}" for x in (SIDECAR / "understudy_torchrun").rglob("*.py")}
+    assert set(files(destination)) - {f"python/{x.relative_to(SIDECAR)}" for x in package.launcher_sources()} == {
+        *torchruns,
+        "python/understudy_launcher/py.typed",
+        "python/understudy_torchrun/py.typed",
+        "python/understudy_torchrun-1.dist-info/METADATA",
+        "python/understudy_torchrun-1.dist-info/entry_points.txt",
         "launcher.pyz",
         "launch",
+        "launch-torchrun",
         "python/understudy_torch/__init__.py",
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
@@ -41,7 +55,8 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
         "python/understudy_zygote/serve.py",
         "python/understudy_zygote/store.py",
     }
-    assert (destination / "launch").stat().st_mode & 0o777 == 0o755
+    for stub in ("launch", "launch-torchrun"):
+        assert (destination / stub).stat().st_mode & 0o777 == 0o755
     assert (destination / "launcher.pyz").stat().st_mode & 0o777 == 0o644
 
 
@@ -56,7 +71,7 @@ def test_the_zip_needs_no_zlib_and_holds_sources_only(packaged: Path) -> None:
         entries = archive.infolist()
     assert {entry.compress_type for entry in entries} == {zipfile.ZIP_STORED}
     assert {Path(entry.filename).suffix for entry in entries} == {".py"}
-    assert {entry.filename.partition("/")[0] for entry in entries} == {"__main__.py", *OURS[:2]}
+    assert {entry.filename.partition("/")[0] for entry in entries} == {"__main__.py", *IN_ZIP}
     assert "understudy_protocol/compiled.py" not in {entry.filename for entry in entries}, "it needs a library"
 
 
@@ -73,7 +88,7 @@ def test_the_syntax_is_python_3_9s_and_the_imports_are_its_standard_librarys(sou
     tree = ast.parse(source.read_text(), feature_version=(3, 9))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    roots = {name.partition(".")[0] for name in imported} - set(OURS)
+    roots = {name.partition(".")[0] for name in imported} - set(OURS) - ({"torch"} if source in NEEDS_TORCH else set())
     assert roots <= set(sys.stdlib_module_names)
     assert not imported & {"tomllib", "asyncio"}
     unions = [ast.unparse(x) for x in _annotations(tree) if any(isinstance(y, ast.BitOr) for y in ast.walk(x))]
@@ -84,3 +99,18 @@ def _annotations(tree: ast.AST) -> list[ast.AST]:
     found = [node.returns for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found += [node.annotation for node in ast.walk(tree) if isinstance(node, ast.arg | ast.AnnAssign)]
     return [node for node in found if node is not None]
+
+
+def test_torch_finds_the_rendezvous_backend_without_an_installation(packaged: Path) -> None:
+    (found,) = metadata.distributions(name="understudy-torchrun", path=[str(packaged / "python")])
+    (entry,) = found.entry_points
+    assert (entry.group, entry.name, entry.value) == ("torchrun.handlers", "understudy", "understudy_torchrun:handlers")
+    load = "import sys, understudy_torchrun as u; u.handlers(); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", load],
+        env={"PYTHONPATH": str(packaged / "python")},
+        check=True,
+        capture_output=True,
+    )
+    assert b"understudy_torchrun" in done.stdout
+    assert b"understudy_launcher" not in done.stdout, "workers load it too, with torch.distributed.elastic"

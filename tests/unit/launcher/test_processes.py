@@ -190,14 +190,16 @@ def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> No
 def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
     running = run(sys.executable, "-c", STEP + "import time\nstep(1)\ntime.sleep(600)")
     seen(running)
-    worker = running.workers._workers[0]
-    assert worker.seen is not None
+    files = running.workers._workers[0].steps
+    assert files is not None
+    page = files.page
+    assert page.seen is not None
     with subprocess.Popen(["sleep", "600"]) as other:
-        worker.seen = replace(worker.seen, pid=other.pid)
+        page.seen = replace(page.seen, pid=other.pid)
         assert running.workers.dump_stacks(0) == "its process has left the worker's group"
         other.terminate()
         assert other.wait() == -signal.SIGTERM
-    worker.seen = replace(worker.seen, pid=2**22 + 1)
+    page.seen = replace(page.seen, pid=2**22 + 1)
     assert running.workers.dump_stacks(0) == "No such process"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import understudy_torch
 from understudy_launcher import step_page
-from understudy_launcher.step_page import Seen, StepFiles
+from understudy_launcher.step_page import Seen, StepFiles, StepFolder
 from understudy_protocol import pod
 from understudy_torch import progress
 
@@ -41,7 +41,7 @@ def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
 
 
 def newest(files: StepFiles) -> Seen:
-    seen = files.news()
+    seen = files.page.news()
     assert seen is not None
     return seen
 
@@ -55,7 +55,7 @@ def rings(files: StepFiles) -> int:
 
 
 def test_worker_and_launcher_agree_on_the_page() -> None:
-    assert progress.ENV_STEP_FD == pod.ENV_STEP_FD
+    assert (progress.ENV_STEP_FD, progress.ENV_STEP_FOLDER) == (pod.ENV_STEP_FD, pod.ENV_STEP_FOLDER)
     assert progress.MAGIC == step_page.MAGIC
     assert step_page._WORDS.size == progress.PAGE_BYTES
 
@@ -63,7 +63,7 @@ def test_worker_and_launcher_agree_on_the_page() -> None:
 def test_the_page_has_the_newest_step(files: StepFiles) -> None:
     before = time.monotonic()
     understudy_torch.step(1, 100)
-    assert (newest(files).step, files.news()) == (1, None)
+    assert (newest(files).step, files.page.news()) == (1, None)
     understudy_torch.step(2, 100)
     understudy_torch.step(3)
     seen = newest(files)
@@ -97,13 +97,13 @@ def test_any_integer_will_do(files: StepFiles) -> None:
             return 7
 
     understudy_torch.step(Scalar(), Scalar())  # type: ignore[arg-type]
-    assert (newest(files).step, files.news()) == (7, None)
+    assert (newest(files).step, files.page.news()) == (7, None)
 
 
 @pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1])
 def test_what_is_no_step_is_not_told_and_no_error(files: StepFiles, value: object) -> None:
     understudy_torch.step(value)  # type: ignore[arg-type]
-    assert files.news() is None
+    assert files.page.news() is None
     understudy_torch.step(5)
     assert newest(files).step == 5
 
@@ -133,7 +133,46 @@ def test_files_that_have_the_numbers_by_now_are_left_alone(
             inherit(monkeypatch, numbers)
             understudy_torch.step(1)
         assert (tmp_path / "data").read_bytes() == bytes(100)
-    assert (rings(files), files.news()) == (0, None)
+    assert (rings(files), files.page.news()) == (0, None)
+
+
+@pytest.fixture
+def folder() -> Iterator[StepFolder]:
+    made = StepFolder(ranks=2)
+    yield made
+    made.close()
+
+
+def told_in(monkeypatch: pytest.MonkeyPatch, path: str, local_rank: str) -> None:
+    inherit(monkeypatch, None)
+    monkeypatch.setenv(pod.ENV_STEP_FOLDER, path)
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+
+
+def test_a_worker_that_inherits_no_files_finds_its_page_by_its_path(
+    monkeypatch: pytest.MonkeyPatch, folder: StepFolder
+) -> None:
+    told_in(monkeypatch, folder.path, "1")
+    understudy_torch.step(7, 100)
+    understudy_torch.step(8, 100)
+    (read,) = folder.steps_read()
+    assert (read.local_rank, read.step, read.total, read.reports) == (1, 8, 100, 2)
+    assert os.read(folder.bell, 100) == b"!"
+    assert folder.steps_read() == []
+
+
+@pytest.mark.parametrize("local_rank", ["2", "x"])
+def test_a_page_that_is_not_there_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, folder: StepFolder, local_rank: str
+) -> None:
+    told_in(monkeypatch, folder.path, local_rank)
+    understudy_torch.step(7)
+    assert folder.steps_read() == []
+
+
+def test_a_folder_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    told_in(monkeypatch, "/nowhere", "0")
+    understudy_torch.step(7)
 
 
 def test_a_fork_steps_on_the_same_page_and_rings_anew(files: StepFiles) -> None:

@@ -148,7 +148,7 @@ print(subprocess.run(listed, close_fds=False, capture_output=True).stdout)
     assert forks.code(pids[0]) == 0
     assert os.read(files.bell, 100) == b"!"
     assert os.read(files.bell, 100) == b"", "nobody else holds the pipe"
-    assert os.pread(files.page, 4, 0) == b"told"
+    assert os.pread(files.inherited[1], 4, 0) == b"told"
     files.close()
     assert forks.said()[0] == "True []\nb'2\\n'\n"
 

@@ -94,7 +94,13 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
-    assert (spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (True, None, 30.0, 0.0)
+    assert (spec.mode, spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (
+        "Wrap",
+        True,
+        None,
+        30.0,
+        0.0,
+    )
 
 
 def test_what_a_spare_runs_first():

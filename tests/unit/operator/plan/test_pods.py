@@ -126,6 +126,16 @@ def test_the_launcher_is_told_when_a_worker_hangs_if_the_job_says_it():
     assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
 
 
+def test_a_command_that_is_torchrun_is_told_of_its_job_and_has_no_zygote():
+    trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
+    assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
+    variables = env(manifest(a_job(parallelism=8, mode="Torchrun")), "trainer")
+    assert (variables[names.ENV_NNODES], variables[names.ENV_RUN_ID]) == ("8", "llm")
+    assert names.ENV_ZYGOTE not in variables
+    elastic = env(manifest(a_job(parallelism=8, min_actives=6, mode="Torchrun")), "trainer")
+    assert elastic[names.ENV_NNODES] == "6:8"
+
+
 def test_pods_are_never_restarted_by_the_kubelet():
     assert manifest()["spec"]["restartPolicy"] == "Never"
     assert manifest(a_job())["spec"]["restartPolicy"] == "Never"

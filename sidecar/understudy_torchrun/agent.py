@@ -1,0 +1,274 @@
+"""Between torchrun's agent and the launcher's machine (understudy_launcher.supervise): sans-IO, `handle(event, now)`.
+
+The supervisor decides as it does for workers of its own. Torchrun's workers are the agent's, which does what it is
+asked only when it calls: so its orders wait for the next call, and what has become of them is told by that call.
+
+    state                 event                            next        what it does
+    --------------------  -------------------------------  ----------  --------------------------------------------
+    AWAY                  WantsRound, workers were to end  RENDEZVOUS  nothing is left of them
+    AWAY                  WantsRound, nobody has asked     RENDEZVOUS  a worker has failed; nothing is left of them
+    RENDEZVOUS            Spawn                            AWAY        Begin
+    AWAY                  LooksAround                      AWAY        GoOn
+    AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
+    POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
+    AWAY                  HasSucceeded                     BARRIER     all workers exited 0
+    BARRIER               Spawn                            -           StartAnew: no agent comes back from there
+    other states          Exit                             AWAY        Leave
+    AWAY                  Exit                             AWAY        Leave, at the next call
+    AWAY                  SIGTERM, workers may save        AWAY        PassOn: torchrun ends them, and itself
+    AWAY, POLL            SIGTERM, no save is tried        as it is    SIGKILL to every worker, then EndNow
+    RENDEZVOUS … BARRIER  HungUp                           AWAY        a signal has ended the call
+
+Rules: a worker that is seen to fail is told at once, with what is known of it: the agent notices a little later, and
+then ends its neighbours, for which it may take 30 s. Whether all have succeeded only the agent can tell. Signals to
+workers wait for LooksAround, because a worker that dies before it costs torchrun one of its restarts; but not when one
+has failed already, and not for longer than PATIENCE_S. When the agent stops its workers by itself (after a failure, or
+its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the supervisor says so.
+"""
+
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Callable, Optional
+
+from understudy_launcher import events as e
+from understudy_launcher.phases import AFTER_SIGTERM, OnSigterm, Phase
+from understudy_launcher.supervise import Supervisor
+from understudy_protocol.launcher import StartWorkers
+from understudy_torchrun import calls as c
+
+#: How long a signal waits for the agent to look around, which it does ten times a second unless it is told otherwise.
+PATIENCE_S = 2.0
+#: Phases of the supervisor in which the workers that run are not to go on.
+_TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
+_UNTOLD = "a worker failed; the log of torchrun says more"
+
+
+class State(Enum):
+    """Where the agent is."""
+
+    AWAY = "with its workers, or on its way"
+    RENDEZVOUS = "in next_rendezvous()"
+    POLL = "in num_nodes_waiting(), until its workers have ended"
+    BARRIER = "in its exit barrier"
+
+
+class Agent:
+    """nproc: as the job's spec has it."""
+
+    def __init__(
+        self,
+        pid: int,
+        nproc: int,
+        grace_s: float,
+        on_sigterm: OnSigterm = OnSigterm.AUTO,
+        step_timeout_s: float = 0.0,
+    ) -> None:
+        self.state = State.AWAY
+        self.supervisor = Supervisor(
+            pid, nproc, grace_s, own_stores=True, on_sigterm=on_sigterm, step_timeout_s=step_timeout_s
+        )
+        self._ranks = range(nproc)
+        self._runs = False  # workers, since it was answered Begin
+        self._alive: set[int] = set()  # of those that are watched
+        self._unclear: Optional[e.WorkerEnded] = None  # the first that ended nobody saw how
+        self._begin: Optional[StartWorkers] = None  # still to be answered
+        self._waiting: Optional[e.Aim] = None  # for LooksAround
+        self._waits_until: Optional[float] = None
+        self._exit: Optional[e.Exit] = None
+        self._ended_by_torchrun = False  # it has got SIGTERM
+        self._ends_now = False
+        self._empty = False  # whether the supervisor is still to hear that nothing is left
+        self._out: list[c.Effect] = []
+        self._now = 0.0
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            c.WantsRound: self._on_wants_round,
+            c.LooksAround: self._on_looks_around,
+            c.HasSucceeded: self._on_has_succeeded,
+            c.HungUp: self._on_hung_up,
+            c.WorkersSeen: self._on_workers_seen,
+            e.WorkerEnded: self._on_worker_ended,
+            e.AskedToEnd: self._on_asked_to_end,
+            e.Tick: self._on_tick,
+        }
+
+    def handle(self, event: Any, now: float) -> list[c.Effect]:
+        """What is to be done about a call of the agent, or an event of the supervisor's."""
+        self._now = now
+        self._handlers.get(type(event), self._tell)(event)
+        while self._empty:
+            self._tell_that_nothing_is_left()
+        effects, self._out = self._out, []
+        return effects
+
+    def deadline(self) -> Optional[float]:
+        """When a Tick is due, None while none is."""
+        times = [self.supervisor.deadline(), self._waits_until]
+        return min((at for at in times if at is not None), default=None)
+
+    # The agent's calls ----------------------------------------------------------------------------------------------
+
+    def _on_wants_round(self, call: c.WantsRound) -> None:
+        self.state = State.RENDEZVOUS
+        if self._runs and self.supervisor.phase is Phase.RUNNING:
+            self._tell(self._failure(call.at))
+        if self._runs:
+            self._nothing_runs()
+        if self._exit is not None:
+            self._leave(self._exit)
+        elif self._begin is not None:
+            self._answer_begin(self._begin)
+
+    def _on_looks_around(self, _: c.LooksAround) -> None:
+        self.state = State.POLL
+        self._signal_those_who_wait()
+        if self._exit is not None:
+            self._leave(self._exit)
+        elif self._runs and self.supervisor.phase in _TO_END:
+            self._go_on_once_all_have_ended()
+        else:
+            self._answer(c.GoOn())
+
+    def _on_has_succeeded(self, call: c.HasSucceeded) -> None:
+        self.state = State.BARRIER
+        for rank in self._ranks:
+            self._tell(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
+        self._nothing_runs()
+        if self._exit is not None:
+            self._leave(self._exit)
+
+    def _on_hung_up(self, _: c.HungUp) -> None:
+        self.state = State.AWAY
+
+    def _answer_begin(self, start: StartWorkers) -> None:
+        self._begin, self._unclear = None, None
+        self._runs = True
+        self._answer(c.Begin(start))
+
+    def _answer(self, answer: c.Answer) -> None:
+        self.state = State.AWAY
+        self._out.append(answer)
+
+    def _leave(self, end: e.Exit) -> None:
+        self._answer(c.Leave(end.code, end.reason))
+
+    # The workers ----------------------------------------------------------------------------------------------------
+
+    def _on_workers_seen(self, seen: c.WorkersSeen) -> None:
+        self._alive |= set(seen.local_ranks)
+
+    def _on_worker_ended(self, event: e.WorkerEnded) -> None:
+        self._alive.discard(event.local_rank)
+        if event.exit_code is None and event.signal is None:
+            self._unclear = self._unclear or event
+        phase = self.supervisor.phase
+        if phase in AFTER_SIGTERM or (phase is Phase.RUNNING and event.shell_code != 0):
+            self._tell(event)
+        if self.state is State.POLL:
+            self._go_on_once_all_have_ended()
+        elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
+            self._nothing_runs()
+
+    def _go_on_once_all_have_ended(self) -> None:
+        if self._alive or not self._runs:
+            return
+        self._nothing_runs()
+        self._tell_that_nothing_is_left()
+        if self.state is State.POLL:  # and not told to leave
+            self._answer(c.Interrupt())
+
+    def _nothing_runs(self) -> None:
+        self._runs, self._empty = False, True
+        self._alive.clear()
+        self._forget_those_who_wait()
+
+    def _tell_that_nothing_is_left(self) -> None:
+        self._empty = False
+        for rank in self._ranks:
+            self._tell(e.GroupEmptied(rank))
+
+    def _failure(self, at: float) -> e.WorkerEnded:
+        """Of a worker of which the agent knows, and we do not."""
+        seen = self._unclear or e.WorkerEnded(0, None, None, 1, _UNTOLD, at)
+        return replace(seen, shell_code=1)
+
+    # Signals --------------------------------------------------------------------------------------------------------
+
+    def _on_asked_to_end(self, event: e.AskedToEnd) -> None:
+        held_back = self._runs and self.state is State.AWAY and not self._ended_by_torchrun
+        self._ends_now = self._ends_now or self._runs
+        self._tell(event)  # SIGTERM to the workers is torchrun's to send; SIGKILL goes out now
+        if self.supervisor.phase is not Phase.LEAVING:
+            self._ends_now = False
+        elif self._ends_now and not self._alive:
+            self._nothing_runs()
+        if held_back and self.supervisor.phase is Phase.SAVING:
+            self._ended_by_torchrun = True
+            self._forget_those_who_wait()
+            self._out.append(c.PassOn())
+
+    def _on_signal(self, aim: e.Aim, before: Phase) -> None:
+        """To all workers."""
+        if self._begin is not None:  # none has been started
+            self._begin, self._empty = None, True
+        if not self._runs:
+            return
+        agent_ends_them = before is Phase.FAILED or self._ended_by_torchrun
+        if aim is e.Aim.TERM_WORKER and (agent_ends_them or self._ends_now):
+            return
+        if agent_ends_them or self._ends_now or self.state is State.POLL:
+            self._forget_those_who_wait()
+            self._send(aim)
+        else:
+            self._waiting = aim
+            self._waits_until = self._waits_until or self._now + PATIENCE_S
+
+    def _signal_those_who_wait(self) -> None:
+        aim = self._waiting
+        self._forget_those_who_wait()
+        if aim is not None:
+            self._send(aim)
+
+    def _forget_those_who_wait(self) -> None:
+        self._waiting = self._waits_until = None
+
+    def _send(self, aim: e.Aim) -> None:
+        if c.SignalWorkers(aim) not in self._out:
+            self._out.append(c.SignalWorkers(aim))
+
+    # The supervisor ---------------------------------------------------------------------------------------------------
+
+    def _on_tick(self, tick: e.Tick) -> None:
+        self._tell(tick)
+        if self._waits_until is not None and self._now >= self._waits_until:
+            self._signal_those_who_wait()
+
+    def _tell(self, event: Any) -> None:
+        before = self.supervisor.phase
+        for effect in self.supervisor.handle(event, self._now):
+            if isinstance(effect, e.Spawn) and self.state is State.BARRIER:
+                self._answer(c.StartAnew())
+                return  # whoever is started anew says the rest
+            if isinstance(effect, e.Spawn):
+                self._spawn(effect.start)
+            elif isinstance(effect, e.Exit):
+                self._end(effect)
+            elif not isinstance(effect, e.Signal):
+                self._out.append(effect)
+            elif not isinstance(event, e.WorkerEnded):
+                self._on_signal(effect.aim, before)
+            elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.state is not State.BARRIER:
+                self._out.append(effect)  # what the worker has left behind
+
+    def _spawn(self, start: StartWorkers) -> None:
+        if self.state is State.RENDEZVOUS:
+            self._answer_begin(start)
+        else:
+            self._begin = start
+
+    def _end(self, effect: e.Exit) -> None:
+        if self._ends_now:
+            self._out.append(c.EndNow(effect.code, effect.reason))
+        elif self.state is not State.AWAY:
+            self._leave(effect)
+        elif not self._ended_by_torchrun:
+            self._exit = effect

@@ -1,0 +1,278 @@
+"""A session with the pod's sidecar: a thread that hears of everything, and the agent's calls, which wait for answers.
+
+Rules: nothing is decided here (agent.py does), and whatever is done about a decision is done under one lock, by the
+thread or by the caller. The thread never waits for the agent, which may be in a call that does not return.
+"""
+
+import atexit
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Optional, Protocol, Union
+
+from understudy_launcher import events as e
+from understudy_launcher.loop import Settings
+from understudy_launcher.ports import PortReservation
+from understudy_launcher.sidecar_link import SidecarLink
+from understudy_launcher.verdict import what_is_faulty
+from understudy_protocol import pod
+from understudy_protocol.launcher import StartWorkers
+from understudy_torchrun import calls as c
+from understudy_torchrun.agent import Agent
+from understudy_torchrun.log import log
+from understudy_torchrun.signals import HeldBack
+from understudy_torchrun.steps import Steps
+from understudy_torchrun.workers import Workers
+
+LOOK_EVERY_S = 0.02  # for the workers that torchrun is about to start
+LOOK_FOR_S = 5.0
+LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
+BROKEN = 70
+_WAKEUP, _SIDECAR, _STEPS, _WORKER = "wakeup", "sidecar", "steps", "worker"
+_WOKEN = b"\0"
+
+
+class Stores(Protocol):
+    """See stores.py."""
+
+    def make(self, keep: int) -> Union[e.StoreReady, e.NoStore]: ...
+
+
+class Session:
+    """Made in the main thread, and called from it: each call may end the process by SystemExit."""
+
+    def __init__(self, settings: Settings, stores: Stores) -> None:
+        self._settings, self._stores = settings, stores
+        self._lock = threading.Condition()
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
+        self._link = SidecarLink(settings.socket, log, self._deselect_link, time.monotonic())
+        self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
+        self._agent = Agent(os.getpid(), settings.nproc, settings.grace_s, settings.on_sigterm, settings.step_timeout_s)
+        self._workers = Workers(self._watch_worker, self._unwatch)
+        self._look_until = 0.0
+        self._steps = Steps(settings.nproc, self._watch_steps, self._unwatch, log)
+        self._step_folder = ""
+        self._ports = PortReservation()
+        self._answer: Optional[c.Answer] = None  # to the agent's call
+        self._signals = HeldBack(self._woken)
+        with self._lock:
+            self._handle(e.Started())
+        atexit.register(self._steps.end)
+        threading.Thread(target=self._serve, name="understudy", daemon=True).start()
+
+    # The agent's calls ----------------------------------------------------------------------------------------------
+
+    def next_round(self) -> StartWorkers:
+        """Waits for the next round of which this member is part."""
+        answer = self._call(c.WantsRound(time.time()))
+        assert isinstance(answer, c.Begin)
+        os.environ[pod.ENV_STEP_FOLDER] = self._step_folder
+        return answer.start
+
+    def look_around(self) -> bool:
+        """Whether the workers may go on; if they may not, they have ended, as far as they are watched."""
+        self.hold_signals_back()
+        return isinstance(self._call(c.LooksAround()), c.GoOn)
+
+    def hold_signals_back(self) -> None:
+        """From torchrun's handler, which it sets whenever it starts workers."""
+        self._signals.take_over()
+
+    def succeed(self) -> None:
+        """All workers exited 0: waits until the job is closed as succeeded."""
+        self._call(c.HasSucceeded(time.time()))
+
+    def _call(self, call: c.Call) -> c.Answer:
+        with self._lock:
+            self._look_for_workers()
+            self._answer = None
+            self._handle(call)
+            os.write(self._woken, _WOKEN)  # there may be another deadline, or something to be sent
+            try:
+                while self._answer is None:
+                    self._lock.wait()
+            except BaseException:
+                self._handle(c.HungUp())
+                raise
+            answer = self._answer
+        if isinstance(answer, c.Leave):
+            log(f"exits {answer.code}: {answer.reason}")
+            if answer.code != 0 or not isinstance(call, c.HasSucceeded):
+                raise SystemExit(answer.code)
+        elif isinstance(answer, c.StartAnew):
+            self._start_anew()
+        return answer
+
+    def _start_anew(self) -> None:
+        log("another round begins after this agent's end: torchrun is started anew")
+        self._steps.end()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        words = getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv]  # Python 3.9 has no orig_argv
+        os.execv(sys.executable, [sys.executable, *words[1:]])  # noqa: S606 - itself
+
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    self._select_link()
+                    timeout = self._timeout(time.monotonic())
+                ready = self._selector.select(timeout)
+                with self._lock:
+                    self._hear(ready)
+        except BaseException:  # noqa: BLE001 - whatever it is, no worker may outlive the word of its end
+            log("a bug in the rendezvous; all workers are killed\n" + traceback.format_exc())
+            self._workers.signal(e.Aim.KILL_GROUP)
+            os._exit(BROKEN)
+
+    def _hear(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+        for key, mask in ready:
+            if key.data == _WAKEUP:
+                self._on_wakeup()
+            elif key.data == _SIDECAR:
+                self._on_sidecar(mask)
+            elif key.data == _STEPS:
+                self._handle(*self._steps.rang())
+            else:
+                self._on_worker(key.fd)
+        self._look_for_workers()
+        self._handle(*self._link.connect(time.monotonic()))
+        deadline = self._agent.deadline()
+        if deadline is not None and time.monotonic() >= deadline:
+            self._handle(e.Tick())
+
+    def _timeout(self, now: float) -> Optional[float]:
+        deadlines = [self._agent.deadline(), self._link.deadline()]
+        if not self._workers.complete and now < self._look_until:
+            deadlines.append(now + LOOK_EVERY_S)
+        nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return None if nearest is None else min(max(0.0, nearest - now), LONGEST_WAIT_S)
+
+    def _on_wakeup(self) -> None:
+        numbers = os.read(self._wakeup, 4096)
+        if signal.SIGTERM in numbers and not self._signals.is_echo():
+            self._look_for_workers()
+            self._handle(e.AskedToEnd("SIGTERM", what_is_faulty(self._settings.folder, time.time())))
+
+    def _on_sidecar(self, mask: int) -> None:
+        now = time.monotonic()
+        if mask & selectors.EVENT_WRITE:
+            self._link.flush(now)
+        if mask & selectors.EVENT_READ:
+            self._handle(*self._link.receive(now))
+
+    def _on_worker(self, pidfd: int) -> None:
+        ended = self._workers.ended(pidfd)
+        if ended is not None:
+            self._handle(ended)
+        self._workers.forget(pidfd)
+
+    def _look_for_workers(self) -> None:
+        if time.monotonic() >= self._look_until:
+            return
+        seen = self._workers.look()
+        if seen:
+            self._handle(c.WorkersSeen(seen))
+        if seen and self._workers.complete and self._workers.expected != self._settings.nproc:
+            log(
+                f"torchrun starts {self._workers.expected} workers here, and launcher.nprocPerNode is "
+                f"{self._settings.nproc}: the ranks that the job's status tells are counted by the latter"
+            )
+
+    # What is decided ------------------------------------------------------------------------------------------------
+
+    def _handle(self, *events: Any) -> None:
+        queue = deque(events)
+        while queue:
+            for effect in self._agent.handle(queue.popleft(), time.monotonic()):
+                queue.extend(self._do(effect))
+
+    def _do(self, effect: c.Effect) -> list[Any]:
+        """The events that follow at once."""
+        if isinstance(effect, e.Report):
+            self._link.send(effect.message, time.monotonic())
+        elif isinstance(effect, c.SignalWorkers):
+            self._workers.signal(effect.aim)
+        elif isinstance(effect, e.Signal):
+            self._workers.kill_group(effect.local_rank)
+        elif isinstance(effect, e.Log):
+            log(effect.text)
+        elif isinstance(effect, e.DumpStacks):
+            self._dump_stacks(effect.local_rank)
+        elif isinstance(effect, c.ANSWERS):
+            self._answer_agent(effect)
+        elif isinstance(effect, c.PassOn):
+            self._signals.pass_on()
+        elif isinstance(effect, c.EndNow):
+            self._end_now(effect)
+        else:
+            return self._answered(effect)
+        return []
+
+    def _dump_stacks(self, local_rank: int) -> None:
+        why_not = self._steps.dump_stacks(local_rank, self._workers.group_of(local_rank))
+        if why_not:
+            log(f"no stacks of the worker local_rank={local_rank}: {why_not}")
+
+    def _answered(self, effect: c.Effect) -> list[Any]:
+        if isinstance(effect, e.LookAtSteps):
+            return list(self._steps.look())
+        if isinstance(effect, e.MakeStore):
+            return [self._stores.make(effect.keep)]
+        if isinstance(effect, e.ReservePort):
+            return [e.PortReserved(self._ports.reserve())]
+        assert isinstance(effect, e.ReleasePort), effect
+        self._ports.release()
+        return []
+
+    def _answer_agent(self, answer: c.Answer) -> None:
+        if isinstance(answer, c.Begin):
+            self._workers.begin(str(answer.start.token))
+            self._look_until = time.monotonic() + LOOK_FOR_S
+            self._step_folder = self._steps.begin()
+        self._answer = answer
+        self._lock.notify_all()
+
+    def _end_now(self, end: c.EndNow) -> None:
+        log(f"exits {end.code}: {end.reason}")
+        self._link.flush(time.monotonic())
+        self._steps.end()
+        os._exit(end.code)
+
+    # What is waited for ---------------------------------------------------------------------------------------------
+
+    def _watch_worker(self, pidfd: int) -> None:
+        self._selector.register(pidfd, selectors.EVENT_READ, _WORKER)
+
+    def _watch_steps(self, pipe: int) -> None:
+        self._selector.register(pipe, selectors.EVENT_READ, _STEPS)
+
+    def _unwatch(self, fd: int) -> None:
+        self._selector.unregister(fd)
+
+    def _select_link(self) -> None:
+        current = self._link.socket
+        if current is None:
+            return
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.wants_to_write() else 0)
+        if self._selected is not current:
+            self._selector.register(current, mask, _SIDECAR)
+            self._selected = current
+        else:
+            self._selector.modify(current, mask, _SIDECAR)
+
+    def _deselect_link(self, closing: socket.socket) -> None:
+        if self._selected is closing:
+            self._selector.unregister(closing)
+            self._selected = None

@@ -1,0 +1,51 @@
+"""What torchrun's workers tell of their steps: through files in a folder of each round, for they inherit none.
+
+One a round, so that nothing of an older one is read. Where none can be made, steps are not told, and the log says so.
+"""
+
+from typing import Callable, Optional
+
+from understudy_launcher.events import StepsRead
+from understudy_launcher.step_page import StepFolder
+
+
+class Steps:
+    """`watch` and `unwatch` hear of the bell that is to be selected for reading. ranks: workers of the pod."""
+
+    def __init__(
+        self, ranks: int, watch: Callable[[int], None], unwatch: Callable[[int], None], log: Callable[[str], None]
+    ) -> None:
+        self._ranks, self._watch, self._unwatch, self._log = ranks, watch, unwatch, log
+        self._folder: Optional[StepFolder] = None
+
+    def begin(self) -> str:
+        """The folder's path; "" where there is none."""
+        self.end()
+        try:
+            self._folder = StepFolder(self._ranks)
+        except OSError as error:
+            self._log(f"no files for the workers' steps ({error}): step() tells nothing")
+            return ""
+        self._watch(self._folder.bell)
+        return self._folder.path
+
+    def rang(self) -> list[StepsRead]:
+        if self._folder is None:
+            return []
+        self._folder.heard()
+        return self.look()
+
+    def look(self) -> list[StepsRead]:
+        return [] if self._folder is None else self._folder.steps_read()
+
+    def dump_stacks(self, local_rank: int, group: Optional[int]) -> str:
+        """Why it cannot be had, or ""."""
+        if self._folder is None or group is None:
+            return "it has ended"
+        return self._folder.pages[local_rank].dump_stacks(group)
+
+    def end(self) -> None:
+        if self._folder is not None:
+            self._unwatch(self._folder.bell)
+            self._folder.close()
+        self._folder = None

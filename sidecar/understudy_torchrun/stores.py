@@ -1,0 +1,65 @@
+"""What torch has as stores, for the agent and for the workers.
+
+Workers get a TCPStore that this process serves: one that listens before the round begins, on a port of the kernel's
+choice (the sidecar has been told of it). Agents need none: each computes its workers' ranks by itself, and the one
+thing left for which torchrun's agent uses its store is the barrier at its exit.
+"""
+
+from typing import Any, Callable, Union
+
+from torch.distributed import Store, TCPStore
+
+from understudy_launcher import events as e
+
+#: torchrun's name for the barrier that an agent enters once all its workers have exited 0.
+EXIT_BARRIER = "torchelastic/agent/terminal_state"
+
+
+class Stores:
+    """Those that listen here: one for a later round, and the one that a round uses."""
+
+    def __init__(self) -> None:
+        self._listening: dict[int, Any] = {}  # by port
+
+    def make(self, keep: int) -> Union[e.StoreReady, e.NoStore]:
+        """Another one. All others end, but for the one that listens at `keep`."""
+        self._listening = {port: store for port, store in self._listening.items() if port == keep}
+        try:
+            store = TCPStore("localhost", 0, None, True, wait_for_workers=False)
+        except Exception as error:  # noqa: BLE001 - no port, or no torch.distributed: workers serve one
+            return e.NoStore(f"{type(error).__name__}: {error}")
+        self._listening[store.port] = store
+        return e.StoreReady(store.port)
+
+
+class AgentStore(Store):  # type: ignore[misc]
+    """The agent's: nothing but its exit barrier, which lets it pass when the job is closed as succeeded."""
+
+    def __init__(self, pass_barrier: Callable[[], None]) -> None:
+        super().__init__()
+        self._pass_barrier = pass_barrier
+
+    def add(self, key: str, amount: int) -> int:
+        """The agent comes to a barrier, and is never the last one there."""
+        self._check(key)
+        return 0
+
+    def wait(self, keys: list[str], *timeout: Any) -> None:
+        for key in keys:
+            self._check(key)
+        self._pass_barrier()
+
+    def get(self, key: str) -> bytes:
+        """As a barrier's last step in other versions of torch."""
+        self.wait([key])
+        return b""
+
+    def set(self, key: str, value: Any) -> None:
+        self._check(key)
+
+    def _check(self, key: str) -> None:
+        if not key.startswith(EXIT_BARRIER):
+            raise NotImplementedError(
+                f"this version of torchrun asks its store for {key!r}, which the rendezvous backend understudy does "
+                "not serve: use torch 2.6 or newer, or launcher.mode Wrap"
+            )

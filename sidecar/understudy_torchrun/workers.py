@@ -1,0 +1,156 @@
+"""The workers of torchrun's agent: found in /proc, watched by pidfd, signalled with their groups, and never reaped.
+
+A worker is a child of this process that leads a session and has the round in its environment, as torchrun starts
+programs (with --run-path, which it does not start so, nothing is seen, and all is left to torchrun).
+
+Rules: how a worker has ended is looked at without reaping it (WNOWAIT), for its parent waits for it too. Where the
+parent was faster it stays unknown: no exit code, no signal. As long as a worker is not reaped its group's number is
+its own. A kernel without pidfd shows no workers.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from understudy_launcher import error_files
+from understudy_launcher.events import Aim, WorkerEnded
+from understudy_launcher.processes import worker_ended
+from understudy_protocol import pod
+
+_NUMBERS = {
+    Aim.TERM_WORKER: signal.SIGTERM,
+    Aim.TERM_GROUP: signal.SIGTERM,
+    Aim.KILL_GROUP: signal.SIGKILL,
+}
+_UNSEEN = "it has ended; the log of torchrun says how"
+
+
+@dataclass(frozen=True)
+class _Worker:
+    pid: int
+    local_rank: int
+    error_file: Optional[str]
+
+
+class Workers:
+    """Those of one round. `watch` and `unwatch` hear of the pidfds that are to be selected for reading."""
+
+    def __init__(self, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
+        self._watch, self._unwatch = watch, unwatch
+        self._round: Optional[str] = None  # None: nothing is looked for
+        self._expected = 0  # 0: not known yet
+        self._running: dict[int, _Worker] = {}  # by pidfd
+        self._pids: set[int] = set()  # of all that were seen
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nobody to look for."""
+        return self._round is None or 0 < self._expected <= len(self._pids)
+
+    @property
+    def expected(self) -> int:
+        """How many torchrun starts; 0 while that is not known."""
+        return self._expected
+
+    def begin(self, token: str) -> None:
+        """Those of another round."""
+        for fd in list(self._running):
+            self._forget(fd)
+        self._pids.clear()
+        self._round, self._expected = token, 0
+
+    def look(self) -> Collection[int]:
+        """The local ranks that were not seen before, and run."""
+        if self.complete:
+            return []
+        found = [self._add(pid) for pid in _session_leaders(os.getpid()) if pid not in self._pids]
+        return [local_rank for local_rank in found if local_rank is not None]
+
+    def signal(self, aim: Aim) -> None:
+        for worker in self._running.values():
+            _send(worker.pid, _NUMBERS[aim])
+
+    def kill_group(self, local_rank: int) -> None:
+        """What a worker that has ended just now has left behind."""
+        for worker in self._running.values():
+            if worker.local_rank == local_rank:
+                _send(worker.pid, signal.SIGKILL)
+
+    def group_of(self, local_rank: int) -> Optional[int]:
+        """The process group of a worker that runs."""
+        return next((worker.pid for worker in self._running.values() if worker.local_rank == local_rank), None)
+
+    def ended(self, fd: int) -> Optional[WorkerEnded]:
+        """How the worker of a pidfd that is readable has ended; it is still there for kill_group, until forget()."""
+        worker = self._running.get(fd)
+        return None if worker is None else _end(worker)
+
+    def forget(self, fd: int) -> None:
+        if fd in self._running:
+            self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        del self._running[fd]
+        self._unwatch(fd)
+        os.close(fd)
+
+    def _add(self, pid: int) -> Optional[int]:
+        env = _environment(pid)
+        if env.get(pod.ENV_ROUND) != self._round or "RANK" not in env:
+            return None  # not a program of torchrun's, or not yet
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return None
+        self._expected = int(env["LOCAL_WORLD_SIZE"])
+        local_rank = int(env["RANK"]) % self._expected  # LOCAL_RANK may be 0 for all (--virtual-local-rank)
+        self._pids.add(pid)
+        self._running[fd] = _Worker(pid, local_rank, env.get("TORCHELASTIC_ERROR_FILE"))
+        self._watch(fd)
+        return local_rank
+
+
+def _end(worker: _Worker) -> WorkerEnded:
+    message = error_files.message_of(worker.error_file)
+    try:
+        told = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        told = None
+    if told is None:
+        return WorkerEnded(worker.local_rank, None, None, 0, message or _UNSEEN, time.time())
+    code = told.si_status if told.si_code == os.CLD_EXITED else -told.si_status
+    return worker_ended(worker.local_rank, code, message)
+
+
+def _send(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _session_leaders(parent: int) -> list[int]:
+    """The children that lead a session of their own."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if _parent_and_session(pid) == (parent, pid)]
+
+
+def _parent_and_session(pid: int) -> tuple[int, int]:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state, parent, _, session = file.read().rpartition(")")[2].split()[:4]
+    except OSError:
+        return 0, 0
+    return (int(parent), int(session)) if state not in "ZX" else (0, 0)
+
+
+def _environment(pid: int) -> Mapping[str, str]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries)
+    return {name: value for name, _, value in pairs}

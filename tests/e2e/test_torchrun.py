@@ -1,0 +1,90 @@
+"""The example under a stock torchrun (launcher.mode Torchrun): the story's faults, and its end.
+
+Each test is an act on the job that the tests before it left running.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e import acts
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.success import exit_codes, wait_for_end, watch_exits
+from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+#: Of its own: the example's claim is bound to one folder a namespace.
+OWN_NAMESPACE = f"{NAMESPACE}-torchrun"
+WORLD_SIZE = 6
+
+
+@pytest.fixture(scope="module")
+def training(cluster: Cluster) -> Iterator[Training]:
+    cluster.kubectl("create", "namespace", OWN_NAMESPACE, check=False)
+    folder = CHECKOUT / "build" / "e2e-storage-torchrun"
+    training = Training(cluster, folder, OWN_NAMESPACE, name="torchrun", steps=600, torchrun=True)
+    training.delete()
+    yield training
+    training.delete()
+
+
+def test_torchrun_gets_its_round_and_its_workers_tell_their_steps(training: Training) -> None:
+    training.apply()
+    acts.settle(training)
+    # then torchrun is pid 1 of every trainer, as it was written
+    for pod in training.pods():
+        name = pod["metadata"]["name"]
+        command = training.cluster.kubectl(
+            "-n", OWN_NAMESPACE, "exec", name, "-c", "trainer", "--", "cat", "/proc/1/cmdline"
+        )
+        assert "torch.distributed.run" in command
+    status = training.status()
+    assert status["members"] == {"desired": 3, "active": 3, "ready": 3}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert status["progress"]["total"] == training.steps
+    assert acts.world_size(training) == WORLD_SIZE
+
+
+def test_killed_worker_restarts_in_place(training: Training) -> None:
+    act = acts.kill_worker(training)
+    assert act.pods_after == act.pods_before
+    assert acts.restarts(training) == 0
+    assert (act.fault, act.strategy) == ("Process", "InPlace")
+    cause = act.recovery["cause"]
+    assert cause["pod"] == act.victim.pod
+    assert cause["rank"] // 2 == act.victim.rank
+    assert acts.world_size(training) == WORLD_SIZE
+
+
+def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
+    act = acts.delete_pod(training)
+    assert act.strategy == "SpareSwap"
+    assert act.recovery["cause"]["pod"] == act.victim.pod
+    assert acts.world_size(training) == WORLD_SIZE
+    acts.settle(training)
+
+
+def test_powered_off_node_is_replaced(training: Training) -> None:
+    act = acts.power_off_node(training)
+    assert (act.fault, act.strategy) == ("Node", "SpareSwap")
+    assert act.recovery["cause"]["node"] == act.victim.node
+    assert acts.world_size(training) == WORLD_SIZE
+    wait_until(
+        "the dead node's pod is gone", lambda: act.victim.uid not in acts.uids(training), 90, seen=training.pods_text
+    )
+    acts.settle(training)
+    training.cluster.restore(act.victim.node)
+
+
+def test_success_ends_every_torchrun_with_0_the_spares_too(training: Training) -> None:
+    training.wait_for_step(training.steps - 40, 300)
+    exits = watch_exits(training, 120)
+    status = wait_for_end(training)
+    codes = exit_codes(training)
+    assert set(codes.values()) == {0}, codes
+    assert {name.split("/")[0] for name in codes} >= {name.split("/")[0] for name in exits.containers}
+    assert status["phase"] == "Succeeded"
+    assert not [pod for pod in training.pods() if pod["status"]["phase"] in ("Running", "Pending")]

@@ -1,0 +1,233 @@
+"""Stock torchrun with --rdzv-backend=understudy, unmodified: rounds, failures, spares, the end of a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.torchrun.job import Job, Member, alone, token
+from tests.unit.launcher.fake_sidecar import alive, wait_for
+from understudy_protocol.launcher import (
+    DrainWorkers,
+    DropSocket,
+    ExitLauncher,
+    HoldSocket,
+    LauncherHello,
+    StartWorkers,
+    Stepped,
+    StopWorkers,
+    WorkerExited,
+    WorkersDrained,
+    WorkersFinished,
+)
+from understudy_protocol.words import WorkersState
+
+pytestmark = pytest.mark.timeout(400)
+
+#: Trains until the file `stop` is there, in which rank 0 alone has a say.
+TRAINS = """
+import os, time
+import torch, torch.distributed as dist
+from understudy_torch import step
+dist.init_process_group("gloo")
+here, rank, number = os.environ["HERE"], os.environ["RANK"], torch.zeros(1)
+print("rank", rank, os.environ["WORLD_SIZE"], os.environ["UNDERSTUDY_ROUND"], os.getpid(), flush=True)
+n = 0
+while True:
+    stop = torch.tensor([float(rank == "0" and os.path.exists(os.path.join(here, "stop")))])
+    dist.all_reduce(stop)
+    if stop.item():
+        break
+    n += 1
+    step(n)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+STEPS = alone(
+    """
+from understudy_torch import step
+open(f"{here}/pids", "a").write(f"{os.getpid()}\\n")
+step(1)
+while True: time.sleep(60)
+"""
+)
+
+SAVES = alone(
+    """
+def save(*_):
+    time.sleep(0.3)
+    open(f"{here}/saved", "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open(f"{here}/pids", "a").write(f"{os.getpid()}\\n")
+while True: time.sleep(0.05)
+"""
+)
+
+STUBBORN = alone(
+    """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(f"{here}/pids", "a").write(f"{os.getpid()}\\n")
+while True: time.sleep(60)
+"""
+)
+
+
+def ranks(member: Member, number: int) -> dict[int, int]:
+    """rank -> pid of the member's workers in a round, as they have printed it."""
+    lines = [line.split() for line in member.out.splitlines() if line.startswith("rank ")]
+    return {int(rank): int(pid) for _, rank, _, round_, pid in lines if round_ == str(token(number))}
+
+
+def in_step(*members: Member) -> None:
+    for member in members:
+        member.sidecar.expect(Stepped)
+
+
+def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_the_end(job: Job) -> None:
+    # given two members of two workers each, and a spare
+    job.nproc = 2
+    first, second, spare = job.start(TRAINS), job.start(TRAINS), job.start(TRAINS)
+    job.join(first, second, spare)
+    job.round(0, first, second)
+    in_step(first, second)
+    assert (set(ranks(first, 0)), set(ranks(second, 0))) == ({0, 1}, {2, 3})
+    # when a worker is killed
+    os.kill(ranks(second, 0)[3], signal.SIGKILL)
+    # then that is told of its member, and the next round runs with all of them
+    told = second.sidecar.expect(WorkerExited)
+    assert (told.token, told.local_rank, told.signal) == (token(0), 1, "SIGKILL")
+    job.round(1, first, second)
+    in_step(first, second)
+    assert (set(ranks(first, 1)), set(ranks(second, 1))) == ({0, 1}, {2, 3})
+    # when a member is lost, and even the one that serves the store
+    first.end()
+    job.round(2, spare, second)
+    in_step(spare, second)
+    assert (set(ranks(spare, 2)), set(ranks(second, 2))) == ({0, 1}, {2, 3})
+    assert not any(isinstance(said, WorkerExited) for said in spare.sidecar.heard)
+    # when the training ends, then nobody exits before the job is closed
+    spare.path("stop").touch()
+    for member in (spare, second):
+        assert member.sidecar.expect(WorkersFinished).token == token(2)
+    assert spare.process.poll() is None
+    for member in (spare, second):
+        member.sidecar.send(ExitLauncher(0, "Succeeded"))
+        assert member.wait() == 0
+    assert not spare.traceback
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, "Succeeded"), (81, "Failed"), (82, "Suspended")])
+def test_a_spare_exits_with_the_code_of_the_close_and_without_a_traceback(job: Job, code: int, reason: str) -> None:
+    spare = job.start(STEPS)
+    job.join(spare)
+    spare.sidecar.send(ExitLauncher(code, reason))
+    assert spare.wait() == code
+    assert not spare.traceback
+    assert f"exits {code}: {reason}" in spare.err
+
+
+def test_a_failed_workers_code_becomes_torchruns(job: Job) -> None:
+    member = job.start(alone("sys.exit(7)"))
+    job.join(member)
+    job.round(0, member)
+    told = member.sidecar.expect(WorkerExited)
+    assert told.exit_code in (7, None), "None: torchrun has reaped it too soon"
+    member.sidecar.send(ExitLauncher(81, "Failed"))
+    assert member.wait() in (7, 1)
+    assert not member.traceback
+
+
+def test_a_neighbour_that_ignores_sigterm_does_not_hold_up_the_next_round(job: Job) -> None:
+    """torchrun gives it 30 s."""
+    job.nproc = 2
+    member = job.start(STUBBORN)
+    job.join(member)
+    job.round(0, member)
+    victim, neighbour = member.pids("pids", 2)
+    asked = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    member.sidecar.expect(WorkerExited)
+    job.round(1, member)
+    member.pids("pids", 4)
+    assert time.monotonic() - asked < 15
+    assert not alive(neighbour)
+
+
+def test_a_stopped_member_idles_and_takes_part_again(job: Job) -> None:
+    member = job.start(STEPS)
+    job.join(member)
+    job.round(0, member)
+    (worker,) = member.pids("pids", 1)
+    member.sidecar.send(StopWorkers("fenced"))
+    assert member.sidecar.expect(LauncherHello).workers is WorkersState.IDLE
+    assert not alive(worker)
+    job.round(1, member)
+    member.pids("pids", 2)
+    assert not [said for said in member.sidecar.heard if isinstance(said, WorkerExited)]
+
+
+def test_drained_workers_save_and_the_next_round_follows(job: Job) -> None:
+    member = job.start(SAVES)
+    job.join(member)
+    job.round(0, member)
+    member.pids("pids", 1)
+    member.sidecar.send(DrainWorkers(token(0), 30.0))
+    assert member.sidecar.expect(WorkersDrained).token == token(0)
+    assert member.path("saved").exists()
+    job.round(1, member)
+    member.pids("pids", 2)
+    assert not [said for said in member.sidecar.heard if isinstance(said, (WorkerExited, WorkersFinished))]
+
+
+def test_a_round_after_its_own_end_starts_torchrun_anew(job: Job) -> None:
+    member = job.start(alone("open(f'{here}/pids', 'a').write(f'{os.getpid()}\\n')"))
+    job.join(member)
+    job.round(0, member)
+    member.sidecar.expect(WorkersFinished)
+    pid = member.process.pid
+    port = member.store_port
+    member.sidecar.send(StartWorkers(token(1), 0, 1, 0, 1, "127.0.0.1", port, True))
+    hello = member.sidecar.accept()
+    assert (hello.pid, hello.workers) == (pid, WorkersState.IDLE)
+    job.round(2, member)
+    member.sidecar.expect(WorkersFinished)
+    assert len(member.pids("pids", 2)) == 2
+    member.sidecar.send(ExitLauncher(0, "Succeeded"))
+    assert member.wait() == 0
+
+
+def test_a_sidecar_that_restarts_finds_the_workers_running_and_hears_of_what_it_missed(job: Job) -> None:
+    member = job.start(STEPS)
+    job.join(member)
+    job.round(0, member)
+    (worker,) = member.pids("pids", 1)
+    hello = member.sidecar.restart()
+    assert (hello.token, hello.workers) == (token(0), WorkersState.RUNNING)
+    member.sidecar.crash()
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: "failed (exitcode: -9)" in member.err, "torchrun's own line")
+    assert member.sidecar.restart().workers is WorkersState.FAILED
+    assert member.sidecar.expect(WorkerExited).token == token(0)
+
+
+def test_the_sidecars_connection_is_held_until_it_is_to_be_dropped(job: Job) -> None:
+    member = job.start(STEPS)
+    job.join(member)
+    coordinator, sidecar = socket.socketpair()
+    coordinator.setblocking(False)
+    member.sidecar.send_with(HoldSocket(), sidecar.fileno())
+    job.round(0, member)  # it has read that line
+    sidecar.close()
+    with pytest.raises(BlockingIOError):
+        coordinator.recv(1)
+    coordinator.settimeout(member.limit_s)
+    member.pids("pids", 1)
+    member.sidecar.send(DropSocket())
+    assert coordinator.recv(1) == b"", "no worker has inherited it"
+    coordinator.close()

@@ -1,0 +1,76 @@
+"""SIGTERM to a torchrun of Understudy's: whether its workers may save, and with which code it exits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.torchrun.job import Job, Member, token
+from tests.torchrun.test_rounds import SAVES, STEPS
+from tests.unit.launcher.fake_sidecar import alive
+from understudy_protocol import pod, wire
+from understudy_protocol.launcher import DrainWorkers, Terminating
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import Verdict
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def running(job: Job, script: str, **env: str) -> tuple[Member, int]:
+    """A member whose worker runs, and that worker's pid."""
+    member = job.start(script, **env)
+    job.join(member)
+    job.round(0, member)
+    (worker,) = member.pids("pids", 1)
+    return member, worker
+
+
+def is_faulty(member: Member) -> None:
+    member.path(pod.VERDICT_FILE).write_text(wire.encode(NodeVerdict(Verdict.FAULTY, "Xid 79 on GPU 3")))
+
+
+def test_on_a_faulty_node_nobody_saves_and_it_ends_at_once(job: Job) -> None:
+    member, worker = running(job, SAVES)
+    is_faulty(member)
+    asked = time.monotonic()
+    os.kill(member.process.pid, signal.SIGTERM)
+    assert member.sidecar.expect(Terminating) == Terminating(0.0, Verdict.FAULTY)
+    assert member.wait() == 1
+    assert time.monotonic() - asked < 10
+    assert not alive(worker)
+    assert not member.path("saved").exists()
+    assert "SIGTERM, and no checkpoint is tried: the node is faulty: Xid 79 on GPU 3" in member.err
+    assert not member.traceback
+
+
+def test_on_any_other_node_the_worker_saves_and_torchrun_ends_as_it_does(job: Job) -> None:
+    member, worker = running(job, SAVES, **{pod.ENV_GRACE: "60"})
+    os.kill(member.process.pid, signal.SIGTERM)
+    assert member.sidecar.expect(Terminating) == Terminating(60.0)
+    assert member.wait() == 1
+    assert member.path("saved").exists()
+    assert not alive(worker)
+
+
+def test_in_a_drain_the_worker_gets_it_once(job: Job) -> None:
+    member, _ = running(job, SAVES)
+    member.sidecar.send(DrainWorkers(token(0), 20.0))
+    os.kill(member.process.pid, signal.SIGTERM)
+    member.sidecar.expect(Terminating)
+    member.wait()
+    assert member.path("saved").exists()
+
+
+@pytest.mark.parametrize(("faulty", "code"), [(False, 143), (True, 1)])
+def test_a_spare_ends_at_once(job: Job, faulty: bool, code: int) -> None:
+    member = job.start(STEPS)
+    job.join(member)
+    if faulty:
+        is_faulty(member)
+    os.kill(member.process.pid, signal.SIGTERM)
+    assert member.sidecar.expect(Terminating).verdict is (Verdict.FAULTY if faulty else Verdict.UNKNOWN)
+    assert member.wait() == code
+    assert not member.traceback

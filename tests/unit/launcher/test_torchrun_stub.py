@@ -1,0 +1,105 @@
+"""The stub `launch-torchrun`: what torchrun finds in its environment, and which rendezvous is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from understudy_protocol import pod
+
+POD = {
+    pod.ENV_SHARED_FOLDER: "/understudy",
+    pod.ENV_NPROC: "8",
+    pod.ENV_NNODES: "6:8",
+    pod.ENV_RUN_ID: "llm",
+    pod.ENV_GRACE: "120",
+}
+
+
+def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    stub = ["/bin/sh", str(folder / pod.TORCHRUN_STUB)]
+    whole = {"PATH": "/usr/bin:/bin", **env}
+    return subprocess.run([*stub, *command], env=whole, capture_output=True, text=True, check=False)
+
+
+def environment(folder: Path, **env: str) -> dict[str, str]:
+    """What the command sees."""
+    done = run(folder, "env", **env)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+def test_torchrun_is_told_of_the_job_by_its_own_variables(packaged: Path) -> None:
+    told = {name: value for name, value in environment(packaged, **POD).items() if name.startswith("PET_")}
+    assert told == {
+        "PET_RDZV_BACKEND": "understudy",
+        "PET_RDZV_ENDPOINT": "/understudy/sidecar.sock",
+        "PET_RDZV_ID": "llm",
+        "PET_NNODES": "6:8",
+        "PET_NPROC_PER_NODE": "8",
+        "PET_MAX_RESTARTS": "1000000",
+        "PET_SHUTDOWN_TIMEOUT": "120",
+    }
+
+
+@pytest.mark.parametrize("name", ["PET_RDZV_ID", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_MAX_RESTARTS"])
+def test_what_the_manifest_or_the_image_says_stays(packaged: Path, name: str) -> None:
+    assert environment(packaged, **POD, **{name: "3"})[name] == "3"
+    assert environment(packaged, **POD, **{name: ""})[name] == environment(packaged, **POD)[name]
+
+
+def test_our_folder_comes_last_on_the_users_path(packaged: Path) -> None:
+    assert environment(packaged)["PYTHONPATH"] == f"{packaged}/python"
+    assert environment(packaged, PYTHONPATH="/a:/b")["PYTHONPATH"] == f"/a:/b:{packaged}/python"
+
+
+def test_the_command_runs_as_it_is_in_the_shells_place(packaged: Path) -> None:
+    script = 'printf "<%s>" "$@"; exit 7'
+    done = run(packaged, "bash", "-c", script, "name", "", "two words", "$HOME *", "--standalone")
+    assert done.returncode == 64, "an option of torchrun's"
+    done = run(packaged, "bash", "-c", script, "name", "", "two words", "--", "--standalone")
+    assert done.returncode == 7
+    assert done.stdout == "<><two words><--><--standalone>"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--rdzv-backend=c10d", "train.py"],
+        ["--rdzv_backend", "static", "train.py"],
+        ["--nnodes=2", "--standalone", "train.py"],
+    ],
+    ids=" ".join,
+)
+def test_another_rendezvous_is_refused_with_the_mend(packaged: Path, command: list[str]) -> None:
+    done = run(packaged, "torchrun", *command)
+    assert done.returncode == 64
+    assert "has torchrun not ask Understudy for its rounds" in done.stderr
+    assert "Remove it, or take launcher.mode Wrap" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["PET_RDZV_BACKEND", "PET_STANDALONE"])
+def test_so_it_is_in_a_variable(packaged: Path, name: str) -> None:
+    done = run(packaged, "true", **{name: "1"})
+    assert (done.returncode, f"{name}=1" in done.stderr) == (64, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--rdzv-backend=understudy"],
+        ["--rdzv_backend", "understudy"],
+        ["train.py", "--rdzv-backend=c10d"],
+        ["-m", "train", "--standalone"],
+    ],
+    ids=" ".join,
+)
+def test_our_own_and_the_scripts_options_are_not(packaged: Path, words: list[str]) -> None:
+    assert run(packaged, "true", *words).returncode == 0
+
+
+def test_no_command_is_refused(packaged: Path) -> None:
+    done = run(packaged)
+    assert (done.returncode, "expected a command" in done.stderr) == (64, True)

@@ -1,0 +1,404 @@
+"""Between torchrun's agent and the supervisor: what the agent's calls mean, and what they are answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.launcher.driven import start, token
+from understudy_launcher import events as e
+from understudy_launcher.phases import OnSigterm
+from understudy_protocol import launcher as m
+from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
+from understudy_torchrun import calls as c
+from understudy_torchrun.agent import PATIENCE_S, Agent, State
+
+PORT, STORE = 29400, 29500
+KILL, TERM = c.SignalWorkers(e.Aim.KILL_GROUP), c.SignalWorkers(e.Aim.TERM_WORKER)
+SIGTERM = e.AskedToEnd("SIGTERM")
+FAULTY = e.AskedToEnd("SIGTERM", "Xid 79")
+GO_ON, INTERRUPT = c.GoOn(), c.Interrupt()
+
+
+def died(rank: int, number: str = "SIGKILL") -> e.WorkerEnded:
+    return e.WorkerEnded(rank, None, number, 137, f"killed by {number}", 1000.0)
+
+
+def exited(rank: int, code: int = 0) -> e.WorkerEnded:
+    return e.WorkerEnded(rank, code, None, code, f"exit code {code}", 1000.0)
+
+
+def unseen(rank: int) -> e.WorkerEnded:
+    """The agent has reaped it before anybody could look."""
+    return e.WorkerEnded(rank, None, None, 0, "RuntimeError: from its error file", 1000.0)
+
+
+class Driven:
+    """An agent of two workers that a test plays, and a clock of the test's."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 100.0
+        self.agent = Agent(1, 2, 30.0, **options)
+        assert self.do(e.Started()) == [e.ReservePort(), e.MakeStore(0)]
+        assert self.do(e.PortReserved(PORT), e.StoreReady(STORE)) == [
+            e.Report(m.NextPort(PORT)),
+            e.Report(m.NextPort(PORT, STORE)),
+        ]
+
+    def do(self, *events: Any) -> list[c.Effect]:
+        effects = [effect for event in events for effect in self.agent.handle(event, self.now)]
+        return [effect for effect in effects if not isinstance(effect, e.Log)]
+
+    def wants_round(self) -> list[c.Effect]:
+        return self.do(c.WantsRound(1000.0))
+
+    def looks_around(self) -> list[c.Effect]:
+        return self.do(c.LooksAround())
+
+    def succeeds(self) -> list[c.Effect]:
+        return self.do(c.HasSucceeded(1000.0))
+
+    def later(self, seconds: float) -> list[c.Effect]:
+        until, effects = self.now + seconds, []
+        while (due := self.agent.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            effects += self.do(e.Tick())
+            assert self.agent.deadline() != due, "a Tick must move its deadline"
+        self.now = until
+        return effects
+
+    def hello(self) -> m.LauncherHello:
+        (first, *_) = self.do(e.Connected())
+        assert isinstance(first, e.Report)
+        assert isinstance(first.message, m.LauncherHello)
+        return first.message
+
+
+def running(number: int = 0, **options: Any) -> Driven:
+    driven = Driven(**options)
+    driven.wants_round()
+    assert c.Begin(start(number)) in driven.do(start(number))
+    driven.do(c.WorkersSeen([0, 1]))
+    assert driven.looks_around() == [GO_ON]
+    return driven
+
+
+def reports(effects: list[c.Effect]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, e.Report)]
+
+
+def answers(effects: list[c.Effect]) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, c.ANSWERS)]
+
+
+# Rounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_begins_when_the_agent_waits_for_it() -> None:
+    driven = Driven()
+    assert driven.wants_round() == []
+    assert driven.hello() == m.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, PORT, False, STORE)
+    effects = driven.do(start(0))
+    assert answers(effects) == [c.Begin(start(0))]
+    assert reports(effects) == [m.WorkersStarted(token(0))]
+
+
+def test_a_round_that_is_ordered_first_waits_for_the_agent() -> None:
+    driven = Driven()
+    assert answers(driven.do(start(0))) == []
+    assert answers(driven.wants_round()) == [c.Begin(start(0))]
+
+
+def test_a_newer_round_takes_the_place_of_one_that_the_agent_has_not_begun() -> None:
+    driven = Driven()
+    driven.do(start(0), start(1))
+    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+
+
+def test_rank_0_s_store_is_replaced_by_another_and_stays_while_its_round_runs() -> None:
+    driven = Driven()
+    driven.wants_round()
+    effects = driven.do(start(0, rank_offset=0, store=STORE))
+    assert e.MakeStore(STORE) in effects
+    assert m.NextPort(PORT, 0) in reports(effects), "it is offered to no later round"
+    assert reports(driven.do(e.StoreReady(STORE + 1))) == [m.NextPort(PORT, STORE + 1)]
+
+
+def test_without_a_store_the_reserved_port_is_let_go_for_rank_0() -> None:
+    driven = Driven()
+    driven.wants_round()
+    effects = driven.do(start(0, rank_offset=0))
+    assert effects.index(e.ReleasePort()) < effects.index(c.Begin(start(0, rank_offset=0)))
+
+
+def test_while_workers_run_the_agent_goes_on_and_steps_are_told() -> None:
+    driven = running()
+    assert driven.looks_around() == [GO_ON]
+    assert reports(driven.do(e.StepsRead(0, 7, 100, 1, 1000.0, driven.now))) == [
+        m.Stepped(token(0), 7, 100, 0.0, 1000.0)
+    ]
+
+
+def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
+    driven = running()
+    assert driven.do(start(1)) == [], "a worker that dies before the agent looks costs it a restart"
+    assert driven.looks_around() == [KILL]
+    assert driven.do(died(0)) == []
+    effects = driven.do(died(1))
+    assert answers(effects) == [INTERRUPT]
+    assert reports(effects) == [m.WorkersStarted(token(1))], "and no word of a failure"
+    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+
+
+def test_an_agent_that_does_not_look_is_not_waited_for() -> None:
+    driven = running()
+    driven.do(start(1))
+    assert driven.later(PATIENCE_S) == [KILL]
+    assert answers(driven.wants_round()) == [c.Begin(start(1))], "it has noticed that they are dead"
+
+
+def test_workers_that_nobody_watches_are_the_agents_to_end() -> None:
+    driven = Driven()
+    driven.wants_round()
+    driven.do(start(0), start(1))
+    assert driven.looks_around() == [KILL, e.Report(m.WorkersStarted(token(1))), INTERRUPT]
+
+
+def test_an_older_round_is_dropped() -> None:
+    driven = running(3)
+    assert driven.do(start(2)) == []
+    assert driven.looks_around() == [GO_ON]
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_seen_to_die_is_told_at_once() -> None:
+    driven = running()
+    effects = driven.do(died(1))
+    assert reports(effects) == [m.WorkerExited(token(0), 1, None, "SIGKILL", "killed by SIGKILL", 1000.0)]
+    assert driven.hello().workers is WorkersState.FAILED
+
+
+def test_its_neighbours_which_the_agent_ends_have_not_failed() -> None:
+    driven = running()
+    driven.do(died(1))
+    assert driven.do(died(0, "SIGTERM")) == []
+
+
+def test_the_next_round_does_not_wait_until_the_agent_has_ended_the_neighbours() -> None:
+    driven = running()
+    driven.do(died(1))
+    assert driven.do(start(1)) == [KILL], "it may take 30 s for a worker that hears no SIGTERM"
+    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+
+
+def test_an_agent_that_comes_back_unasked_has_a_failed_worker() -> None:
+    driven = running()
+    (told,) = reports(driven.wants_round())
+    assert told == m.WorkerExited(token(0), 0, None, None, "a worker failed; the log of torchrun says more", 1000.0)
+    assert answers(driven.do(start(1))) == [c.Begin(start(1))]
+
+
+def test_what_is_known_of_a_worker_that_was_reaped_too_soon_is_told_then() -> None:
+    driven = running()
+    assert driven.do(unseen(1)) == [], "it may have exited 0"
+    (told,) = reports(driven.wants_round())
+    assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
+
+
+def test_a_failure_is_told_again_to_a_sidecar_that_comes_back() -> None:
+    driven = running()
+    driven.do(died(1))
+    driven.wants_round()
+    assert [type(told) for told in reports(driven.do(e.Connected()))] == [m.LauncherHello, m.WorkerExited]
+
+
+def test_exit_0_of_one_worker_is_nothing_yet() -> None:
+    driven = running()
+    assert driven.do(exited(0)) == []
+    assert driven.looks_around() == [GO_ON]
+
+
+# Success --------------------------------------------------------------------------------------------------------------
+
+
+def test_all_have_finished_when_the_agent_says_so_and_it_waits_for_the_close() -> None:
+    driven = running()
+    driven.do(exited(0), exited(1))
+    assert driven.succeeds() == [e.Report(m.WorkersFinished(token(0)))]
+    assert driven.do(m.ExitLauncher(0, "Succeeded")) == [c.Leave(0, "Succeeded")]
+
+
+def test_more_workers_than_the_job_says_have_finished_when_all_have() -> None:
+    driven = running()
+    driven.do(c.WorkersSeen([2, 3]))
+    assert driven.do(exited(0), exited(1)) == []
+    assert reports(driven.succeeds()) == [m.WorkersFinished(token(0))]
+
+
+def test_a_round_after_success_needs_another_agent() -> None:
+    driven = running()
+    driven.succeeds()
+    assert driven.do(start(1)) == [c.StartAnew()]
+
+
+def test_a_job_that_fails_after_this_ones_success_is_no_success() -> None:
+    driven = running()
+    driven.succeeds()
+    assert driven.do(m.ExitLauncher(81, "Failed")) == [c.Leave(81, "Failed")]
+
+
+# Orders to stop -------------------------------------------------------------------------------------------------------
+
+
+def test_stopped_workers_are_killed_and_the_agent_waits_for_another_round() -> None:
+    driven = running()
+    driven.do(m.StopWorkers("fenced"))
+    assert driven.looks_around() == [KILL]
+    driven.do(died(0))
+    effects = driven.do(died(1))
+    assert [told.workers for told in reports(effects)] == [WorkersState.IDLE]
+    assert answers(effects) == [INTERRUPT]
+    assert driven.wants_round() == []
+
+
+def test_drained_workers_get_sigterm_and_their_time_before_the_agent_is_interrupted() -> None:
+    driven = running()
+    driven.do(m.DrainWorkers(token(0), 20.0))
+    assert driven.looks_around() == [TERM]
+    driven.do(exited(0))
+    assert driven.agent.state is State.POLL
+    effects = driven.do(exited(1))
+    assert reports(effects) == [m.WorkersDrained(token(0))], "and not finished, though they exited 0"
+    assert answers(effects) == [INTERRUPT]
+    assert driven.wants_round() == []
+
+
+def test_drained_workers_that_do_not_end_are_killed_in_the_end() -> None:
+    driven = running()
+    driven.do(m.DrainWorkers(token(0), 20.0))
+    driven.looks_around()
+    assert driven.later(19.9) == []
+    assert KILL in driven.later(0.2)
+
+
+def test_a_drained_training_that_succeeds_before_the_agent_looks_has_drained() -> None:
+    driven = running()
+    driven.do(m.DrainWorkers(token(0), 20.0))
+    assert reports(driven.succeeds()) == [m.WorkersDrained(token(0))]
+
+
+def test_a_round_that_has_not_begun_is_drained_at_once() -> None:
+    driven = Driven()
+    driven.do(start(0))
+    assert reports(driven.do(m.DrainWorkers(token(0), 20.0))) == [m.WorkersDrained(token(0))]
+    assert driven.wants_round() == []
+
+
+# The close ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 81])
+def test_a_spare_leaves_with_the_codes_of_the_close(code: int) -> None:
+    driven = Driven()
+    driven.wants_round()
+    assert driven.do(m.ExitLauncher(code, "closed")) == [c.Leave(code, "closed")]
+
+
+def test_a_close_that_comes_before_the_agent_waits_is_kept_for_it() -> None:
+    driven = Driven()
+    assert driven.do(m.ExitLauncher(81, "Failed")) == []
+    assert driven.wants_round() == [c.Leave(81, "Failed")]
+
+
+def test_a_failed_job_kills_who_still_runs() -> None:
+    driven = running()
+    driven.do(m.ExitLauncher(81, "Failed"))
+    assert driven.looks_around() == [KILL]
+    assert driven.do(died(0), died(1)) == [c.Leave(81, "Failed")]
+
+
+def test_the_code_of_the_worker_that_failed_is_kept() -> None:
+    driven = running()
+    driven.do(exited(1, 3))
+    driven.wants_round()
+    assert driven.do(m.ExitLauncher(81, "Failed")) == [c.Leave(3, "Failed")]
+
+
+def test_a_suspended_job_lets_them_save() -> None:
+    driven = running()
+    driven.do(m.ExitLauncher(82, "Suspended", 20.0))
+    assert driven.looks_around() == [TERM]
+    assert [left.code for left in answers(driven.do(exited(0), exited(1)))] == [82]
+
+
+# SIGTERM --------------------------------------------------------------------------------------------------------------
+
+
+def test_workers_that_may_save_are_torchruns_to_end() -> None:
+    driven = running()
+    assert driven.do(SIGTERM) == [e.Report(m.Terminating(30.0)), c.PassOn()]
+    ends = driven.do(exited(0), exited(1))
+    assert not [effect for effect in ends if not isinstance(effect, e.Signal)], "it exits by itself then"
+
+
+def test_torchrun_gets_no_longer_than_the_grace() -> None:
+    driven = running()
+    driven.do(SIGTERM)
+    assert KILL in driven.later(28.5)
+
+
+def test_nothing_starts_after_it() -> None:
+    driven = running()
+    driven.do(SIGTERM)
+    assert driven.do(start(1)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "event"), [(OnSigterm.AUTO, FAULTY), (OnSigterm.NEVER, FAULTY), (OnSigterm.NEVER, SIGTERM)]
+)
+def test_on_a_faulty_node_all_end_at_once(policy: OnSigterm, event: e.AskedToEnd) -> None:
+    driven = running(on_sigterm=policy)
+    verdict = Verdict.FAULTY if event.faulty else Verdict.UNKNOWN
+    assert driven.do(event) == [e.Report(m.Terminating(0.0, verdict)), KILL]
+    (end,) = driven.do(died(0), died(1))
+    assert isinstance(end, c.EndNow)
+    assert end.code == 1
+    assert "no checkpoint is tried" in end.reason
+
+
+def test_a_worker_that_sleeps_in_the_kernel_delays_that_for_a_second_only() -> None:
+    driven = running()
+    driven.do(FAULTY)
+    assert [effect.code for effect in driven.later(1.0) if isinstance(effect, c.EndNow)] == [1]
+
+
+def test_always_saves_on_a_faulty_node_too() -> None:
+    assert c.PassOn() in running(on_sigterm=OnSigterm.ALWAYS).do(FAULTY)
+
+
+@pytest.mark.parametrize(("event", "code"), [(SIGTERM, 143), (FAULTY, 1)])
+def test_an_agent_that_waits_leaves(event: e.AskedToEnd, code: int) -> None:
+    driven = Driven()
+    driven.wants_round()
+    (left,) = answers(driven.do(event))
+    assert left.code == code
+
+
+def test_workers_that_save_in_a_drain_get_no_second_sigterm() -> None:
+    driven = running()
+    driven.do(m.DrainWorkers(token(0), 20.0))
+    driven.looks_around()
+    assert driven.do(SIGTERM) == [e.Report(m.Terminating(30.0))]
+    driven.do(exited(0))
+    assert [left.code for left in answers(driven.do(exited(1)))] == [143]
+
+
+def test_an_agent_that_a_signal_has_taken_out_of_its_call_is_away() -> None:
+    driven = running()
+    driven.do(m.DrainWorkers(token(0), 20.0))
+    driven.looks_around()
+    driven.do(c.HungUp())
+    assert driven.agent.state is State.AWAY

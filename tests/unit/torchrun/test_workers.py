@@ -1,0 +1,148 @@
+"""Torchrun's workers as its rendezvous sees them: real processes, started as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import alive, wait_for
+from understudy_launcher.events import Aim, WorkerEnded
+from understudy_protocol import pod
+from understudy_torchrun.workers import Workers
+
+ROUND = "1.1.0"
+
+
+class Started:
+    """Workers that a test has started, and what is watched of them."""
+
+    def __init__(self) -> None:
+        self.watched: list[int] = []
+        self.workers = Workers(self.watched.append, self.watched.remove)
+        self.workers.begin(ROUND)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._gate, self._opener = os.pipe()
+
+    def start(self, script: str, rank: int = 0, size: int = 1, session: bool = True, **env: str) -> int:
+        variables = {pod.ENV_ROUND: ROUND, "RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(size)}
+        command = ["/bin/sh", "-c", script]
+        whole: Mapping[str, str] = os.environ | variables | env
+        self.processes.append(subprocess.Popen(command, env=whole, start_new_session=session))
+        return self.processes[-1].pid
+
+    def see(self, local_rank: int = 0) -> None:
+        """The kernel shows a program's environment a moment after its start."""
+        wait_for(lambda: local_rank in self.workers.look(), f"worker {local_rank}")
+
+    def wait_for_go(self) -> str:
+        """What a worker's script says to wait until it is watched."""
+        return f"read go < /proc/{os.getpid()}/fd/{self._gate}"
+
+    def go(self) -> None:
+        os.write(self._opener, b"\n")
+
+    def end(self) -> WorkerEnded:
+        """The first one's end, seen before anybody has reaped it."""
+        assert select.select(self.watched, [], [], 20)[0]
+        ended = self.workers.ended(self.watched[0])
+        assert ended is not None
+        return ended
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    made = Started()
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+
+
+def test_they_are_found_once_all_of_the_round_and_no_other_child(started: Started) -> None:
+    started.start("sleep 600", rank=4, size=2)
+    started.start("sleep 600", session=False)
+    started.start("sleep 600", UNDERSTUDY_ROUND="1.1.9")
+    started.see(0)
+    assert (started.workers.complete, started.workers.expected) == (False, 2)
+    started.start("sleep 600", rank=5, size=2)
+    started.see(1)
+    assert started.workers.complete
+    assert list(started.workers.look()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "number", "shell_code", "message"),
+    [
+        ("exit 0", 0, None, 0, "exit code 0"),
+        ("exit 3", 3, None, 3, "exit code 3"),
+        ("kill -9 $$", None, "SIGKILL", 137, "killed by SIGKILL"),
+    ],
+)
+def test_how_one_has_ended_is_seen_and_its_parent_still_learns_it(
+    started: Started, script: str, exit_code: int | None, number: str | None, shell_code: int, message: str
+) -> None:
+    started.start(f"{started.wait_for_go()}; {script}")
+    started.see()
+    started.go()
+    ended = started.end()
+    assert (ended.exit_code, ended.signal, ended.shell_code, ended.message) == (
+        exit_code,
+        number,
+        shell_code,
+        message,
+    )
+    assert started.processes[0].wait() == (exit_code if exit_code is not None else -9)
+
+
+def test_one_that_was_reaped_already_has_ended_in_an_unknown_way_but_for_its_error_file(
+    started: Started, tmp_path: Path
+) -> None:
+    error = tmp_path / "error.json"
+    error.write_text(json.dumps({"message": {"message": "RuntimeError: NCCL"}}))
+    pid = started.start("sleep 600", TORCHELASTIC_ERROR_FILE=str(error))
+    started.see()
+    os.kill(pid, 9)
+    started.processes[0].wait()
+    ended = started.end()
+    assert (ended.exit_code, ended.signal, ended.shell_code, ended.message) == (None, None, 0, "RuntimeError: NCCL")
+
+
+def test_signals_reach_a_worker_with_its_children(started: Started) -> None:
+    started.start("sleep 600 & sleep 600 & wait")
+    started.see()
+    pid = started.processes[0].pid
+
+    def children() -> list[int]:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    family = wait_for(lambda: len(children()) == 2 and [pid, *children()], "the worker's children")
+    assert family
+    started.workers.signal(Aim.KILL_GROUP)
+    wait_for(lambda: not any(alive(member) for member in family), "the end of all of them")
+
+
+def test_what_a_worker_has_left_behind_can_be_killed_until_it_is_forgotten(started: Started, tmp_path: Path) -> None:
+    started.start(f"sleep 600 & echo $! > {tmp_path}/child; {started.wait_for_go()}; exit 1")
+    started.see()
+    started.go()
+    ended = started.end()
+    child = int((tmp_path / "child").read_text())
+    assert alive(child)
+    started.workers.kill_group(ended.local_rank)
+    wait_for(lambda: not alive(child), "the end of the worker's child")
+    started.workers.forget(started.watched[0])
+    assert started.watched == []
+
+
+def test_another_round_forgets_those_of_the_last(started: Started) -> None:
+    started.start("sleep 600")
+    started.see()
+    started.workers.begin("1.1.1")
+    assert started.watched == []
+    assert list(started.workers.look()) == []
