@@ -13,6 +13,10 @@ from tests.cluster import Cluster
 from tests.unit.zygote.forking import Forking, fresh
 from understudy_launcher import events as e
 
+pytestmark = pytest.mark.timeout(200)
+
+#: Processes that are spawned import torch, two at once.
+IMPORT_S = 60.0
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "numpy")
 HEAD = "import os, sys, torch\nimport torch.multiprocessing as mp\nfrom torch import nn\n"
 
@@ -97,7 +101,7 @@ def forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str]
 
     def make(script: str, *arguments: str) -> Forking:
         Path("train.py").write_text(script)
-        made.append(Forking(PYTHON, "train.py", *arguments, preload=PRELOAD, env=env))
+        made.append(Forking(PYTHON, "train.py", *arguments, preload=PRELOAD, env=env, limit_s=IMPORT_S))
         assert isinstance(made[-1].start, e.ZygoteReady), made[-1].start
         return made[-1]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 import understudy_zygote
-from tests.unit.launcher.fake_sidecar import wait_for
+from tests.unit.launcher.fake_sidecar import LIMIT_S, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.command import python_program
 from understudy_launcher.zygote import Ended, Fork, Told, Zygote
@@ -38,9 +38,16 @@ def fresh(*command: str, env: Mapping[str, str] | None = None) -> Run:
 class Forking:
     """A zygote for one command, ready or gone. It and its forks write to files of its own."""
 
-    def __init__(self, *command: str, preload: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *command: str,
+        preload: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
         program = python_program(command)
         assert program is not None
+        self._limit_s = limit_s
         self._told: list[Told] = []
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed with all the rest
         self.watched: list[int] = []
@@ -58,7 +65,7 @@ class Forking:
             self._told += self.zygote.receive()
             return next(filter(is_it, self._told), None)
 
-        told = wait_for(found, "it to be told")
+        told = wait_for(found, f"it to be told; it and its forks said:\n{self.said()}", self._limit_s)
         assert told is not None
         self._told.remove(told)
         return told
