@@ -185,6 +185,14 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm must be Auto, Always or Never",
     ),
+    "a warm-up that torchrun would not run": (
+        lambda job: (
+            job["spec"]["launcher"].update(mode="Torchrun"),
+            job["spec"]["spares"].update(warmup={"command": ["python3", "warmup.py"]}),
+        ),
+        "spec.spares.warmup",
+        "spares.warmup has no effect with launcher.mode Torchrun",
+    ),
     "a warm-up of nothing": (
         lambda job: job["spec"]["spares"].update(warmup={"command": []}),
         "spec.spares.warmup.command",

@@ -59,6 +59,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 // +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || size(self.replicatedJobs) != 1 || self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < self.replicatedJobs[0].replicas * self.replicatedJobs[0].template.spec.parallelism))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
 type TrainingJobSpec struct {
 	// The Jobs whose pods train, as in JobSet. This version takes exactly one
 	// entry. It cannot be changed after creation.
@@ -229,7 +230,8 @@ type Launcher struct {
 
 	// Whether each line that a worker writes appears in the container's log with its
 	// global rank before it: [rank 3]. Set it to false where something reads the
-	// lines as they are, such as JSON. Default: true.
+	// lines as they are, such as JSON. With mode Torchrun lines are as torchrun writes
+	// them, for which it has an option, --tee. Default: true.
 	// +optional
 	// +kubebuilder:default=true
 	LogPrefix *bool `json:"logPrefix,omitempty"`
