@@ -7,7 +7,7 @@
     APART        Welcome of the newest office        JOINED       is followed from now on
     APART        Welcome of an older office          APART        hangs up, and calls on
     APART        Candidacy                           APART        Grant, stored before; or Refusal
-    APART        Elsewhere, or no answer             APART        hangs up, and calls on
+    APART        Elsewhere, or no answer             APART        Apart, hangs up, and calls on
     APART        no coordinator for the fence time   APART        the launcher stops its workers: they may be replaced
     JOINED       Assign of a newer round             JOINED       Ack; the launcher starts the round's workers
     JOINED       Standby                             JOINED       the launcher stops what still runs
@@ -284,8 +284,8 @@ class Member:
         """Leave who was called, or is followed, and look for who is in office."""
         if self.state not in (State.APART, State.JOINED):
             return
+        self._tell(m.Apart(reason), linked=True)  # also in a hall: its heir may have come into office by now
         if self.state is State.JOINED:
-            self._tell(m.Apart(reason))
             self._calls.fresh()
         self.state, self.coordinator = State.APART, None
         self._hang_up(reason)

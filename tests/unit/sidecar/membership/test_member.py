@@ -222,6 +222,19 @@ def test_a_coordinator_that_is_not_heard_is_given_up_and_another_is_dialed() -> 
     assert driven.member.state is State.APART
 
 
+def test_who_waits_in_a_hall_says_so_when_it_looks_elsewhere() -> None:
+    """Found on a real cluster: an office was passed on to the heir of a pod whose own member waited in its hall. It was
+    welcomed with all others as the heir came into office, and hung up to call anew before it heard that: so it counted
+    as lost, and everybody restarted.
+    """
+    driven = running()
+    driven.hear(m.Elsewhere("uid-own", "10.0.0.1"))
+    driven.do(e.LinkUp("10.0.0.1"))
+    apart, hangup, dial = driven.do(e.InOffice())
+    assert isinstance(apart.message, m.Apart)
+    assert [type(x) for x in (hangup, dial)] == [e.HangupCoordinator, e.Dial]
+
+
 def test_heartbeats_keep_it() -> None:
     driven = joined()
     for _ in range(5):
