@@ -46,7 +46,7 @@ class SimulatedCluster:
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
-    worker_faults: list[float] = field(default_factory=list)  # when a worker failed of its own, or was killed alone
+    worker_faults: list[float] = field(default_factory=list)  # when workers ended otherwise than by a peer's end
     hangs: set[float] = field(default_factory=set)  # that coordinators have told of
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
     on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None

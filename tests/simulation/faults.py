@@ -306,6 +306,8 @@ class Faults:
             self._disturbed()
             entry = self.world.rng.choice(entries)
             entry.pod.faulty = faulty
+            if faulty:  # its workers are killed, of which a sidecar that hangs tells nobody
+                self.cluster.worker_faults.append(self.world.now)
             self.world.say(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)
 

@@ -26,6 +26,7 @@ class Cluster(Protocol):
     network: Network
     reports_steps: bool  # whether the training script calls step()
     zygotes: bool  # whether workers are forked
+    worker_faults: list[float]  # when workers ended otherwise than by a peer's end
     step_timeout_s: float  # 0: nothing hangs
 
     def coordinator_pod(self) -> Pod | None: ...

@@ -8,7 +8,7 @@ from tests.simulation.clients import CoordinatorClient
 from tests.simulation.network import End
 from tests.simulation.offices import Office
 from tests.simulation.process import Alarm, Process
-from understudy_protocol.launcher import LauncherHello
+from understudy_protocol.launcher import LauncherHello, StopWorkers
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.heir import Known
 from understudy_sidecar.membership.identity import Identity
@@ -17,6 +17,9 @@ from understudy_sidecar.membership.voter import Voter
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
+
+#: How a member's word about its fence begins.
+FENCED = "no coordinator in office was heard"
 
 
 class Sidecar(Process):
@@ -68,6 +71,8 @@ class Sidecar(Process):
             case e.KeepLink():
                 self._client.keep()
             case e.ToLauncher(message):
+                if isinstance(message, StopWorkers) and message.reason.startswith(FENCED):
+                    self.pod.cluster.worker_faults.append(self.world.now)
                 if self._launcher is not None:
                     self._launcher.send(message)
             case e.Dial(hosts, delay_s):

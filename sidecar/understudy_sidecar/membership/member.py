@@ -118,6 +118,7 @@ class Member:
         self._first_step_sent = NO_ROUND
         self._adjourned = False
         self._finish_at: float | None = None
+        self._hang_told = False
         self._out: list[MemberEffect] = []
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
@@ -200,6 +201,7 @@ class Member:
             case l.Stepped(token, step, total, median_s, at) if token == self.token:
                 self._on_step(m.Progress(token, step, total, median_s, at))
             case l.Hung(token, local_rank, step, at, silent_s) if token == self.token:
+                self._hang_told = True
                 self._tell(m.Hung(token, local_rank, step, at, silent_s))
             case l.Terminating(grace_s, verdict):
                 self._leave(m.Leaving("the trainer container got SIGTERM", grace_s, verdict), now)
@@ -214,9 +216,12 @@ class Member:
         self._tell(failure)
 
     def _on_step(self, progress: m.Progress) -> None:
-        """All members tell their first step of a round, only rank 0's tells the others: O(1) for the coordinator."""
-        if self._first_step_sent < progress.token or self.group_rank == 0:
-            self._first_step_sent = progress.token
+        """All members tell their first step of a round, only rank 0's tells the others: O(1) for the coordinator.
+
+        But a step takes back what was said of a hang.
+        """
+        if self._first_step_sent < progress.token or self.group_rank == 0 or self._hang_told:
+            self._first_step_sent, self._hang_told = progress.token, False
             self._tell(progress)
 
     def _on_launcher_down(self, now: float) -> None:

@@ -194,6 +194,16 @@ def test_only_rank_0_tells_more_than_its_first_step() -> None:
     assert driven.report(l.Stepped(R0, 2, None, 0.5, 8.0)) == []
 
 
+def test_a_step_after_word_of_a_hang_is_told_by_every_member() -> None:
+    """Found by the simulation (seed 703874): a training that went on again counted as hanging."""
+    driven = joined()
+    driven.hear(assign(R0, rank=1))
+    driven.report(l.Stepped(R0, 1, None, 0.5, 7.0))
+    assert len(driven.report(l.Hung(R0, 0, 1, 7.0, 60.0))) == 1
+    assert len(driven.report(l.Stepped(R0, 2, None, 0.5, 70.0))) == 1
+    assert driven.report(l.Stepped(R0, 3, None, 0.5, 71.0)) == []
+
+
 def test_a_member_that_stands_by_stops_its_workers_and_waits() -> None:
     driven = running()
     assert stops(driven.hear(m.Standby(R1)))
