@@ -182,9 +182,9 @@ class EndZygote:
 
 @dataclass(frozen=True)
 class MakeStore:
-    """Have the zygote hold a store for a later round, answered by StoreReady or NoStore. Others end, but for `keep`."""
+    """Have a store held for a later round, answered by StoreReady or NoStore. Others end, but for those at `keep`."""
 
-    keep: int = 0  # port; 0: no store is in use
+    keep: tuple[int, ...] = ()  # ports
 
 
 @dataclass(frozen=True)

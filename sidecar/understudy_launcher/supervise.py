@@ -329,7 +329,7 @@ class Supervisor:
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         self._report(m.WorkersStarted(start.token))
         self._out.extend([e.ReservePort()] if hosts_store else [])
-        if start.rank_offset == 0 and start.agent_store:
+        if start.rank_offset == 0 and start.agent_store and start.master_port == self._warm.store_port:
             self._renew_store()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
@@ -349,16 +349,17 @@ class Supervisor:
         return self._round.hangs if self.phase is Phase.RUNNING else None
 
     def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
+        """Its sidecar was restarted, or follows another coordinator: the one before may have named the store."""
         if self._warm.store_port:
-            self._renew_store()
+            self._renew_store(perhaps_named=True)
 
-    def _renew_store(self) -> None:
-        self._out.extend(self._warm.next_store(self._store_in_use()))
+    def _renew_store(self, *, perhaps_named: bool = False) -> None:
+        self._out.extend(self._warm.next_store(self._store_in_use(), perhaps_named=perhaps_named))
         self._tell_ports()
 
-    def _store_in_use(self) -> int:
+    def _store_in_use(self) -> tuple[int, ...]:
         start = self._round.start
-        return start.master_port if start and start.agent_store and start.rank_offset == 0 else 0
+        return (start.master_port,) if start and start.agent_store and start.rank_offset == 0 else ()
 
     def _on_zygote(self, event: Any, now: float) -> None:
         offered = self._warm.store_port

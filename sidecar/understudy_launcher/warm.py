@@ -50,7 +50,7 @@ class Warm:
         self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S
         return [e.StartZygote()]
 
-    def handle(self, event: Event, in_use: int, now: float) -> list[e.Effect]:
+    def handle(self, event: Event, in_use: tuple[int, ...], now: float) -> list[e.Effect]:
         """in_use: see next_store."""
         if isinstance(event, e.ZygoteReady):
             self.state, self._load_by = State.READY, None
@@ -69,10 +69,14 @@ class Warm:
             return [e.EndZygote(), _afresh(f"it was not ready within {LOAD_WITHIN_S:g} s")]
         return []
 
-    def next_store(self, in_use: int) -> list[e.Effect]:
-        """The one that is offered is so no more. in_use: the port of the running round's store; 0: it has none."""
+    def next_store(self, in_use: tuple[int, ...], *, perhaps_named: bool = False) -> list[e.Effect]:
+        """The one that is offered is so no more. in_use: the port of the running round's store, if it has one.
+
+        perhaps_named: a round that is on its way may use it.
+        """
+        keep = (*in_use, self.store_port) if perhaps_named else in_use
         self.store_port = 0
-        return [e.MakeStore(in_use)] if self.state is State.READY else []
+        return [e.MakeStore(keep)] if self.state is State.READY else []
 
     def deadline(self) -> Optional[float]:
         return self._load_by

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
@@ -114,9 +114,9 @@ class Zygote:
                     self._early += self._understand(answer)
         return pids
 
-    def make_store(self, keep: int) -> None:
-        """All others end but the one that listens at `keep`."""
-        for pid in [pid for pid, port in self._stores.items() if port != keep]:
+    def make_store(self, keep: Collection[int]) -> None:
+        """All others end but those that listen at `keep`."""
+        for pid in [pid for pid, port in self._stores.items() if port not in keep]:
             del self._stores[pid]
             _kill(pid)
         self._send({"store": True})

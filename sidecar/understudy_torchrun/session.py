@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Optional, Protocol, Union
 
 from understudy_launcher import events as e
@@ -42,7 +42,7 @@ _WOKEN = b"\0"
 class Stores(Protocol):
     """See stores.py."""
 
-    def make(self, keep: int) -> Union[e.StoreReady, e.NoStore]: ...
+    def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.NoStore]: ...
 
 
 class Session:

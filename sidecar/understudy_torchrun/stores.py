@@ -5,6 +5,7 @@ choice (the sidecar has been told of it). Agents need none: each computes its wo
 thing left for which torchrun's agent uses its store is the barrier at its exit.
 """
 
+from collections.abc import Collection
 from typing import Any, Callable, Union
 
 from torch.distributed import Store, TCPStore
@@ -21,9 +22,9 @@ class Stores:
     def __init__(self) -> None:
         self._listening: dict[int, Any] = {}  # by port
 
-    def make(self, keep: int) -> Union[e.StoreReady, e.NoStore]:
-        """Another one. All others end, but for the one that listens at `keep`."""
-        self._listening = {port: store for port, store in self._listening.items() if port == keep}
+    def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.NoStore]:
+        """Another one. All others end, but for those that listen at `keep`."""
+        self._listening = {port: store for port, store in self._listening.items() if port in keep}
         try:
             store = TCPStore("localhost", 0, None, True, wait_for_workers=False)
         except Exception as error:  # noqa: BLE001 - no port, or no torch.distributed: workers serve one

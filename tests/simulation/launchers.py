@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tests.simulation.network import End
@@ -62,7 +63,7 @@ class Launcher(Process):
     def die(self) -> None:
         """The container ends: whoever is left gets SIGKILL."""
         self.alive = False
-        self._end_stores(0)
+        self._end_stores(())
         if self._link is not None:
             self._link.close()
         for worker in self.workers.values():
@@ -120,15 +121,15 @@ class Launcher(Process):
             self._stores.append(port)
             self.handle(e.StoreReady(port))
 
-    def _end_stores(self, keep: int) -> None:
-        """All but the one at this port."""
-        for port in [port for port in self._stores if port != keep]:
+    def _end_stores(self, keep: Collection[int]) -> None:
+        """All but those at these ports."""
+        for port in [port for port in self._stores if port not in keep]:
             self._stores.remove(port)
             self._training.end_store(self.pod.ip, port)
 
     def kill_zygote(self) -> None:
         self.zygote = 0
-        self._end_stores(0)
+        self._end_stores(())
         self.post(lambda: self.handle(e.ZygoteGone("it has ended", final=False)))
         for local_rank in sorted(self._forked):
             self.workers[local_rank].end(None, "SIGKILL")

@@ -125,7 +125,7 @@ def test_rank_0_takes_the_store_and_another_is_made_for_the_next_round() -> None
     driven = ready()
     effects = driven.do(start(rank_offset=0, store=STORE))
     assert spawned(effects) == [True]
-    assert effects[-2:] == [e.MakeStore(keep=STORE), e.Report(m.NextPort(PORT, 0))]
+    assert effects[-2:] == [e.MakeStore(keep=(STORE,)), e.Report(m.NextPort(PORT, 0))]
     assert e.ReleasePort() not in effects, "no worker binds a port"
     assert driven.do(e.StoreReady(NEXT_STORE)) == [e.Report(m.NextPort(PORT, NEXT_STORE))]
 
@@ -151,8 +151,17 @@ def test_a_store_that_has_gone_is_replaced() -> None:
 def test_another_store_is_offered_when_the_sidecar_asks_and_the_one_in_use_stays() -> None:
     driven = ready()
     driven.do(start(rank_offset=0, store=STORE), e.StoreReady(NEXT_STORE))
-    assert driven.do(m.RenewStore()) == [e.MakeStore(keep=STORE), e.Report(m.NextPort(PORT, 0))]
+    assert driven.do(m.RenewStore()) == [e.MakeStore(keep=(STORE, NEXT_STORE)), e.Report(m.NextPort(PORT, 0))]
     assert driven.do(m.RenewStore()) == [], "that one was offered to nobody"
+
+
+def test_one_that_a_round_on_its_way_may_use_stays_when_another_is_offered() -> None:
+    """Found by the simulation (seed 807756): a sidecar was restarted as a round was formed on its pod's store."""
+    driven = ready()
+    assert driven.do(m.RenewStore(), e.StoreReady(NEXT_STORE))[0] == e.MakeStore(keep=(STORE,))
+    effects = driven.do(start(rank_offset=0, store=STORE))
+    assert spawned(effects) == [True]
+    assert not [effect for effect in effects if isinstance(effect, e.MakeStore)], "what was offered meanwhile stays"
 
 
 def test_a_store_that_served_an_older_round_may_go() -> None:

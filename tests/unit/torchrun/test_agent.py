@@ -40,7 +40,7 @@ class Driven:
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.agent = Agent(1, 2, 30.0, **options)
-        assert self.do(e.Started()) == [e.ReservePort(), e.MakeStore(0)]
+        assert self.do(e.Started()) == [e.ReservePort(), e.MakeStore()]
         assert self.do(e.PortReserved(PORT), e.StoreReady(STORE)) == [
             e.Report(m.NextPort(PORT)),
             e.Report(m.NextPort(PORT, STORE)),
@@ -120,7 +120,7 @@ def test_rank_0_s_store_is_replaced_by_another_and_stays_while_its_round_runs() 
     driven = Driven()
     driven.wants_round()
     effects = driven.do(start(0, rank_offset=0, store=STORE))
-    assert e.MakeStore(STORE) in effects
+    assert e.MakeStore((STORE,)) in effects
     assert m.NextPort(PORT, 0) in reports(effects), "it is offered to no later round"
     assert reports(driven.do(e.StoreReady(STORE + 1))) == [m.NextPort(PORT, STORE + 1)]
 
