@@ -168,7 +168,8 @@ class LocalPod:
                 self._changed()
             code = await self._sidecar.ended()
             self._up = False
-            if self.ended or records.recorded_close(self.place.folder) is not None:
+            trains = self._launcher is not None and self._launcher.runs
+            if self.ended or (not trains and records.recorded_close(self.place.folder) is not None):
                 return
             self._sidecar_says(f"the sidecar ended with code {code}: it is started again", error=True)
             self._changed()

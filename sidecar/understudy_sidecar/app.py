@@ -73,7 +73,7 @@ class Sidecar:
         )
         self._verdicts = Verdicts(settings.folder, settings.nologin)
         self._voter = Voter(records.recorded_vow(settings.folder))
-        self._member = Member(me, self._voter, now())
+        self._member = Member(me, self._voter, now(), records.recorded_close(settings.folder))
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._known = self._look()
         self._dial_later: asyncio.TimerHandle | None = None
@@ -105,9 +105,6 @@ class Sidecar:
         """Serve until the job has ended, or the pod has."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         folder = self._settings.folder
-        if records.recorded_close(folder) is not None:
-            log.info("the job was closed before this start: nothing to do")
-            return
         records.install_launcher(folder, self._settings.shipped)
         unix_server = await self._launcher.listen(folder / pod.LAUNCHER_SOCKET)
         server = Server(self._office, self._settings.key, self._settings.shape.uid)

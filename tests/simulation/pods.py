@@ -91,8 +91,7 @@ class Pod:
     def _start_sidecar(self) -> None:
         if not self.ended and (self.sidecar is None or not self.sidecar.alive):
             self.sidecar_ran = True
-            if self.recorded_close is None:  # else: "closed before this start: nothing to do"
-                self.sidecar = Sidecar(self)
+            self.sidecar = Sidecar(self)
             self.changed()
 
     def _start_launcher(self) -> None:

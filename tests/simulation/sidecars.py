@@ -29,7 +29,7 @@ class Sidecar(Process):
         fence_s = pod.cluster.shape.fence_s
         me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, fence_s)
         self.voter = Voter(pod.vow)
-        self.member = Member(me, self.voter, self.now())
+        self.member = Member(me, self.voter, self.now(), pod.recorded_close)
         self.office = Office(self)
         self._known = self.look()
         self._finished = self._terminated = False

@@ -20,6 +20,8 @@
     any          Close                               CLOSED       CloseAck; the launcher exits with the close's code
     CLOSED       Adjourned, and the launcher ended   CLOSED       finishes
     CLOSED       LINGER_S after the launcher ended   CLOSED       finishes: who has not heard of the close may ask here
+    CLOSED       the launcher connects               CLOSED       it exits with the close's code
+    CLOSED       no launcher connects for LINGER_S   CLOSED       finishes
     any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
@@ -89,10 +91,11 @@ class State(Enum):
 class Member:
     """See the module."""
 
-    def __init__(self, identity: Identity, voter: Voter, now: float) -> None:
+    def __init__(self, identity: Identity, voter: Voter, now: float, closed: m.Close | None = None) -> None:
+        """closed: what a former life of this sidecar has recorded; the launcher may not have heard of it."""
         self.identity = identity
         self.voter = voter
-        self.state = State.NO_LAUNCHER
+        self.state = State.NO_LAUNCHER if closed is None else State.CLOSED
         self.token = NO_ROUND
         self.group_rank: int | None = None
         self.workers = WorkersState.IDLE
@@ -100,7 +103,7 @@ class Member:
         self.store_port = 0
         self._store_office: Office | None = None  # whose coordinators know of the store
         self._introduced_office = NO_OFFICE  # that the newest Join told
-        self.closed: m.Close | None = None
+        self.closed = closed
         self.coordinator: m.Heir | None = None  # in office, as far as this member knows
         self._world = 0  # members of its round
         self._domain = ""
@@ -117,7 +120,8 @@ class Member:
         self._introduced: tuple[object, ...] = ()
         self._first_step_sent = NO_ROUND
         self._adjourned = False
-        self._finish_at: float | None = None
+        self._finish_at: float | None = None if closed is None else now + LINGER_S
+        self._launcher_ended = False
         self._hang_told = False
         self._out: list[MemberEffect] = []
 
@@ -141,7 +145,7 @@ class Member:
             case InOffice():
                 self._on_own_office()
             case Ended(close):
-                self._on_close(close)
+                self._on_close(close, now)
             case Tick():
                 pass
         self._on_time(now)
@@ -172,7 +176,9 @@ class Member:
         if hello.token == self.token:  # its rank may have been given away since
             self.workers = hello.workers
         self.master_port, self.store_port = hello.master_port, hello.store_port
+        self._launcher_ended = False
         if self.closed is not None:
+            self._finish_at = None
             self._exit_launcher()
         elif self.state is State.NO_LAUNCHER:
             self.state = State.APART
@@ -226,6 +232,7 @@ class Member:
 
     def _on_launcher_down(self, now: float) -> None:
         self.workers = WorkersState.IDLE
+        self._launcher_ended = True
         if self.closed is not None:
             self._finish_at = now if self._adjourned else now + LINGER_S
             return
@@ -318,10 +325,10 @@ class Member:
             return  # it was hung up on
         match message:
             case m.Close():
-                self._on_close(message)
+                self._on_close(message, now)
             case m.Adjourned():
                 self._adjourned = True
-                self._finish_at = None if self._finish_at is None else now
+                self._finish_at = now if self._finish_at is not None and self._launcher_ended else self._finish_at
             case m.Welcome():
                 self._on_welcome(message, now)
             case m.Candidacy() if self.state is State.APART:
@@ -428,7 +435,7 @@ class Member:
 
     # The end --------------------------------------------------------------------------------------------------------
 
-    def _on_close(self, close: m.Close) -> None:
+    def _on_close(self, close: m.Close, now: float) -> None:
         if self.closed is not None:
             self._tell(m.CloseAck(), linked=True)
             return
@@ -438,7 +445,7 @@ class Member:
         self._tell(m.CloseAck(), linked=True)
         self._out.append(Say(f"closed: {close.reason.value}: {close.message}"))
         if self.state is State.NO_LAUNCHER:
-            self._finish_at = 0.0
+            self._finish_at = now if self._launcher_ended else now + LINGER_S
         else:
             self._exit_launcher()
         self.state = State.CLOSED

@@ -26,9 +26,14 @@ SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 class Driven:
     """A member and the time. `do` returns the effects but the log lines."""
 
-    def __init__(self, index: int | None = 0, vow: Vow = Vow()) -> None:  # noqa: B008 - it is frozen
+    def __init__(
+        self,
+        index: int | None = 0,
+        vow: Vow = Vow(),  # noqa: B008 - it is frozen
+        closed: m.Close | None = None,
+    ) -> None:
         self.now = 1000.0
-        self.member = Member(Identity("uid", "pod-0", "node-0", "10.0.0.1", index), Voter(vow), self.now)
+        self.member = Member(Identity("uid", "pod-0", "node-0", "10.0.0.1", index), Voter(vow), self.now, closed)
 
     def do(self, *events: e.MemberEvent) -> list[Any]:
         effects = [effect for event in events for effect in self.member.handle(event, self.now)]
@@ -300,6 +305,32 @@ def test_a_failed_job_gives_its_spares_a_code_of_their_own() -> None:
     driven = joined()
     effects = driven.hear(m.Close(CloseReason.FAILED, "budget"))
     assert e.ToLauncher(l.ExitLauncher(81, "Failed: budget")) in effects
+
+
+def test_who_hears_of_the_close_before_its_launcher_connects_waits_for_it() -> None:
+    """Found by the simulation (seed 902787): the operator told a sidecar that had just been restarted, which ended at
+    once, and its launcher waited for ever.
+    """
+    driven = Driven()
+    driven.do(e.Ended(SUCCEEDED))
+    assert driven.later(LINGER_S - 0.5) == []
+    assert driven.do(e.LauncherUp(hello())) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
+    assert driven.later(LINGER_S + 1) == [], "it may save"
+    assert driven.do(e.LauncherDown()) == []
+    assert driven.later(LINGER_S) == [e.Finish()]
+
+
+def test_a_sidecar_that_is_restarted_after_the_close_tells_its_launcher() -> None:
+    driven = Driven(closed=SUCCEEDED)
+    assert driven.do(e.LauncherUp(hello(R0, 0))) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
+    assert driven.later(LINGER_S + 1) == []
+    driven.do(e.LauncherDown())
+    assert driven.later(LINGER_S) == [e.Finish()]
+
+
+def test_where_no_launcher_comes_after_the_close_the_sidecar_ends() -> None:
+    driven = Driven(closed=SUCCEEDED)
+    assert driven.later(LINGER_S) == [e.Finish()]
 
 
 def test_a_launcher_that_connects_after_the_close_is_told() -> None:
