@@ -40,7 +40,6 @@ HOPELESS = {
     (System.TORCHRUN, Case.NODE),
     (System.TORCHRUN, Case.COORDINATOR_NODE),
     (System.TORCHRUN_OPTOUT, Case.COORDINATOR_NODE),
-    (System.NVRX, Case.NODE),
     (System.NVRX, Case.COORDINATOR_NODE),
 }
 #: torchrun as it comes loses its spare before the end; nobody else knows of faulty nodes.
@@ -55,6 +54,7 @@ _ROUND_S = {
     (System.TORCHRUN_OPTOUT, Case.WORKER): 9.0,
     (System.TORCHRUN_OPTOUT, Case.NODE): 28.0,
     (System.NVRX, Case.WORKER): 8.0,
+    (System.NVRX, Case.NODE): 20.0,
 }
 _START_S = 15.0
 
