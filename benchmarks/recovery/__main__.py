@@ -9,18 +9,14 @@ build/bench/logs/                    what the processes of the last session said
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import tables
 from benchmarks.child import CHECKOUT, LOGS, ChildFailed, Unfinished
-from benchmarks.goals import Verdict, check
-from benchmarks.install import NVRX_VERSION, Peers, ensure_peers
-from benchmarks.machine import facts
+from benchmarks.install import Peers, ensure_peers
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
@@ -28,9 +24,9 @@ from benchmarks.recovery.plan import LIMIT_S, NODES, Case, Session, System, plan
 from benchmarks.recovery.sigterm import exit_of_a_faulty_member
 from benchmarks.recovery.systems import SETTLE_S, Training
 from benchmarks.recovery.told import Told
+from benchmarks.report import tell, write_facts
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
-from tests.cluster.torch_install import VERSION as TORCH_VERSION
 
 FOLDER = CHECKOUT / "build" / "bench"
 RECORDS, SAMPLES, MACHINE = (FOLDER / f"recovery.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
@@ -112,23 +108,9 @@ def main() -> int:
         return 1
     finally:
         write_records(RECORDS, sum_up(journal.samples))
-    _write_facts(time.monotonic() - start)
-    records = sum_up(journal.samples)
-    checked = [x for x in check(GOALS, records) if x.verdict is not Verdict.OPEN]
-    print(f"\nmedian [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
-    print(f"{tables.plain(tables.goal_rows(checked))}\n\nwritten: {RECORDS.relative_to(CHECKOUT)}")
+    write_facts(MACHINE, "recovery", time.monotonic() - start)
+    tell(journal, GOALS, RECORDS)
     return 0
-
-
-def _write_facts(took_s: float) -> None:
-    told = {
-        "command": "make bench-recovery" + (f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""),
-        "minutes": f"{took_s / 60:.0f}",
-        **facts(),
-        "NVRx": NVRX_VERSION,
-        "torch": TORCH_VERSION,
-    }
-    MACHINE.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

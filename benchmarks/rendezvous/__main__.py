@@ -9,25 +9,22 @@ build/bench/logs/                      what the processes of the last session sa
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import tables
 from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
-from benchmarks.goals import Verdict, check
-from benchmarks.install import NVRX_VERSION, Peers, ensure_peers
-from benchmarks.machine import facts, room_for_packets
+from benchmarks.install import Peers, ensure_peers
+from benchmarks.machine import room_for_packets
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.rendezvous import peers, understudy
 from benchmarks.rendezvous.goals import GOALS
 from benchmarks.rendezvous.plan import LIMIT_S, Case, Choice, Outcome, Session, System, plan
+from benchmarks.report import tell, write_facts
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
-from tests.cluster.torch_install import VERSION as TORCH_VERSION
 
 FOLDER = CHECKOUT / "build" / "bench"
 RECORDS, SAMPLES, MACHINE = (FOLDER / f"rendezvous.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
@@ -129,31 +126,9 @@ def main() -> int:
         return 1
     finally:
         write_records(RECORDS, sum_up(journal.samples))
-    _write_facts(time.monotonic() - start)
-    _tell(journal)
+    write_facts(MACHINE, "rendezvous", time.monotonic() - start)
+    tell(journal, GOALS, RECORDS)
     return 0
-
-
-def _tell(journal: Journal) -> None:
-    records = sum_up(journal.samples)
-    checked = [x for x in check(GOALS, records) if x.verdict is not Verdict.OPEN]
-    print(f"\nmedian [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
-    print(f"{tables.plain(tables.goal_rows(checked))}\n")
-    for sample in journal.samples:
-        if sample.unfinished:
-            print(f"{sample.system}, {sample.case}, {sample.size:,} members: {sample.unfinished}")
-    print(f"written: {RECORDS.relative_to(CHECKOUT)}")
-
-
-def _write_facts(took_s: float) -> None:
-    told = {
-        "command": "make bench-rendezvous" + (f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""),
-        "minutes": f"{took_s / 60:.0f}",
-        **facts(),
-        "NVRx": NVRX_VERSION,
-        "torch": TORCH_VERSION,
-    }
-    MACHINE.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ a closed terminal must not leave workers behind.
 import os
 import selectors
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from understudy_launcher.logs import Logs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
-from understudy_launcher.sidecar_link import SidecarLink
+from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.supervise import Supervisor
 from understudy_launcher.verdict import what_is_faulty
 from understudy_launcher.warmup import WARMUP
@@ -70,8 +69,8 @@ class Loop:
         self._logs.watch(self._watch_logs)
         self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch)
         self._zygote = self._make_zygote()
-        self._link = SidecarLink(settings.socket, logs.say, self._deselect_link, time.monotonic())
-        self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
+        self._selection = LinkSelection(self._selector, _SIDECAR)
+        self._link = SidecarLink(settings.socket, logs.say, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
@@ -190,7 +189,7 @@ class Loop:
         return error_files.fresh_path(self._errors, str(start.token), local_rank) if self._errors else None
 
     def _wait(self) -> None:
-        self._select_link()
+        self._selection.update(self._link)
         ready = self._selector.select(self._timeout(time.monotonic()))
         if self._zygote is not None:  # before its workers' ends: with it its store has gone
             self._hear_zygote(self._zygote.receive())
@@ -256,24 +255,6 @@ class Loop:
 
     def _unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
-
-    def _select_link(self) -> None:
-        """Select the link's socket for what it waits for."""
-        current = self._link.socket
-        if current is None:
-            return
-        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.wants_to_write() else 0)
-        if self._selected is not current:
-            self._selector.register(current, mask, _SIDECAR)
-            self._selected = current
-        else:
-            self._selector.modify(current, mask, _SIDECAR)
-
-    def _deselect_link(self, closing: socket.socket) -> None:
-        """At once, not in the next turn: a worker's pipe may get the socket's number before that."""
-        if self._selected is closing:
-            self._selector.unregister(closing)
-            self._selected = None
 
 
 def _catch_signals() -> int:

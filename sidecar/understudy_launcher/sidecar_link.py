@@ -8,6 +8,7 @@ stays held when this connection ends.
 """
 
 import os
+import selectors
 import socket
 from typing import Any, Callable, Optional
 
@@ -22,6 +23,32 @@ COMPLAIN_AFTER_S = 10.0
 BUFFER_LIMIT = 1 << 20
 _CHUNK = 1 << 16
 _KNOWN: dict[str, type[Any]] = {cls.__name__: cls for cls in TO_LAUNCHER}
+
+
+class LinkSelection:
+    """Keeps a link's socket in a selector, for what it waits for. key: the data that its events come with."""
+
+    def __init__(self, selector: selectors.BaseSelector, key: str) -> None:
+        self._selector, self._key = selector, key
+        self._selected: Optional[socket.socket] = None
+
+    def update(self, link: "SidecarLink") -> None:
+        """Before each select."""
+        current = link.socket
+        if current is None:
+            return
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_to_write() else 0)
+        if self._selected is not current:
+            self._selector.register(current, mask, self._key)
+            self._selected = current
+        else:
+            self._selector.modify(current, mask, self._key)
+
+    def forget(self, closing: socket.socket) -> None:
+        """At once, not before the next select: another file may get the socket's number before that."""
+        if self._selected is closing:
+            self._selector.unregister(closing)
+            self._selected = None
 
 
 class SidecarLink:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +41,7 @@ class NodeFile:
                     loop.call_soon_threadsafe(self._tell, exists)
                 except RuntimeError:
                     return  # the loop has ended, and the sidecar with it
-            time.sleep(self._every_s)
+            self._stopped.wait(self._every_s)
 
     def _tell(self, exists: bool) -> None:
         if not self._stopped.is_set():

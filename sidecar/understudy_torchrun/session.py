@@ -8,7 +8,6 @@ import atexit
 import os
 import selectors
 import signal
-import socket
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any, Optional, Protocol, Union
 from understudy_launcher import events as e
 from understudy_launcher.loop import Settings
 from understudy_launcher.ports import PortReservation
-from understudy_launcher.sidecar_link import SidecarLink
+from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.verdict import what_is_faulty
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
@@ -54,8 +53,8 @@ class Session:
         self._selector = selectors.DefaultSelector()
         self._wakeup, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
-        self._link = SidecarLink(settings.socket, log, self._deselect_link, time.monotonic())
-        self._selected: Optional[socket.socket] = None  # the link's, once it is in the selector
+        self._selection = LinkSelection(self._selector, _SIDECAR)
+        self._link = SidecarLink(settings.socket, log, self._selection.forget, time.monotonic())
         self._agent = Agent(os.getpid(), settings.nproc, settings.grace_s, settings.on_sigterm, settings.step_timeout_s)
         self._workers = Workers(self._watch_worker, self._unwatch)
         self._look_until = 0.0
@@ -126,7 +125,7 @@ class Session:
         try:
             while True:
                 with self._lock:
-                    self._select_link()
+                    self._selection.update(self._link)
                     timeout = self._timeout(time.monotonic())
                 ready = self._selector.select(timeout)
                 with self._lock:
@@ -260,19 +259,3 @@ class Session:
 
     def _unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
-
-    def _select_link(self) -> None:
-        current = self._link.socket
-        if current is None:
-            return
-        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.wants_to_write() else 0)
-        if self._selected is not current:
-            self._selector.register(current, mask, _SIDECAR)
-            self._selected = current
-        else:
-            self._selector.modify(current, mask, _SIDECAR)
-
-    def _deselect_link(self, closing: socket.socket) -> None:
-        if self._selected is closing:
-            self._selector.unregister(closing)
-            self._selected = None

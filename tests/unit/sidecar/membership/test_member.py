@@ -312,7 +312,7 @@ def test_who_hears_of_the_close_before_its_launcher_connects_waits_for_it() -> N
     once, and its launcher waited for ever.
     """
     driven = Driven()
-    driven.do(e.Ended(SUCCEEDED))
+    assert driven.do(e.Ended(SUCCEEDED)) == [e.RecordClose(SUCCEEDED)]
     assert driven.later(LINGER_S - 0.5) == []
     assert driven.do(e.LauncherUp(hello())) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
     assert driven.later(LINGER_S + 1) == [], "it may save"
