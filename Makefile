@@ -19,24 +19,24 @@ check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs:
 	$(PY) -c "from importlinter.cli import lint_imports_command as main; main()"
 	$(PY) crds/generator/generate.py --check
 	$(PY) scripts/protocol_docs.py --check
-	$(PY) -m pytest -q tests/unit
+	$(PY) -m pytest -q -n 4 tests/unit
 
 unit:  ## unit tests: pure, seconds
-	$(PY) -m pytest -q tests/unit
+	$(PY) -m pytest -q -n 4 tests/unit
 
 simulation:  ## coordinator, members and launchers in simulated time under seeded faults
-	$(PY) -m pytest -q tests/simulation
+	$(PY) -m pytest -q -n 2 tests/simulation
 
 simulate:  ## the same with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
 	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries
-	$(PY) -m pytest -q tests/integration
+	$(PY) -m pytest -q -n 3 tests/integration
 
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
-	$(PY) -m pytest -q tests/torchrun
+	$(PY) -m pytest -q -n 2 tests/torchrun
 
 e2e:  ## real pods, real torch, real faults on the local cluster
 	$(PY) -m tests.e2e.prepare

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -56,12 +57,21 @@ class Training(ABC):
         """One that trains, and hosts the coordinator or the store: when."""
 
     @abstractmethod
-    def spare_exit(self, limit_s: float) -> float:
-        """When the spare's launcher had ended, after the training has. Raises Unfinished."""
+    def spare(self) -> int:
+        """The process id of the spare's launcher."""
 
     @abstractmethod
     def stop(self) -> None:
         """End whatever is left."""
+
+    def spare_exit(self, limit_s: float) -> float:
+        """Let the training end: seconds from the end of its last worker to that of the spare. Raises Unfinished."""
+        workers, spare = [self.told.pid_of(rank) for rank in range(NODES)], self.spare()
+        with contextlib.ExitStack() as open_files:
+            watched = {pid: _watch(pid, open_files) for pid in (*workers, spare)}
+            self.told.end()
+            ends = _ends(watched, limit_s)
+        return ends[spare] - max(ends[worker] for worker in workers)
 
     def kill_worker(self, rank: int) -> float:
         pid = self.told.pid_of(rank)
@@ -121,11 +131,9 @@ class Understudy(Training):
             time.sleep(SETTLE_S)
         return self._kill(str(next(x["node"] for x in self._show() if x["coordinates"])))
 
-    def spare_exit(self, limit_s: float) -> float:
+    def spare(self) -> int:
         spare = next(x["node"] for x in self._show() if x["role"] == "spare")
-        launcher = _launcher_on(str(spare), psutil.Process(self._process.pid))
-        self.told.end()
-        return _ended(launcher, limit_s)
+        return _launcher_on(str(spare), psutil.Process(self._process.pid))
 
     def stop(self) -> None:
         self._process.kill()
@@ -194,10 +202,8 @@ class Agents(Training):
     def kill_coordinator_node(self) -> float:
         return _kill_tree(self._agents[0].pid)
 
-    def spare_exit(self, limit_s: float) -> float:
-        spare = psutil.Process(self._agents[-1].pid)
-        self.told.end()
-        return _ended(spare, limit_s)
+    def spare(self) -> int:
+        return self._agents[-1].pid
 
     def stop(self) -> None:
         for agent in self._agents:
@@ -273,12 +279,12 @@ def _kill_tree(pid: int) -> float:
     return at
 
 
-def _launcher_on(node: str, run: psutil.Process) -> psutil.Process:
+def _launcher_on(node: str, run: psutil.Process) -> int:
     for process in run.children():
         if "launcher.pyz" in " ".join(process.cmdline()):
             log = process.environ()["UNDERSTUDY_FOLDER"]
             if _node_of(run, log) == node:
-                return process
+                return process.pid
     raise ChildFailed(f"no launcher runs on {node}")
 
 
@@ -291,14 +297,23 @@ def _node_of(run: psutil.Process, folder: str) -> str:
     return ""
 
 
-def _ended(process: psutil.Process, limit_s: float) -> float:
-    deadline = time.monotonic() + limit_s
-    with contextlib.suppress(psutil.NoSuchProcess):
-        while process.status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                raise Unfinished(f"the spare has not ended within {limit_s:g} s", limit_s)
-            time.sleep(POLL_S / 2)
-    return time.monotonic()
+def _watch(pid: int, open_files: contextlib.ExitStack) -> int:
+    """A file that is readable from the process's end on."""
+    pidfd = os.pidfd_open(pid)
+    open_files.callback(os.close, pidfd)
+    return pidfd
+
+
+def _ends(watched: Mapping[int, int], limit_s: float) -> dict[int, float]:
+    """When each process ended. Raises Unfinished where one does not."""
+    deadline, ends = time.monotonic() + limit_s, dict[int, float]()
+    left = {pidfd: pid for pid, pidfd in watched.items()}
+    while left:
+        ready, _, _ = select.select(list(left), (), (), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise Unfinished(f"{len(left)} processes have not ended within {limit_s:g} s", limit_s)
+        ends |= {left.pop(pidfd): time.monotonic() for pidfd in ready}
+    return ends
 
 
 def _free_port() -> int:

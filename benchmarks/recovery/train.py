@@ -1,7 +1,7 @@
 """The training of the benchmark: four ranks, gloo, DistributedDataParallel, a model that costs next to nothing.
 
-Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce, at its first step, and at its
-end, which comes when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
+Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce and at its first step. It ends
+when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
 torchrun's contract gives is used, so that every system can run it.
 """
 
@@ -52,7 +52,6 @@ def main() -> None:
         ended = torch.tensor([float(os.path.exists(f"{TOLD}.end"))])
         dist.all_reduce(ended)
         time.sleep(PAUSE_S)
-    tell("end")
     dist.destroy_process_group()
 
 

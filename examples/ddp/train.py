@@ -157,12 +157,17 @@ class Trainer:
             self._log()
             if stopped or self.step == self.args.steps or self.step % self.args.checkpoint_every == 0:
                 self._save()
-            time.sleep(0 if stopped else max(0.0, started + self.args.min_step_seconds - time.monotonic()))
+            if not stopped and not self._hurries():
+                time.sleep(max(0.0, started + self.args.min_step_seconds - time.monotonic()))
         if not stopped:
             self._evaluate()
         dist.barrier()  # nobody leaves before rank 0 is ready
         dist.destroy_process_group()
         return EXIT_SIGTERM if stopped else 0
+
+    def _hurries(self) -> bool:
+        hurry: Path | None = self.args.hurry
+        return hurry is not None and hurry.exists()
 
     def _resume(self) -> None:
         """Rank 0 chooses the checkpoint, behind the fence, and tells the others."""
@@ -265,6 +270,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
+    parser.add_argument("--hurry", type=Path, metavar="FILE", help="while it exists, no step waits")
     parser.add_argument("--report", type=Path, metavar="NAME.jsonl", help="rank 0 writes each step to NAME.ROUND.jsonl")
     return parser.parse_args()
 

@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_local.options import UsageError
+from understudy_protocol.pod import LAUNCHER_SOCKET
 
 KEPT = 5
 CONTROL = "control.sock"
+_LONGEST_SOCKET = 107  # bytes: unix(7), sun_path without its closing zero
+_LONGEST_POD = "node-99999"
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,17 @@ class RunFolder:
 
 
 def make(name: str) -> RunFolder:
-    """A fresh one. Raises UsageError where a run of that name lives, or the name is none."""
+    """A fresh one. Raises UsageError where a run of that name lives, the name is none, or its path is too long."""
     if name and (not name.replace("-", "").isalnum() or len(name) > 32):
         raise UsageError(f"--name {name!r}: expected letters, digits and dashes, at most 32")
     parent = _parent()
     _forget_old(parent)
     run = RunFolder(parent / (name or secrets.token_hex(3)))
+    too_long = len(os.fsencode(run.pod(_LONGEST_POD) / LAUNCHER_SOCKET)) - _LONGEST_SOCKET
+    if too_long > 0:
+        raise UsageError(
+            f"{parent} is {too_long} bytes too long for the sockets in it: set TMPDIR to a folder with a shorter path"
+        )
     if _lives(run):
         raise UsageError(f"--name {name}: such a run is there already; end it, or give this one another name")
     shutil.rmtree(run.path, ignore_errors=True)

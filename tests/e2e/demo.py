@@ -18,7 +18,6 @@ from tests.e2e.undisturbed import TOLERANCE, undisturbed_loss
 NAMESPACE = "understudy-demo"
 WORLD_SIZE = 6
 RESULT = CHECKOUT / "build" / "demo.json"
-NEAR_THE_END = 40  # steps
 
 
 def say(text: str) -> None:
@@ -52,7 +51,7 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
     act, _ = acts.freeze_node(training)
     tell(act)
     say("wait for the end of the training")
-    training.wait_for_step(training.steps - NEAR_THE_END, 300)
+    training.hurry_to_the_end()
     exits = watch_exits(training, 120)
     wait_for_end(training)
     return played, exits

@@ -16,6 +16,7 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
+FENCE_S = 12
 MakeJob = Callable[..., PlainJob]
 
 
@@ -101,7 +102,7 @@ def test_training_goes_on_when_the_coordinators_node_dies(cluster: Cluster, make
 def test_partitioned_workers_are_replaced_and_end_themselves(cluster: Cluster, make_job: MakeJob) -> None:
     # given an active on a node of its own
     job = make_job("partitioned", avoid=operator_node(cluster))
-    job.apply()
+    job.apply(recovery={"fenceTimeout": f"{FENCE_S}s"})
     job.wait_until_whole()
     victim = active(job)
     node, workers = victim["spec"]["nodeName"], worker_pids(job, victim["metadata"]["name"])
@@ -110,7 +111,7 @@ def test_partitioned_workers_are_replaced_and_end_themselves(cluster: Cluster, m
     # then a spare has its ranks
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("Node", "SpareSwap")
-    # and the workers behind the partition end, though nobody can tell them to: they have heard no coordinator for 30 s
+    # and the workers behind the partition end, though nobody can tell them to: no coordinator was heard for FENCE_S
     wait_until("the workers behind the partition end", lambda: not any(map(running, workers)), 60)
     job.cluster.restore(node)
 

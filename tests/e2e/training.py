@@ -21,6 +21,8 @@ EXAMPLE = CHECKOUT / "examples" / "ddp"
 LABEL_JOB = "understudy.dev/job-name"
 LABEL_ROLE = "understudy.dev/role"
 TORCH = "/torch"
+HURRY = "hurry"
+NEAR_THE_END = 60  # steps
 
 Raw = dict[str, Any]
 
@@ -95,6 +97,13 @@ class Training:
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
         wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)
 
+    def hurry_to_the_end(self) -> None:
+        """Until a few seconds of steps are left, at the pace of before."""
+        hurry = self.folder / HURRY
+        hurry.touch()
+        self.wait_for_step(self.steps - NEAR_THE_END, 300)
+        hurry.unlink()
+
     def wait_for_status(self, what: str, condition: Any, limit_s: float) -> Raw:
         """The first status that fulfils the condition."""
 
@@ -142,6 +151,7 @@ class Training:
             f"--steps={self.steps}",
             f"--min-step-seconds={self.pace_s}",
             f"--report=/checkpoints/{NAME}.jsonl",
+            f"--hurry=/checkpoints/{HURRY}",
         ]
 
     @property

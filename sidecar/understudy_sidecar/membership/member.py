@@ -110,6 +110,7 @@ class Member:
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._last_heard = now  # from a coordinator in office
         self._calls = Calls()
+        self._called_first = ""  # when its launcher has connected
         self._linked = self._dialing = False
         self._answer_until: float | None = None  # of the one that was called
         self._granted = False  # an office, to the one that was called
@@ -183,7 +184,7 @@ class Member:
         elif self.state is State.NO_LAUNCHER:
             self.state = State.APART
             self._calls.fresh()
-            self._dial()
+            self._dial(self._called_first)
 
     def _on_launcher_message(self, message: object, now: float) -> None:
         match message:
@@ -304,6 +305,7 @@ class Member:
         self._dial(named)
 
     def _on_own_office(self) -> None:
+        self._called_first = self.identity.ip
         self._calls.fresh()
         self._look_again("its own sidecar is in office", self.identity.ip)
 

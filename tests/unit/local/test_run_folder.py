@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,11 @@ from understudy_local.options import UsageError
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """With a short path, as sockets have to have."""
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:  # noqa: S108: made by its owner alone
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield Path(folder)
 
 
 def test_a_run_that_is_there_is_found_and_its_name_is_taken() -> None:
@@ -55,6 +59,16 @@ def test_the_newest_few_are_kept() -> None:
 def test_a_name_is_a_word(name: str) -> None:
     with pytest.raises(UsageError, match="expected letters, digits and dashes"):
         run_folder.make(name)
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_told(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = temporary / ("x" * 80)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with pytest.raises(UsageError, match=r"bytes too long for the sockets in it: set TMPDIR to a folder"):
+        run_folder.make("mine")
 
 
 def test_a_folder_of_somebody_else_is_not_used(temporary: Path) -> None:

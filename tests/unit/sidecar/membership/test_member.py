@@ -250,6 +250,14 @@ def test_who_waits_in_a_hall_says_so_when_it_looks_elsewhere() -> None:
     assert [type(x) for x in (hangup, dial)] == [e.HangupCoordinator, e.Dial]
 
 
+def test_a_launcher_that_connects_after_its_own_sidecar_came_into_office_is_in_its_hall_at_once() -> None:
+    """It called the coordinator's Service, which led nowhere yet: with one voter less a loss cost the majority."""
+    driven = Driven()
+    assert driven.do(e.InOffice()) == []
+    (dial,) = driven.do(e.LauncherUp(hello()))
+    assert dial == e.Dial((driven.member.identity.ip, e.SERVICE))
+
+
 def test_heartbeats_keep_it() -> None:
     driven = joined()
     for _ in range(5):
