@@ -278,7 +278,11 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     try:
-        return Trainer(args).run()
+        code = Trainer(args).run()
+        if code == 0:
+            return 0
+        sys.stdout.flush()
+        os._exit(code)  # at once: all is saved, and the next round waits for this end
     except StaleRound as error:
         reason = str(error)
     except RuntimeError as error:

@@ -82,6 +82,29 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(
     assert status["lastRecovery"]["fault"] == ("Node" if faulty and not saves else "Pod")
 
 
+@pytest.mark.parametrize(
+    ("groups", "saves"), [([[0, 1]], True), ([[0], [1]], False)], ids=["shards-held-twice", "shards-held-once"]
+)
+def test_the_others_save_where_they_hold_the_shards_of_who_leaves_a_faulty_node(
+    job: PlainJob, tmp_path: Path, groups: list[list[int]], saves: bool
+) -> None:
+    job.apply(checkpoint={"replicaGroups": groups})
+    victim = active_that_does_not_coordinate(job)
+    name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
+    (other,) = {pod["metadata"]["name"] for pod in actives(job)} - {name}
+    job.cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
+    wait_until("the verdict is in the pod", lambda: "Xid 79" in verdict(job, name), 10)
+    with log_of(job, victim, tmp_path / "log") as log:
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
+    assert "no checkpoint is tried" in log.read_text()
+    # then the other active has saved, if it could, and the cause says if it could not
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    cause = status["lastRecovery"]["cause"]["message"]
+    said = job.cluster.kubectl("-n", NAMESPACE, "logs", other, "-c", "trainer")
+    assert ("saved a checkpoint" in said) == saves, said
+    assert ("are held by nobody healthy" in cause) == (not saves), cause
+
+
 def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(cluster: Cluster, tmp_path: Path) -> None:
     # given a job that looks for a file in a folder that each node has for itself
     job = PlainJob(cluster, NAMESPACE, "sigterm-nologin", script=SAVES)
@@ -121,8 +144,11 @@ def on_node(cluster: Cluster, node: str, *words: str) -> None:
 def active_that_does_not_coordinate(job: PlainJob) -> Raw:
     job.wait_until_whole()
     coordinator = job.status()["coordinator"]["podUID"]
-    ranked = [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
-    return next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
+    return next(pod for pod in actives(job) if pod["metadata"]["uid"] != coordinator)
+
+
+def actives(job: PlainJob) -> list[Raw]:
+    return [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
 
 
 def verdict(job: PlainJob, pod: str) -> str:
