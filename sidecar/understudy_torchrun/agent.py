@@ -11,6 +11,7 @@ asked only when it calls: so its orders wait for the next call, and what has bec
     AWAY                  LooksAround                      AWAY        GoOn
     AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
     POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
+    AWAY                  no call, for DOUBT_S             AWAY        a worker that ended unseen has failed
     AWAY                  HasSucceeded                     BARRIER     all workers exited 0
     BARRIER               Spawn                            -           StartAnew: no agent comes back from there
     other states          Exit                             AWAY        Leave
@@ -20,7 +21,8 @@ asked only when it calls: so its orders wait for the next call, and what has bec
     RENDEZVOUS … BARRIER  HungUp                           AWAY        a signal has ended the call
 
 Rules: a worker that is seen to fail is told at once, with what is known of it: the agent notices a little later, and
-then ends its neighbours, for which it may take 30 s. Whether all have succeeded only the agent can tell. Signals to
+then ends its neighbours, for which it may take 30 s. How one ended that the agent was faster to reap its next call
+tells: it calls at once, unless it ends the neighbours. Whether all have succeeded only the agent can tell. Signals to
 workers wait for LooksAround, because a worker that dies before it costs torchrun one of its restarts; but not when one
 has failed already, and not for longer than PATIENCE_S. When the agent stops its workers by itself (after a failure, or
 its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the supervisor says so.
@@ -38,6 +40,8 @@ from understudy_torchrun import calls as c
 
 #: How long a signal waits for the agent to look around, which it does ten times a second unless it is told otherwise.
 PATIENCE_S = 2.0
+#: So long the agent has for its next call after a worker's end, on however busy a machine. It needs milliseconds.
+DOUBT_S = 2.0
 #: Phases of the supervisor in which the workers that run are not to go on.
 _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
 _UNTOLD = "a worker failed; the log of torchrun says more"
@@ -71,6 +75,7 @@ class Agent:
         self._runs = False  # workers, since it was answered Begin
         self._alive: set[int] = set()  # of those that are watched
         self._unclear: Optional[e.WorkerEnded] = None  # the first that ended nobody saw how
+        self._doubt_until: Optional[float] = None  # whether that one failed
         self._begin: Optional[StartWorkers] = None  # still to be answered
         self._waiting: Optional[e.Aim] = None  # for LooksAround
         self._waits_until: Optional[float] = None
@@ -102,13 +107,13 @@ class Agent:
 
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
-        times = [self.supervisor.deadline(), self._waits_until]
+        times = [self.supervisor.deadline(), self._waits_until, self._doubt_until]
         return min((at for at in times if at is not None), default=None)
 
     # The agent's calls ----------------------------------------------------------------------------------------------
 
     def _on_wants_round(self, call: c.WantsRound) -> None:
-        self.state = State.RENDEZVOUS
+        self.state, self._doubt_until = State.RENDEZVOUS, None
         if self._runs and self.supervisor.phase is Phase.RUNNING:
             self._tell(self._failure(call.at))
         if self._runs:
@@ -119,7 +124,7 @@ class Agent:
             self._answer_begin(self._begin)
 
     def _on_looks_around(self, _: c.LooksAround) -> None:
-        self.state = State.POLL
+        self.state, self._doubt_until = State.POLL, None
         self._signal_those_who_wait()
         if self._exit is not None:
             self._leave(self._exit)
@@ -129,7 +134,7 @@ class Agent:
             self._answer(c.GoOn())
 
     def _on_has_succeeded(self, call: c.HasSucceeded) -> None:
-        self.state = State.BARRIER
+        self.state, self._doubt_until = State.BARRIER, None
         for rank in self._ranks:
             self._tell(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
         self._nothing_runs()
@@ -140,7 +145,7 @@ class Agent:
         self.state = State.AWAY
 
     def _answer_begin(self, start: StartWorkers) -> None:
-        self._begin, self._unclear = None, None
+        self._begin, self._unclear, self._doubt_until = None, None, None
         self._runs = True
         self._answer(c.Begin(start))
 
@@ -158,9 +163,11 @@ class Agent:
 
     def _on_worker_ended(self, event: e.WorkerEnded) -> None:
         self._alive.discard(event.local_rank)
+        phase = self.supervisor.phase
         if event.exit_code is None and event.signal is None:
             self._unclear = self._unclear or event
-        phase = self.supervisor.phase
+            if phase is Phase.RUNNING and self.state is State.AWAY:
+                self._doubt_until = self._doubt_until or self._now + DOUBT_S
         if phase in AFTER_SIGTERM or (phase is Phase.RUNNING and event.shell_code != 0):
             self._tell(event)
         if self.state is State.POLL:
@@ -239,6 +246,10 @@ class Agent:
 
     def _on_tick(self, tick: e.Tick) -> None:
         self._tell(tick)
+        if self._doubt_until is not None and self._now >= self._doubt_until:
+            self._doubt_until = None
+            if self._unclear is not None and self._runs and self.supervisor.phase is Phase.RUNNING:
+                self._tell(replace(self._unclear, shell_code=1))
         if self._waits_until is not None and self._now >= self._waits_until:
             self._signal_those_who_wait()
 

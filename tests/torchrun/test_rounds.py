@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from functools import partial
 
 import pytest
 
@@ -84,9 +85,16 @@ def ranks(member: Member, number: int) -> dict[int, int]:
     return {int(rank): int(pid) for _, rank, _, round_, pid in lines if round_ == str(token(number))}
 
 
-def in_step(*members: Member) -> None:
+def have_printed(member: Member, number: int) -> bool:
+    return len(ranks(member, number)) == 2
+
+
+def in_step(number: int, *members: Member) -> list[set[int]]:
+    """The ranks of each, once all of them step in that round."""
     for member in members:
         member.sidecar.expect(Stepped)
+        wait_for(partial(have_printed, member, number), "what they print")
+    return [set(ranks(member, number)) for member in members]
 
 
 def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_the_end(job: Job) -> None:
@@ -95,21 +103,18 @@ def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_th
     first, second, spare = job.start(TRAINS), job.start(TRAINS), job.start(TRAINS)
     job.join(first, second, spare)
     job.round(0, first, second)
-    in_step(first, second)
-    assert (set(ranks(first, 0)), set(ranks(second, 0))) == ({0, 1}, {2, 3})
+    assert in_step(0, first, second) == [{0, 1}, {2, 3}]
     # when a worker is killed
     os.kill(ranks(second, 0)[3], signal.SIGKILL)
     # then that is told of its member, and the next round runs with all of them
     told = second.sidecar.expect(WorkerExited)
     assert (told.token, told.local_rank, told.signal) == (token(0), 1, "SIGKILL")
     job.round(1, first, second)
-    in_step(first, second)
-    assert (set(ranks(first, 1)), set(ranks(second, 1))) == ({0, 1}, {2, 3})
+    assert in_step(1, first, second) == [{0, 1}, {2, 3}]
     # when a member is lost, and even the one that serves the store
     first.end()
     job.round(2, spare, second)
-    in_step(spare, second)
-    assert (set(ranks(spare, 2)), set(ranks(second, 2))) == ({0, 1}, {2, 3})
+    assert in_step(2, spare, second) == [{0, 1}, {2, 3}]
     assert not any(isinstance(said, WorkerExited) for said in spare.sidecar.heard)
     # when the training ends, then nobody exits before the job is closed
     spare.path("stop").touch()

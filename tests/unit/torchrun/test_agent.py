@@ -12,7 +12,7 @@ from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
 from understudy_torchrun import calls as c
-from understudy_torchrun.agent import PATIENCE_S, Agent, State
+from understudy_torchrun.agent import DOUBT_S, PATIENCE_S, Agent, State
 
 PORT, STORE = 29400, 29500
 KILL, TERM = c.SignalWorkers(e.Aim.KILL_GROUP), c.SignalWorkers(e.Aim.TERM_WORKER)
@@ -206,6 +206,23 @@ def test_what_is_known_of_a_worker_that_was_reaped_too_soon_is_told_then() -> No
     assert driven.do(unseen(1)) == [], "it may have exited 0"
     (told,) = reports(driven.wants_round())
     assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
+
+
+def test_who_was_reaped_too_soon_by_an_agent_that_calls_no_more_has_failed() -> None:
+    """The agent ends the neighbours, and one that ignores SIGTERM held up the next round for 30 s."""
+    driven = running()
+    driven.do(unseen(1))
+    (told,) = reports(driven.later(DOUBT_S))
+    assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
+    assert driven.do(start(1)) == [KILL]
+    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+
+
+@pytest.mark.parametrize("call", [c.LooksAround(), c.HasSucceeded(1000.0)])
+def test_who_was_reaped_too_soon_by_an_agent_that_goes_on_has_exited_0(call: c.Call) -> None:
+    driven = running()
+    driven.do(unseen(1), call)
+    assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
 
 
 def test_a_failure_is_told_again_to_a_sidecar_that_comes_back() -> None:
