@@ -28,6 +28,7 @@ class Setup:
     machines: int = 6
     steps: int = 40
     max_in_place: int = 10
+    max_per_pod: int | None = None  # restarts in place that one pod's workers may cost; None: any number
     reports_steps: bool = True  # whether the training script calls step()
     slow_start_s: float = 0.0  # at most, for a pod's images
     zygotes: bool = True  # whether workers are forked
@@ -64,6 +65,7 @@ class SimulatedCluster:
             3600.0,
             grace_s=GRACE_S,
             replica_groups=setup.replica_groups,
+            in_place_max_per_pod=setup.max_per_pod,
         )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s
