@@ -48,6 +48,7 @@ class SimulatedCluster:
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when workers ended otherwise than by a peer's end
+    culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
     hangs: set[float] = field(default_factory=set)  # that coordinators have told of
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
     on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None

@@ -215,6 +215,24 @@ def fail_rank_0(job: Job) -> None:
     job.cluster.seated()[0].workers()[0].end(1, None)
 
 
+def fail_until_closed(job: Job, between: Callable[[], None] = lambda: None) -> int:
+    """A bug of rank 0: how many rounds it took to end the job."""
+    rounds = 0
+    while not job.cluster.closed():
+        fail_rank_0(job)
+        rounds += 1
+        job.until(lambda: job.cluster.closed() or len(job.cluster.seated()) == 3, 60.0)
+        job.later(3.0)
+        if not job.cluster.closed():
+            between()
+    return rounds
+
+
+def crash_the_office(job: Job) -> None:
+    job.office_pod().kill_sidecar()
+    job.later(8.0)
+
+
 def test_a_pod_whose_workers_fail_twice_is_replaced_by_the_spare_and_by_the_operator() -> None:
     job = Job(Setup(actives=3, spares=1, machines=8, steps=400, max_per_pod=1))
     for _ in range(2):
@@ -231,13 +249,7 @@ def test_a_pod_whose_workers_fail_twice_is_replaced_by_the_spare_and_by_the_oper
 
 def test_a_bug_of_one_rank_costs_one_spare_and_ends_the_job_when_the_budget_is_spent() -> None:
     job = Job(Setup(actives=3, spares=2, machines=9, steps=4000, max_in_place=5, max_per_pod=1))
-    rounds = 0
-    while not job.cluster.closed():
-        fail_rank_0(job)
-        rounds += 1
-        job.until(lambda: job.cluster.closed() or len(job.cluster.seated()) == 3, 60.0)
-        job.later(5.0)
-    assert rounds == 6
+    assert fail_until_closed(job) == 6
     (reason,) = {pod.recorded_close.message for pod in job.cluster.pods if pod.recorded_close}
     assert "rank 0 failed on another pod as well; recoveries so far: InPlace 4, SpareSwap 1" in reason
     assert sum(pod.exit_code == 1 for pod in job.cluster.pods) == 2, "the pod that was given up, and the last"
@@ -247,16 +259,7 @@ def test_so_it_does_while_coordinators_come_and_go() -> None:
     """What has failed, and who was given up, goes from one to the next."""
     for seed in range(10):
         job = Job(Setup(actives=3, spares=3, machines=10, steps=4000, max_in_place=4, max_per_pod=1), seed)
-        rounds = 0
-        while not job.cluster.closed():
-            fail_rank_0(job)
-            rounds += 1
-            job.until(lambda: job.cluster.closed() or len(job.cluster.seated()) == 3, 60.0)
-            job.later(3.0)
-            if not job.cluster.closed():
-                job.office_pod().kill_sidecar()
-                job.later(8.0)
-        assert rounds <= 6, f"seed {seed}"
+        assert fail_until_closed(job, lambda job=job: crash_the_office(job)) <= 6, f"seed {seed}"  # type: ignore[misc]
 
 
 def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:

@@ -42,6 +42,12 @@ def silent_nodes(observed: Observed, now: float) -> list[str]:
     return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
 
 
+def avoided_nodes(observed: Observed, now: float) -> list[str]:
+    """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
+    faulty = (node.name for node in observed.nodes.values() if node.faulty)
+    return sorted({*silent_nodes(observed, now), *faulty})
+
+
 def _came_back(node: Node | None, at: float) -> bool:
     return node is not None and node.ready and node.since > at
 
@@ -50,7 +56,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
     if not observed.coordinator_address or not observed.has_secret:
         return
     spec, live = observed.job.spec, observed.live()
-    avoid = silent_nodes(observed, now)
+    avoid = avoided_nodes(observed, now)
 
     def create(index: int | None, number: int, reason: str) -> CreatePod:
         manifest = pod_manifest(

@@ -45,6 +45,7 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
         desk.inherit_later(now)
         _break(desk, fault, cause, now)
     else:
+        desk.book.lost(member.name, why)
         open_fault(desk, fault, cause, now, why)
 
 

@@ -7,6 +7,7 @@ them all. What lasts at the end of an office goes on in the next one, as the sam
 """
 
 from collections import Counter, deque
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.observer import Cause, Recovery
@@ -45,14 +46,30 @@ class RecoveryBook:
         """The former coordinator's round, of this number: it mended what was open when that was told."""
         self.open = [entry for entry in self.open if entry.strategy is not None or entry.round > round_number]
 
-    def formed(self, round_number: int, strategy: Strategy, why: str = "") -> None:
-        """The next round has been assigned: it mends what is not mended yet. why: beside the reason that is known."""
+    def formed(self, round_number: int, strategy: Strategy, why: str = "", stayed: Container[str] = ()) -> None:
+        """The next round has been assigned: it mends what is not mended yet.
+
+        why: beside the reason that is known. stayed: pods whose workers were restarted in place, whoever else was not.
+        """
         self.open = [
-            entry
-            if entry.strategy is not None
-            else replace(
-                entry, round=round_number, strategy=strategy, reason="; ".join(filter(None, (entry.reason, why)))
-            )
+            entry if entry.strategy is not None else self._mended(entry, round_number, strategy, why, stayed)
+            for entry in self.open
+        ]
+
+    def _mended(
+        self, entry: Recovery, round_number: int, strategy: Strategy, why: str, stayed: Container[str]
+    ) -> Recovery:
+        if entry.fault in OF_A_WORKER and entry.cause.pod in stayed:
+            return replace(entry, round=round_number, strategy=Strategy.IN_PLACE)
+        reason = "; ".join(filter(None, (entry.reason, why)))
+        return replace(entry, round=round_number, strategy=strategy, reason=reason)
+
+    def lost(self, pod: str, reason: str) -> None:
+        """A pod whose workers are to be restarted is not there any more."""
+        self.open = [
+            replace(entry, reason=f"{entry.reason}; {reason}")
+            if entry.strategy is None and entry.fault in OF_A_WORKER and entry.cause.pod == pod
+            else entry
             for entry in self.open
         ]
 

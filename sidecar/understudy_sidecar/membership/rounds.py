@@ -107,7 +107,7 @@ def _may_shrink(desk: Desk, missing: int, now: float) -> bool:
 
 def _form(desk: Desk, placement: Placement, now: float) -> None:
     roster = desk.roster
-    strategy = _strategy(desk, placement.taken)
+    strategy, stayed = _strategy(desk, placement.taken), {member.name for member in roster.active()}
     for rank, uid in placement.taken.items():
         member = roster.members[uid]
         roster.seat(member, rank, _domain(desk, member))
@@ -116,7 +116,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
-    desk.book.formed(desk.token.round, strategy, _why(desk, strategy, placement))
+    desk.book.formed(desk.token.round, strategy, _why(desk, strategy, placement), stayed)
     desk.inherit_later(now)
     desk.backoff.formed()
     roster.finished.clear()

@@ -63,10 +63,11 @@ def _goes_on(desk: Desk, now: float) -> bool:
         return False
     desk.look = True
     desk.say(f"mends what the former coordinator has told: {entry.fault.value} of {entry.cause.pod}")
-    if entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
-        culprit = next((x for x in desk.roster.active() if x.name == entry.cause.pod), None)
-        if culprit is not None:
-            escalation.count(desk, culprit, entry.cause, now, stays=escalation.UNCERTAIN)
+    culprit = next((x for x in desk.roster.active() if x.name == entry.cause.pod), None)
+    if culprit is None and entry.reason not in desk.offences.given_up.values():
+        desk.book.lost(entry.cause.pod, faults.LOST)
+    elif culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
+        escalation.count(desk, culprit, entry.cause, now, stays=escalation.UNCERTAIN)
     return True
 
 

@@ -29,6 +29,25 @@ def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
     assert [x.reason for x in given.newest()] == ["its pod is lost; no spare was there", "no spare was there"]
 
 
+def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> None:
+    given = RecoveryBook()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
+    given.begin(Fault.POD, POD, 1, 11.0, "its pod is lost")
+    given.formed(1, Strategy.POD_RECREATE, "no spare was there", stayed={"pod-1"})
+    assert [(x.strategy, x.reason) for x in given.newest()] == [
+        (Strategy.IN_PLACE, "restart 1 of 10 within 1 h"),
+        (Strategy.POD_RECREATE, "its pod is lost; no spare was there"),
+    ]
+
+
+def test_one_that_was_to_stay_and_is_lost_says_so() -> None:
+    given = RecoveryBook()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
+    given.lost("pod-1", "its pod is lost")
+    given.formed(1, Strategy.SPARE_SWAP)
+    assert given.newest()[0].reason == "restart 1 of 10 within 1 h; its pod is lost"
+
+
 def test_a_lost_member_takes_the_blame_off_an_innocent_worker() -> None:
     given = RecoveryBook()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0)
