@@ -119,6 +119,16 @@ class SimulatedCluster:
 
     # For faults and scenarios ---------------------------------------------------------------------------------------
 
+    def fails(self, pod: str) -> None:
+        """Something that is done to this pod's workers makes them fail by themselves."""
+        self.worker_faults.append(self.world.now)
+        self.culprits.add(pod)
+
+    def end_worker(self, worker: Worker, code: int | None, signal: str | None) -> None:
+        self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
+        self.fails(worker.pod)
+        worker.end(code, signal)
+
     def objects(self) -> list[PodObject]:
         return list(self.api.objects.values())
 

@@ -218,24 +218,15 @@ class Faults:
 
     def _end_worker(self, code: int | None, signal: str | None) -> None:
         if workers := self._workers():
-            self._end(self.world.rng.choice(workers), code, signal)
+            self.cluster.end_worker(self.world.rng.choice(workers), code, signal)
 
     def _workers(self) -> list[Worker]:
         return [w for pod in self.cluster.seated() if not pod.machine.frozen for w in pod.workers()]
 
-    def _end(self, worker: Worker, code: int | None, signal: str | None) -> None:
-        self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
-        self._failed(worker.pod)
-        worker.end(code, signal)
-
-    def _failed(self, pod: str) -> None:
-        self.cluster.worker_faults.append(self.world.now)
-        self.cluster.culprits.add(pod)
-
     def _end_workers(self, number: int) -> None:
         workers = self._workers()
         for worker in self.world.rng.sample(workers, min(number, len(workers))):
-            self._end(worker, None, "SIGKILL")
+            self.cluster.end_worker(worker, None, "SIGKILL")
 
     def _fail_bad_pod(self) -> None:
         """A GPU is broken, and nobody knows: workers of its pod die as long as it has ranks."""
@@ -243,13 +234,13 @@ class Faults:
         if self._bad_pod is None and seated:
             self._bad_pod = self.world.rng.choice(seated)
         if self._bad_pod in seated and not self._bad_pod.machine.frozen:
-            self._end(self.world.rng.choice(self._bad_pod.workers()), None, "SIGKILL")
+            self.cluster.end_worker(self.world.rng.choice(self._bad_pod.workers()), None, "SIGKILL")
 
     def _fail_bad_rank(self) -> None:
         """The script has a bug."""
         for worker in self._workers():
             if worker.rank == self._bad_rank:
-                self._end(worker, 1, None)
+                self.cluster.end_worker(worker, 1, None)
                 return
 
     def _kill_two(self) -> None:
@@ -266,7 +257,7 @@ class Faults:
             if len(sound) > self.cluster.setup.actives + 1:
                 worker.machine.faulty = "Xid 79"
                 self.cluster.operator.dirty()
-            self.world.after(1.0, lambda: self._end(worker, None, "SIGKILL") if worker.alive else None)
+            self.world.after(1.0, lambda: self.cluster.end_worker(worker, None, "SIGKILL") if worker.alive else None)
 
     def _hang_worker(self) -> None:
         """One that is watched: nothing else would find it."""
@@ -275,7 +266,7 @@ class Faults:
         if workers and self.cluster.step_timeout_s and self.cluster.reports_steps:
             worker = self.world.rng.choice(workers)
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
-            self._failed(worker.pod)
+            self.cluster.fails(worker.pod)
             worker.hung = worker.stuck = True
 
     def _kill_zygote(self) -> None:
@@ -283,7 +274,7 @@ class Faults:
         if launchers:
             launcher = self.world.rng.choice(launchers)
             self.world.say(launcher.pod.name, "FAULT: its zygote is killed, and what it has forked with it")
-            self._failed(launcher.pod.name)
+            self.cluster.fails(launcher.pod.name)
             launcher.kill_zygote()
 
     def _live(self) -> list[Pod]:
@@ -391,7 +382,7 @@ class Faults:
             entry = self.world.rng.choice(entries)
             entry.pod.faulty = faulty
             if faulty:  # its workers are killed, of which a sidecar that hangs tells nobody
-                self._failed(entry.pod.name)
+                self.cluster.fails(entry.pod.name)
             self.world.say(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)
 

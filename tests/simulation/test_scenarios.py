@@ -64,7 +64,7 @@ class Job:
 
 def test_a_killed_worker_restarts_all_in_place() -> None:
     job = Job()
-    job.members[1].workers()[0].end(None, "SIGKILL")
+    job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
     assert job.next_round_steps() < 2.0
     assert job.cluster.seated() == job.members
     assert job.token.round == job.round + 1
@@ -212,7 +212,7 @@ def test_after_success_every_launcher_exits_0_within_seconds() -> None:
 
 
 def fail_rank_0(job: Job) -> None:
-    job.cluster.seated()[0].workers()[0].end(1, None)
+    job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)
 
 
 def fail_until_closed(job: Job, between: Callable[[], None] = lambda: None) -> int:
@@ -267,7 +267,7 @@ def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
     culprit = job.office_pod()
     assert culprit in job.members
     for _ in range(2):
-        culprit.workers()[0].end(1, None)
+        job.cluster.end_worker(culprit.workers()[0], 1, None)
         job.next_round_steps()
     assert culprit.ended
     assert job.office_pod() is not culprit
@@ -292,7 +292,7 @@ def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
 def test_two_workers_that_die_at_once_cost_one_restart() -> None:
     job = Job(Setup(actives=3, spares=0, machines=8, steps=400, max_in_place=1))
     for pod in job.members[1:3]:
-        pod.workers()[0].end(None, "SIGKILL")
+        job.cluster.end_worker(pod.workers()[0], None, "SIGKILL")
     assert job.next_round_steps() < 3.0
     assert job.token.round == job.round + 1
     assert not job.cluster.closed()

@@ -2,9 +2,9 @@
 
 Rules: before the first round each completion index has a pod of its own. From then on ranks move: a lost pod is
 replaced by a new spare, never by name. Pods beyond the declared number go, spares that wait first; the coordinator
-stays. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will. Whom a
-coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
-Failed pods stay for their logs, the newest few.
+stays. No pod is put on a node that is silent, or faulty. A lost pod is deleted; on a node that is not ready its object
+is removed at once, because no kubelet will. Whom a coordinator without a majority believes to be silent is left alone:
+it may itself be the one that is cut off. Failed pods stay for their logs, the newest few.
 """
 
 from collections.abc import Iterator

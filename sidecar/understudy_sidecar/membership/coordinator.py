@@ -13,7 +13,7 @@
     WAITING   everybody else has answered                      WAITING   GivenUp; its rank is vacant (escalation.py)
     RUNNING   a worker failed, at the end of the ladder        CLOSED    Close(Failed)
     RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
-    RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it at once
+    RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
     any       the operator ends the job                        CLOSED    Close(Suspended or Deleted)
@@ -381,6 +381,7 @@ class Coordinator:
             return []
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []
         times += [at for at in (rounds.shrinks_at(desk), desk.backoff.until) if at is not None]
+        times.append(desk.gathers_until)
         return times + ([desk.draining.until] if desk.draining is not None else [])
 
     def _ask(self, now: float) -> None:

@@ -109,6 +109,7 @@ class Desk:
     facts_known: bool = False  # the operator has told them to this coordinator
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
+    gathers_until: float = 0.0  # no round before: what was lost with a member is about to be known
     started_at: float | None = None  # when all workers of the running round were spawned
     draining: Draining | None = None
     hanging: Hanging | None = None

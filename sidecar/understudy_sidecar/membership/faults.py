@@ -11,6 +11,8 @@ from understudy_protocol.words import Fault, WorkersState
 from understudy_sidecar.membership.desk import LOST_KEPT, Desk, State
 from understudy_sidecar.membership.roster import Member
 
+#: What goes with a lost member (its node's other pods, its rack's other nodes) is known so soon: one round for all.
+GATHER_S = 0.02
 #: Why the ranks of a member that ended go to another: neither costs a restart of the budget.
 LOST = "its pod is lost"
 LEAVES = "its pod was asked to end"
@@ -126,6 +128,8 @@ def open_fault(desk: Desk, fault: Fault, cause: Cause, now: float, reason: str =
 def _break(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
     """The running round is over, if one runs."""
     desk.look = True
+    if fault in (Fault.POD, Fault.NODE):
+        desk.gathers_until = now + GATHER_S
     if desk.state is State.RUNNING:
         desk.state = State.WAITING
         desk.vacant_since, desk.started_at, desk.hanging = now, None, None

@@ -32,7 +32,9 @@ class Missing:
 
 def try_form(desk: Desk, now: float) -> bool:
     """WAITING: form the next round if every rank can be filled."""
-    if not _enough_are_there(desk) or leaving.waits(desk, now) or desk.backoff.waits(now) or desk.dismissal is not None:
+    if not _enough_are_there(desk) or leaving.waits(desk, now) or desk.backoff.waits(now):
+        return False
+    if desk.dismissal is not None or now < desk.gathers_until:
         return False
     missing, placement = _look(desk, now)
     if missing.absent or not missing.majority:

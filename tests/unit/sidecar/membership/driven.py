@@ -60,6 +60,14 @@ class Driven:
         self.do(Watched(1))
 
     def do(self, event: CoordinatorEvent) -> None:
+        """And what follows in the moment in which losses are gathered."""
+        self.at_once(event)
+        gathers_until = self.coordinator.desk.gathers_until
+        if self.now < gathers_until and not self.resigned:
+            self.now = gathers_until
+            self.at_once(Tick())
+
+    def at_once(self, event: CoordinatorEvent) -> None:
         for effect in self.coordinator.handle(event, self.now):
             match effect:
                 case Send(link, message):
@@ -100,6 +108,9 @@ class Driven:
 
     def hear(self, name: str, message: Any) -> None:
         self.do(Received(self._links[name], message))
+
+    def link(self, name: str) -> int:
+        return self._links[name]
 
     def drop(self, name: str, *, silent: bool = False) -> None:
         self.do(Dropped(self._links[name], silent))

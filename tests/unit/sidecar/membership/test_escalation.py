@@ -9,7 +9,8 @@ from understudy_protocol import membership as m
 from understudy_protocol.observer import End, NodeFact, Nodes
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, Verdict, WorkersState
 from understudy_sidecar.membership.desk import SUCCESSION_S
-from understudy_sidecar.membership.events import Told
+from understudy_sidecar.membership.events import Dropped, Told
+from understudy_sidecar.membership.faults import GATHER_S
 
 EVERYBODY = ("active-0", "active-1", "active-2", "spare-0", "spare-1")
 TWICE = "pod active-1 failed twice within 1 h"
@@ -262,6 +263,16 @@ def test_the_jobs_end_comes_first() -> None:
 
 
 # Several faults at once, and during a recovery
+
+
+def test_pods_that_are_lost_at_once_are_one_round_and_an_entry_each() -> None:
+    office = job(spares=2)
+    office.at_once(Dropped(office.link("active-0"), silent=False))
+    office.now += GATHER_S / 2
+    office.drop("active-1")
+    assert office.assigned() == {"spare-0": 0, "spare-1": 1, "active-2": 2}
+    assert (office.token.round, charged(office)) == (1, 0)
+    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0", "active-1"]
 
 
 def test_two_workers_that_die_at_once_are_one_round_and_one_charge() -> None:
