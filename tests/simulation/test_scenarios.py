@@ -276,6 +276,25 @@ def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
     assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was there"
 
 
+def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() -> None:
+    """Of two pods one is lost: without a majority the coordinator resigns, and the operator appoints it anew."""
+    job = Job(Setup(actives=2, spares=0, machines=8, steps=400))
+    lost = next(pod for pod in job.members if pod is not job.office_pod())
+    job.cluster.operator.go_down()
+    job.later(3.0)
+    lost.kill()
+    job.until(lambda: job.cluster.office() is None, 30.0)
+    job.cluster.operator.come_up()
+    job.next_round_steps(120.0)
+    office = job.cluster.office()
+    assert office is not None
+    assert office.office.coordinator is not None
+    (recovery,) = office.office.coordinator.snapshot().recoveries
+    assert (recovery.cause.pod, recovery.reason) == (lost.name, "its pod is lost")
+    assert recovery.strategy is not None
+    assert recovery.resumed_at is not None
+
+
 def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
     job = Job(Setup(actives=4, spares=2, machines=9, steps=400, max_in_place=0))
     for pod in job.members[1:3]:

@@ -16,6 +16,8 @@ from understudy_sidecar.membership.events import Hangup, Send
 from understudy_sidecar.membership.ladder import Case, Rung, Step, climb
 from understudy_sidecar.membership.roster import Member
 
+#: So much of what is held against a node is told in a reason: it is an annotation, of any length.
+FAULTY_TOLD = 200
 UNCERTAIN = "nobody knows which pod was first"
 _FORGOTTEN = "nobody would be left who knows of it"
 
@@ -147,7 +149,7 @@ def _case(desk: Desk, member: Member, cause: Cause, stays: str, now: float) -> C
         member.name,
         member.node,
         rank,
-        desk.faulty(member.node),
+        desk.faulty(member.node)[:FAULTY_TOLD],
         stays or ("" if member.uid != desk.pod_uid or succession.heir_there(desk) else _FORGOTTEN),
         sum(offence.charged for offence in offences),
         sum(offence.pod_uid == member.uid for offence in offences),

@@ -12,8 +12,8 @@ from understudy_protocol.words import NO_OFFICE, Office
 from understudy_sidecar.membership.ladder import Limits
 
 #: So many go to heirs, who bring them in their Joins: a Join has to stay small.
-INHERITED = 200
-GIVEN_UP_KEPT = 50
+INHERITED = 100
+GIVEN_UP_KEPT = 20
 
 
 @dataclass

@@ -11,11 +11,13 @@ not mended is not told, nor charged, again. Who failed first while nobody was in
 from understudy_protocol.observer import Cause, Lost
 from understudy_protocol.words import Fault, WorkersState
 from understudy_sidecar.membership import escalation, faults, joining
+from understudy_sidecar.membership.calling import LONG_S
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.former_round import FormerRound, former_round
 from understudy_sidecar.membership.recoveries import OF_A_WORKER
 
-SETTLE_S = 10.0
+#: Whoever waits in another hall, in vain, has come by then.
+SETTLE_S = LONG_S + 2.0
 RETURN_S = 5.0
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
 

@@ -9,10 +9,11 @@ nodes. Only heirs get the list of voters, and what members do not bring back: th
 from understudy_protocol import membership as m
 from understudy_protocol.recovery import History
 from understudy_sidecar.membership.desk import SUCCESSION_S, Desk, State
-from understudy_sidecar.membership.recoveries import KEPT
 from understudy_sidecar.membership.roster import Member
 
 HEIRS = 5
+#: Of the recoveries that last: a member brings them in its Join, which has to stay small.
+OPEN_TOLD = 5
 #: While more members than this have not acknowledged their assignment, nothing else is asked of them.
 MANY = 100
 
@@ -102,7 +103,7 @@ def tell_estate(desk: Desk) -> None:
             desk.history_number,
             offences,
             dict(desk.offences.given_up),
-            tuple(desk.book.open[-KEPT:]),
+            tuple(desk.book.open[-OPEN_TOLD:]),
             desk.backoff.failures,
         ),
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sidecar.membership.driven import START, Driven, running
+from understudy_launcher.error_files import MESSAGE_LIMIT
+from understudy_protocol import compiled
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import History, Offence
 from understudy_protocol.words import ElectorateVersion, Fault, Office, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership.desk import SUCCESSION_S, State
-from understudy_sidecar.membership.ladder import Limits
-from understudy_sidecar.membership.offences import INHERITED, Offences
+from understudy_sidecar.membership.escalation import FAULTY_TOLD
+from understudy_sidecar.membership.offences import INHERITED
 from understudy_sidecar.membership.settling import SETTLE_S
+from understudy_sidecar.server import MEMBER_BYTES
 
 V1 = ElectorateVersion(1, 1, 1)
 ROUND = RoundToken(1, 1, 3)
@@ -68,13 +71,23 @@ def test_heirs_are_told_all_that_counts() -> None:
     assert last.failed_starts == 1
 
 
-def test_it_stays_small() -> None:
-    given = Offences(Limits(10**6, 3600.0, None))
-    for number in range(3 * INHERITED):
-        given.add(Offence(START + number, "uid-1", 0))
-        given.give_up(f"uid-{number}", "why")
-    assert len(given.heirloom(START + 600)) == INHERITED
-    assert len(given.given_up) < INHERITED
+def test_a_join_that_brings_all_of_it_is_not_too_long_for_a_coordinator() -> None:
+    office = running()
+    office.later(SUCCESSION_S + 0.1, *EVERYBODY)
+    desk = office.coordinator.desk
+    long_name, long_message = "n" * 63, "ü" * MESSAGE_LIMIT
+    cause = Cause(99999, long_name, long_name, None, "SIGKILL", long_message)
+    for number in range(300):
+        uid = f"{number:036}"
+        desk.offences.add(Offence(office.now + number / 1000, uid, 99999))
+        desk.offences.give_up(uid, f"node {long_name} is Faulty: {'ü' * FAULTY_TOLD}")
+        desk.book.begin(Fault.PROCESS, cause, number, office.now + number / 1000, long_message)
+    desk.inherit_later(office.now)
+    office.later(SUCCESSION_S + 0.1, *EVERYBODY)
+    history = office.take("spare-0", m.Estate)[-1].history
+    assert len(history.offences) == INHERITED
+    join = m.Join("u" * 36, long_name, long_name, "10.0.0.1", 1, ROUND, 1, RUNNING, 4000, history=history)
+    assert len(compiled.encode(join)) < MEMBER_BYTES
 
 
 # Who has been at fault
