@@ -286,6 +286,7 @@ def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() 
     job.until(lambda: job.cluster.office() is None, 30.0)
     job.cluster.operator.come_up()
     job.next_round_steps(120.0)
+    job.later(1.0)
     office = job.cluster.office()
     assert office is not None
     assert office.office.coordinator is not None
