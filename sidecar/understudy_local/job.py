@@ -40,5 +40,6 @@ def training_job(options: Options, uid: str, created_at: float, status: Mapping[
             in_place_window_s=WINDOW_S,
             zygote=options.zygote,
             preload=options.preload,
+            in_place_max_per_pod=options.restarts_per_member,
         ),
     )

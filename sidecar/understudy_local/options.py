@@ -26,6 +26,7 @@ class Options:
     name: str = ""  # of the run; "": one is made up
     plain: bool = False  # lines only, no live view
     verbose: bool = False  # what launchers and sidecars say, too
+    restarts_per_member: int = RESTARTS
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,11 @@ def _parse_run(arguments: Sequence[str]) -> Options:
     asked = _run_parser().parse_args(ours)
     if not command:
         raise UsageError("expected `--` and the command of a worker: understudy local --nodes 3 -- python train.py")
-    for name, least in (("nodes", 1), ("spares", 0), ("nproc", 1), ("grace", 1), ("restarts", 0)):
-        if getattr(asked, name) < least:
-            raise UsageError(f"--{name} {getattr(asked, name)}: expected {least} or more")
+    least_of = {"nodes": 1, "spares": 0, "nproc": 1, "grace": 1, "restarts": 0, "restarts-per-member": 0}
+    for name, least in least_of.items():
+        given = getattr(asked, name.replace("-", "_"))
+        if given < least:
+            raise UsageError(f"--{name} {given}: expected {least} or more")
     if asked.nodes + asked.spares > MOST_NODES:
         raise UsageError(f"--nodes and --spares: expected at most {MOST_NODES} together, for one machine")
     preload = None if asked.preload is None else tuple(name for name in asked.preload.split(",") if name)
@@ -92,6 +95,7 @@ def _parse_run(arguments: Sequence[str]) -> Options:
         asked.name,
         asked.plain,
         asked.verbose,
+        asked.restarts_per_member,
     )
 
 
@@ -108,6 +112,10 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--nproc", type=int, default=default.nproc, metavar="N", help="workers a member")
     parser.add_argument("--grace", type=int, default=default.grace_s, metavar="SECONDS", help="for saving after Ctrl-C")
     parser.add_argument("--restarts", type=int, default=default.restarts, metavar="N", help="in place, within an hour")
+    help_text = "of them for the workers of one member, before it is replaced"
+    parser.add_argument(
+        "--restarts-per-member", type=int, default=default.restarts_per_member, metavar="N", help=help_text
+    )
     parser.add_argument("--preload", metavar="A,B", help="modules that workers share (docs/workers.md)")
     parser.add_argument("--no-zygote", action="store_true", help="every worker is a fresh process")
     parser.add_argument("--name", default=default.name, help="of this run, for `kill --run`; made up unless given")

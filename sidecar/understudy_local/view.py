@@ -13,6 +13,7 @@ from rich.text import Text
 from understudy_local.cluster import LocalCluster
 from understudy_local.members import member_rows
 from understudy_protocol.observer import Snapshot
+from understudy_protocol.words import Strategy
 
 EVERY_S = 0.1
 RECOVERIES = 5
@@ -97,4 +98,5 @@ def _recovery(entry: Mapping[str, Any]) -> str:
     took = f"{entry['seconds']:.2f} s" if "seconds" in entry else "…"
     how = entry.get("strategy", "waits for a member")
     where = f" on {cause['node']}" if cause.get("node") else ""
-    return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how} {took}"
+    why = f" ({entry['reason']})" if entry.get("reason") and how != Strategy.IN_PLACE.value else ""
+    return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how} {took}{why}"

@@ -141,7 +141,7 @@ class DrainWorkers:
 
 @dataclass(frozen=True)
 class ExitLauncher:
-    """The job is closed: the launcher ends its workers, and exits with this code.
+    """The job is closed, or has given the pod up: the launcher ends its workers, and exits with this code.
 
     Without a grace it kills them at once, and another code than 0 gives way to that of a worker that had failed. With
     one they get SIGTERM and may save for so long, and the code is this one.

@@ -9,6 +9,7 @@ Fields with a default are newer than version 1 of the protocol, whose senders le
 from dataclasses import dataclass
 from typing import Optional
 
+from understudy_protocol.recovery import History
 from understudy_protocol.words import (
     NO_ELECTORATE,
     NO_OFFICE,
@@ -44,6 +45,7 @@ class Join:
     failure: Optional["WorkerFailed"] = None  # of that round
     leaving: Optional["Leaving"] = None  # its pod was asked to end
     store_port: Optional[int] = None  # see Port; None: it knows of no store but rank 0's own
+    history: Optional[History] = None  # from an heir: as the newest coordinator that it knows has told it
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ class Estate:
     voters: tuple[str, ...]  # pod uids
     former_voters: tuple[str, ...]  # of the electorate before; empty once a majority of them has acknowledged
     holder: str  # pod uid of the coordinator
-    charges: tuple[float, ...]  # when in-place restarts were charged to the budget
+    charges: tuple[float, ...]  # when restarts were charged to the budget, for those who know no history
     recoveries_by_strategy: dict[str, int]
+    history: Optional[History] = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,17 @@ class Standby:
     """The member holds no rank: it waits as a spare, and ends the workers that it may still have."""
 
     token: RoundToken
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """The member is none any more, for what its workers have done: its launcher exits, so that its pod is replaced.
+
+    Also in answer to a Join.
+    """
+
+    office: Office
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -323,6 +337,7 @@ TO_MEMBER = (
     Estate,
     Assign,
     Standby,
+    GivenUp,
     Drain,
     Heartbeat,
     Close,

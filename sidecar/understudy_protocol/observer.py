@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
+from understudy_protocol.recovery import Cause as Cause
+from understudy_protocol.recovery import Recovery as Recovery
+from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, WorkersState
 
 
 @dataclass(frozen=True)
@@ -82,30 +84,6 @@ class Lost:
     fault: Fault
     reason: str
     at: float
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Who broke first, as far as is known; the message is the worker's own where it left one."""
-
-    rank: Optional[int]
-    pod: str
-    node: str
-    exit_code: Optional[int]
-    signal: Optional[str]
-    message: str
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """fault -> first step of the next round. resumed_at is None while it lasts. Times are Unix seconds."""
-
-    round: int  # the round that the recovery formed
-    fault: Fault
-    strategy: Optional[Strategy]  # None while nobody is there to take the lost ranks
-    cause: Cause
-    detected_at: float
-    resumed_at: Optional[float]
 
 
 @dataclass(frozen=True)

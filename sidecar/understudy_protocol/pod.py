@@ -4,6 +4,7 @@ One place, so that the two sides cannot drift apart.
 """
 
 from dataclasses import dataclass
+from typing import Optional
 
 GROUP = "understudy.dev"
 
@@ -84,3 +85,4 @@ class JobShape:
     backoff_max_s: float = 30.0  # a round waits for at most so long after rounds that failed at their start; 0: never
     grace_s: float = 30.0  # the pods' termination grace period
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known
+    in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any

@@ -59,6 +59,9 @@ CLOSE_EXIT_CODES = {
     CloseReason.DELETED: 83,
 }
 
+#: Of the launcher of a pod that the job has given up, whose workers say nothing better.
+GIVEN_UP_EXIT_CODE = 84
+
 
 @dataclass(frozen=True, order=True)
 class RoundToken:

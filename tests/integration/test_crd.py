@@ -128,7 +128,7 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     assert job["spec"]["checkpoint"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
-        "inPlace": {"maxRestarts": 10, "window": "1h"},
+        "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},
         "backoff": {"max": "30s"},
         "spareTimeout": "30s",
         "fenceTimeout": "30s",

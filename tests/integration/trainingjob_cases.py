@@ -305,6 +305,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.inPlace.maxRestarts",
         "recovery.inPlace.maxRestarts must be 0 or more",
     ),
+    "-1 restarts for a pod": (
+        lambda job: job["spec"].update(recovery={"inPlace": {"maxRestartsPerPod": -1}}),
+        "spec.recovery.inPlace.maxRestartsPerPod",
+        "recovery.inPlace.maxRestartsPerPod must be 0 or more",
+    ),
     "a window in days": (
         lambda job: job["spec"].update(recovery={"inPlace": {"window": "1d"}}),
         "spec.recovery.inPlace.window",

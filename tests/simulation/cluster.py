@@ -28,6 +28,7 @@ class Setup:
     machines: int = 6
     steps: int = 40
     max_in_place: int = 10
+    max_per_pod: int | None = None  # restarts in place that one pod's workers may cost; None: any number
     reports_steps: bool = True  # whether the training script calls step()
     slow_start_s: float = 0.0  # at most, for a pod's images
     zygotes: bool = True  # whether workers are forked
@@ -47,6 +48,7 @@ class SimulatedCluster:
     clocks_differ: bool = False
     appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when workers ended otherwise than by a peer's end
+    culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
     hangs: set[float] = field(default_factory=set)  # that coordinators have told of
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
     on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None
@@ -64,6 +66,7 @@ class SimulatedCluster:
             3600.0,
             grace_s=GRACE_S,
             replica_groups=setup.replica_groups,
+            in_place_max_per_pod=setup.max_per_pod,
         )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s
@@ -115,6 +118,16 @@ class SimulatedCluster:
         self.appointments.append(epoch)
 
     # For faults and scenarios ---------------------------------------------------------------------------------------
+
+    def fails(self, pod: str) -> None:
+        """Something that is done to this pod's workers makes them fail by themselves."""
+        self.worker_faults.append(self.world.now)
+        self.culprits.add(pod)
+
+    def end_worker(self, worker: Worker, code: int | None, signal: str | None) -> None:
+        self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
+        self.fails(worker.pod)
+        worker.end(code, signal)
 
     def objects(self) -> list[PodObject]:
         return list(self.api.objects.values())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tests.simulation.cluster import Setup, SimulatedCluster
 from tests.simulation.network import Machine
 from tests.simulation.pods import Pod
+from tests.simulation.training import Worker
 
 #: kind -> weight
 KINDS = {
@@ -61,6 +62,25 @@ ELECTIONS = {
 }
 ELECTIONS_SHARE = 0.25
 LAST_FAULT_S = 30.0
+#: A sixth is about the ladder: pods and ranks that fail again and again, and what comes beside them.
+LADDER_SHARE = 1 / 6
+BAD_POD, BAD_RANK = "worker of the bad pod dies", "worker of the bad rank dies"
+BESIDE = {
+    "worker killed": 2,
+    "worker exits 1": 2,
+    "two workers killed": 3,
+    "two pods killed": 3,
+    "worker dies on a faulty node": 3,
+    "pod deleted": 3,
+    "pod killed": 2,
+    "coordinator killed": 2,
+    "coordinator's sidecar killed": 2,
+    "power off": 1,
+    "frozen": 1,
+    "sidecar hangs": 1,
+    "operator down": 1,
+    "slow network": 1,
+}
 AT_THE_END = -1.0
 
 
@@ -110,6 +130,19 @@ def draw_faults(rng: random.Random, most: int = 5) -> list[Fault]:
     return sorted(faults, key=lambda fault: (fault.at == AT_THE_END, fault.at))
 
 
+def draw_ladder(rng: random.Random) -> list[Fault]:
+    """A pod or a rank that fails every few seconds, as long as it is there; and other faults, some at the same time."""
+    faults = []
+    if rng.random() < 0.8:
+        kind, every_s = rng.choice([BAD_POD, BAD_RANK]), rng.choice([0.3, 2.0, 5.0])
+        faults += [Fault(5.0 + every_s * number, kind) for number in range(rng.randint(2, 15))]
+    for _ in range(rng.randint(0, 5)):
+        at = rng.choice([rng.choice(faults).at, rng.uniform(0.0, LAST_FAULT_S)] if faults else [LAST_FAULT_S / 2])
+        kind = rng.choices(list(BESIDE), list(BESIDE.values()))[0]
+        faults.append(Fault(at + rng.choice([0.0, 0.0, rng.uniform(0.0, 1.0)]), kind, _lasts(rng, kind)))
+    return sorted(faults, key=lambda fault: fault.at) or [Fault(5.0, "worker killed")]
+
+
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off":
@@ -130,6 +163,8 @@ class Faults:
         self.cluster, self.world = cluster, cluster.world
         self.over_at = cluster.world.now
         self.struck: list[str] = []
+        self._bad_pod: Pod | None = None
+        self._bad_rank = self.world.rng.randrange(cluster.setup.actives * cluster.setup.nproc)
         self._at_the_end = [fault for fault in schedule if fault.at == AT_THE_END]
         cluster.training.last_step_made = self._training_ends
         for fault in schedule:
@@ -147,6 +182,11 @@ class Faults:
             "worker exits 1": lambda: self._end_worker(1, None),
             "worker hangs": self._hang_worker,
             "zygote killed": self._kill_zygote,
+            BAD_POD: self._fail_bad_pod,
+            BAD_RANK: self._fail_bad_rank,
+            "two workers killed": lambda: self._end_workers(2),
+            "two pods killed": self._kill_two,
+            "worker dies on a faulty node": self._fail_on_faulty_node,
             "pod killed": lambda: self._on_pod(lambda pod: self._kill(pod)),
             "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
             "sidecar hangs": lambda: self._on_pod(lambda pod: self._hang(pod, fault.lasts_s)),
@@ -177,12 +217,47 @@ class Faults:
         self.cluster.disturbances.append(self.world.now)
 
     def _end_worker(self, code: int | None, signal: str | None) -> None:
-        workers = [w for pod in self.cluster.seated() if not pod.machine.frozen for w in pod.workers()]
-        if workers:
+        if workers := self._workers():
+            self.cluster.end_worker(self.world.rng.choice(workers), code, signal)
+
+    def _workers(self) -> list[Worker]:
+        return [w for pod in self.cluster.seated() if not pod.machine.frozen for w in pod.workers()]
+
+    def _end_workers(self, number: int) -> None:
+        workers = self._workers()
+        for worker in self.world.rng.sample(workers, min(number, len(workers))):
+            self.cluster.end_worker(worker, None, "SIGKILL")
+
+    def _fail_bad_pod(self) -> None:
+        """A GPU is broken, and nobody knows: workers of its pod die as long as it has ranks."""
+        seated = self.cluster.seated()
+        if self._bad_pod is None and seated:
+            self._bad_pod = self.world.rng.choice(seated)
+        if self._bad_pod in seated and not self._bad_pod.machine.frozen:
+            self.cluster.end_worker(self.world.rng.choice(self._bad_pod.workers()), None, "SIGKILL")
+
+    def _fail_bad_rank(self) -> None:
+        """The script has a bug."""
+        for worker in self._workers():
+            if worker.rank == self._bad_rank:
+                self.cluster.end_worker(worker, 1, None)
+                return
+
+    def _kill_two(self) -> None:
+        pods = self._live()
+        for pod in self.world.rng.sample(pods, min(2, len(pods))):
+            self._disturbed()
+            self._kill(pod)
+
+    def _fail_on_faulty_node(self) -> None:
+        """Somebody has found its node faulty before, and told so; the cluster has other nodes."""
+        if workers := self._workers():
             worker = self.world.rng.choice(workers)
-            self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
-            self.cluster.worker_faults.append(self.world.now)
-            worker.end(code, signal)
+            sound = [machine for machine in self.cluster.machines if machine.on and not machine.faulty]
+            if len(sound) > self.cluster.setup.actives + 1:
+                worker.machine.faulty = "Xid 79"
+                self.cluster.operator.dirty()
+            self.world.after(1.0, lambda: self.cluster.end_worker(worker, None, "SIGKILL") if worker.alive else None)
 
     def _hang_worker(self) -> None:
         """One that is watched: nothing else would find it."""
@@ -191,7 +266,7 @@ class Faults:
         if workers and self.cluster.step_timeout_s and self.cluster.reports_steps:
             worker = self.world.rng.choice(workers)
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
-            self.cluster.worker_faults.append(self.world.now)
+            self.cluster.fails(worker.pod)
             worker.hung = worker.stuck = True
 
     def _kill_zygote(self) -> None:
@@ -199,7 +274,7 @@ class Faults:
         if launchers:
             launcher = self.world.rng.choice(launchers)
             self.world.say(launcher.pod.name, "FAULT: its zygote is killed, and what it has forked with it")
-            self.cluster.worker_faults.append(self.world.now)
+            self.cluster.fails(launcher.pod.name)
             launcher.kill_zygote()
 
     def _live(self) -> list[Pod]:
@@ -307,7 +382,7 @@ class Faults:
             entry = self.world.rng.choice(entries)
             entry.pod.faulty = faulty
             if faulty:  # its workers are killed, of which a sidecar that hangs tells nobody
-                self.cluster.worker_faults.append(self.world.now)
+                self.cluster.fails(entry.pod.name)
             self.world.say(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)
 

@@ -6,6 +6,7 @@ and a Tick that leads to a busy loop by the sidecar's alarm. What must hold at t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from tests.simulation.api_server import EVICTION_S
@@ -16,7 +17,7 @@ from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Fault, Office, RoundToken
+from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Fault, Office, RoundToken, Strategy
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0
@@ -44,6 +45,7 @@ class Invariants:
     _success_seen: bool = False
     _nobody_until: float = 0.0
     _stale_since: dict[Worker, float] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)  # uids
 
     def check(self) -> None:
         self.no_rank_is_held_twice()
@@ -54,6 +56,7 @@ class Invariants:
         self.snapshots_only_grow()
         self.a_launcher_exits_0_only_after_success()
         self.no_stale_round_steps_for_long()
+        self.the_ladder_is_climbed_as_it_should_be()
 
     def no_rank_is_held_twice(self) -> None:
         """1. By live workers, anywhere. (That every rank is held is checked at each step.)"""
@@ -91,6 +94,7 @@ class Invariants:
             for recovery in snapshot.recoveries:
                 self.no_innocent_worker_is_blamed(recovery)
                 self.what_trains_does_not_hang(recovery)
+                self.each_rung_has_its_reason(recovery)
         self.cluster.snapshots.clear()
 
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
@@ -113,6 +117,44 @@ class Invariants:
         newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
             raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")
+
+    def the_ladder_is_climbed_as_it_should_be(self) -> None:
+        """8. Budgets are kept; no rank costs two pods, and no innocent pod is given up."""
+        cluster = self.cluster
+        for sidecar in cluster.offices:
+            coordinator = sidecar.office.coordinator
+            if coordinator is None:
+                continue
+            offences = coordinator.desk.offences.within(coordinator.desk.now)
+            charged = sum(offence.charged for offence in offences)
+            if charged > cluster.setup.max_in_place:
+                raise Violation(f"{charged} restarts are charged to a budget of {cluster.setup.max_in_place}")
+            failures = len(cluster.worker_faults) + cluster.training.stale_saves
+            if charged > failures and not cluster.step_timeout_s:  # what breaks otherwise may hang, and costs as much
+                raise Violation(f"{charged} restarts are charged, and only {failures} workers failed")
+            given_up = [offence for offence in offences if offence.given_up]
+            if len({offence.rank for offence in given_up}) < len(given_up):
+                raise Violation(f"a rank costs two pods: {given_up}")
+            if sum(not offence.charged for offence in given_up) > 1:
+                raise Violation(f"more than one pod is given up with the budget spent: {given_up}")
+            for uid in coordinator.desk.offences.given_up.keys() - self._given_up:
+                self._given_up.add(uid)
+                self.no_innocent_pod_is_given_up(uid, coordinator.desk.offences.given_up[uid])
+
+    def no_innocent_pod_is_given_up(self, uid: str, reason: str) -> None:
+        pod = next(pod for pod in self.cluster.pods if pod.uid == uid)
+        guilty = self.cluster.culprits | self.cluster.training.stale_savers
+        if pod.name not in guilty and not self.cluster.clocks_differ:
+            raise Violation(f"{pod.name} is given up ({reason}), and none of its workers has failed by itself")
+
+    def each_rung_has_its_reason(self, recovery: Recovery) -> None:
+        """8. Of what a worker has done, as far as a coordinator has decided about it."""
+        if recovery.fault not in (Fault.PROCESS, Fault.HANG) or recovery.strategy is None:
+            return
+        in_place = re.match(r"restart \d+ of \d+ |.* failed again before", recovery.reason)
+        upward = re.match(r"pod .* failed |the budget .* is spent|node .* is Faulty|.*; its pod ", recovery.reason)
+        if not (in_place if recovery.strategy is Strategy.IN_PLACE else upward):
+            raise Violation(f"{recovery.strategy.value} for a fault of {recovery.cause.pod}: {recovery.reason!r}")
 
     def an_office_is_taken_once_and_by_a_majority(self) -> None:
         """3. A majority of the voters has stored that it gave the office to this pod, and nobody takes a vow back."""
@@ -237,6 +279,12 @@ class Invariants:
         failures = len(cluster.worker_faults) + cluster.training.stale_saves + len(cluster.hangs)
         if CloseReason.FAILED in closes and failures <= cluster.setup.max_in_place:
             raise Violation(f"failed, and only {failures} workers did")
+        if any(
+            pod.recorded_close.reason is CloseReason.FAILED and " is spent, and " not in pod.recorded_close.message
+            for pod in cluster.pods
+            if pod.recorded_close is not None
+        ):
+            raise Violation("failed, and does not say why there is no rung left")
         for pod in cluster.pods:
             if pod.machine.answers and pod.launcher is not None and pod.launcher.alive:
                 raise Violation(f"{pod.name} still runs {EXIT_S:g} s after the close")

@@ -16,8 +16,20 @@ from tests.simulation.sidecars import Sidecar as SimulatedSidecar
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
+from understudy_protocol.recovery import Offence
 from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
-from understudy_sidecar.membership import electorate, events, faults, hangs, joining, leaving, rounds, settling
+from understudy_sidecar.membership import (
+    electorate,
+    escalation,
+    events,
+    faults,
+    hangs,
+    joining,
+    ladder,
+    leaving,
+    rounds,
+    settling,
+)
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.electorate import Tally
@@ -133,6 +145,35 @@ def _adopt_without_looking(desk: Desk, now: float) -> None:
     desk.state, desk.first = State.RUNNING, False
 
 
+def _climb_without_a_budget(case: ladder.Case, limits: ladder.Limits) -> ladder.Step:
+    return ladder.climb(replace(case, charged=0), limits)
+
+
+def _climb_whatever_the_rank_did(case: ladder.Case, limits: ladder.Limits) -> ladder.Step:
+    return ladder.climb(replace(case, rank_had_another_pod=False, last_pod_has_gone=False), limits)
+
+
+def _give_up_without_asking(desk: Desk, now: float) -> None:
+    """Whoever was told first is taken for the first."""
+    if desk.dismissal is not None:
+        dismissal, desk.dismissal = desk.dismissal, None
+        if dismissal.uid in desk.roster.members:
+            escalation.give_up(desk, desk.roster.members[dismissal.uid], dismissal.reason, now)
+
+
+@contextmanager
+def _each_leave_costs_a_restart() -> Iterator[None]:
+    """As if the workers that end with a pod that is asked to had failed."""
+    gone = leaving.on_gone
+
+    def charging(desk: Desk, member: Record, reason: str, now: float) -> None:
+        desk.offences.add(Offence(now, member.uid, member.group_rank))
+        gone(desk, member, reason, now)
+
+    with mock.patch.object(leaving, "on_gone", charging):
+        yield
+
+
 def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
     """Members that leave are never waited for, nor ever lost."""
     desk.roster.leaving.clear()
@@ -154,5 +195,9 @@ MUTATIONS = (
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
     Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody), 3000),
     Mutation("nobody is told that workers hang", _patch(hangs, "on_hung", lambda desk, member, hung, now: None)),
+    Mutation("the budget of restarts has no end", _patch(escalation, "climb", _climb_without_a_budget)),
+    Mutation("a rank may cost any number of pods", _patch(escalation, "climb", _climb_whatever_the_rank_did)),
+    Mutation("who told first is given up unasked", _patch(escalation, "on_time", _give_up_without_asking), 2000),
+    Mutation("a pod that leaves costs a restart", _each_leave_costs_a_restart),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
 )

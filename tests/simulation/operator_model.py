@@ -15,7 +15,7 @@ from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
 from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
-from understudy_operator.plan.members import plan_members, silent_nodes
+from understudy_operator.plan.members import avoided_nodes, plan_members
 from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed
 
 PASS_DELAY_S = (0.02, 0.2)
@@ -109,12 +109,13 @@ class Operator:
             shape.in_place_window_s,
         )
         self._passes += 1
+        nodes = (Node(x.name, is_ready(x, now), faulty=x.faulty) for x in self.site.machines)
         return Observed(
             job=Job(
                 "ns", "job", "job-uid", 1, "1", False, 0.0, self.status.get("completedAt"), spec, dict(self.status)
             ),
             pods=tuple(entry.observed() for entry in self.api.objects.values()),
-            nodes={machine.name: Node(machine.name, is_ready(machine, now)) for machine in self.site.machines},
+            nodes={node.name: node for node in nodes},
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=True,
             has_hostnames_service=True,
@@ -125,7 +126,7 @@ class Operator:
     def _do(self, intent: object, observed: Observed, now: float) -> None:
         match intent:
             case CreatePod(manifest):
-                self.api.create(manifest, silent_nodes(observed, now), now)
+                self.api.create(manifest, avoided_nodes(observed, now), now)
             case DeletePod(name=name) | PatchPod(name=name) if name not in self.api.objects:
                 pass  # 404: an intent of the same pass has removed it
             case DeletePod(name, _, grace_s, reason):

@@ -1,10 +1,10 @@
 """One simulated job under one seed: set up, strike, check after every event, judge the end."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.cluster import Setup, SimulatedCluster, new_cluster
-from tests.simulation.faults import Fault, Faults, draw_faults, draw_setup
+from tests.simulation.faults import LADDER_SHARE, Fault, Faults, draw_faults, draw_ladder, draw_setup
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Violation
 
@@ -17,8 +17,12 @@ class Case:
 
 
 def draw_case(seed: int) -> Case:
-    rng = random.Random(f"case-{seed}")
-    return Case(seed, draw_setup(rng), tuple(draw_faults(rng)))
+    rng, ladder = random.Random(f"case-{seed}"), random.Random(f"ladder-{seed}")
+    setup, faults = draw_setup(rng), draw_faults(rng)
+    setup = replace(setup, max_per_pod=ladder.choice([None, 0, 1, 1, 2]))
+    if ladder.random() < LADDER_SHARE:
+        setup, faults = replace(setup, steps=max(60, setup.steps)), draw_ladder(ladder)
+    return Case(seed, setup, tuple(faults))
 
 
 def run_case(case: Case) -> SimulatedCluster:

@@ -64,7 +64,7 @@ class Job:
 
 def test_a_killed_worker_restarts_all_in_place() -> None:
     job = Job()
-    job.members[1].workers()[0].end(None, "SIGKILL")
+    job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
     assert job.next_round_steps() < 2.0
     assert job.cluster.seated() == job.members
     assert job.token.round == job.round + 1
@@ -211,15 +211,123 @@ def test_after_success_every_launcher_exits_0_within_seconds() -> None:
     assert [pod.exit_code for pod in job.cluster.pods] == [0] * 5
 
 
+def fail_rank_0(job: Job) -> None:
+    job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)
+
+
+def fail_until_closed(job: Job, between: Callable[[], None] = lambda: None) -> int:
+    """A bug of rank 0: how many rounds it took to end the job."""
+    rounds = 0
+    while not job.cluster.closed():
+        fail_rank_0(job)
+        rounds += 1
+        job.until(lambda: job.cluster.closed() or len(job.cluster.seated()) == 3, 60.0)
+        job.later(3.0)
+        if not job.cluster.closed():
+            between()
+    return rounds
+
+
+def crash_the_office(job: Job) -> None:
+    job.office_pod().kill_sidecar()
+    job.later(8.0)
+
+
+def test_a_pod_whose_workers_fail_twice_is_replaced_by_the_spare_and_by_the_operator() -> None:
+    job = Job(Setup(actives=3, spares=1, machines=8, steps=400, max_per_pod=1))
+    for _ in range(2):
+        fail_rank_0(job)
+        assert job.next_round_steps() < 3.0
+    assert [pod.name for pod in job.cluster.seated()] == ["spare-3", "active-1", "active-2"]
+    assert (job.recovery().strategy, job.recovery().reason) == (
+        Strategy.SPARE_SWAP,
+        "pod active-0 failed twice within 1 h",
+    )
+    job.until(lambda: job.members[0].ended, 2.0)
+    job.until(lambda: len(job.cluster.waiting()) == 1, 20.0)  # the new spare
+
+
+def test_a_bug_of_one_rank_costs_one_spare_and_ends_the_job_when_the_budget_is_spent() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=9, steps=4000, max_in_place=5, max_per_pod=1))
+    assert fail_until_closed(job) == 6
+    (reason,) = {pod.recorded_close.message for pod in job.cluster.pods if pod.recorded_close}
+    assert "rank 0 failed on another pod as well; recoveries so far: InPlace 4, SpareSwap 1" in reason
+    assert sum(pod.exit_code == 1 for pod in job.cluster.pods) == 2, "the pod that was given up, and the last"
+
+
+def test_so_it_does_while_coordinators_come_and_go() -> None:
+    """What has failed, and who was given up, goes from one to the next."""
+    for seed in range(10):
+        job = Job(Setup(actives=3, spares=3, machines=10, steps=4000, max_in_place=4, max_per_pod=1), seed)
+        assert fail_until_closed(job, lambda job=job: crash_the_office(job)) <= 6, f"seed {seed}"  # type: ignore[misc]
+
+
+def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=400, max_per_pod=1))
+    culprit = job.office_pod()
+    assert culprit in job.members
+    for _ in range(2):
+        job.cluster.end_worker(culprit.workers()[0], 1, None)
+        job.next_round_steps()
+    assert culprit.ended
+    assert job.office_pod() is not culprit
+    assert job.recovery().strategy is Strategy.POD_RECREATE
+    assert job.recovery().cause.pod == culprit.name, "one recovery over both offices"
+    assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was there"
+
+
+def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() -> None:
+    """Of two pods one is lost: without a majority the coordinator resigns, and the operator appoints it anew."""
+    job = Job(Setup(actives=2, spares=0, machines=8, steps=400))
+    lost = next(pod for pod in job.members if pod is not job.office_pod())
+    job.cluster.operator.go_down()
+    job.later(3.0)
+    lost.kill()
+    job.until(lambda: job.cluster.office() is None, 30.0)
+    job.cluster.operator.come_up()
+    job.next_round_steps(120.0)
+    job.later(1.0)
+    office = job.cluster.office()
+    assert office is not None
+    assert office.office.coordinator is not None
+    (recovery,) = office.office.coordinator.snapshot().recoveries
+    assert (recovery.cause.pod, recovery.reason) == (lost.name, "its pod is lost")
+    assert recovery.strategy is not None
+    assert recovery.resumed_at is not None
+
+
+def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
+    job = Job(Setup(actives=4, spares=2, machines=9, steps=400, max_in_place=0))
+    for pod in job.members[1:3]:
+        pod.kill()
+    assert job.next_round_steps() < 3.0
+    office = job.cluster.office()
+    assert office is not None
+    assert office.office.coordinator is not None
+    told = office.office.coordinator.snapshot().recoveries
+    assert {x.cause.pod for x in told} == {pod.name for pod in job.members[1:3]}
+    assert {(x.fault, x.strategy) for x in told} == {(Fault.POD, Strategy.SPARE_SWAP)}
+
+
+def test_two_workers_that_die_at_once_cost_one_restart() -> None:
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=400, max_in_place=1))
+    for pod in job.members[1:3]:
+        job.cluster.end_worker(pod.workers()[0], None, "SIGKILL")
+    assert job.next_round_steps() < 3.0
+    assert job.token.round == job.round + 1
+    assert not job.cluster.closed()
+
+
 def test_a_spent_budget_fails_the_job_and_its_spares_say_so() -> None:
     job = Job(Setup(actives=2, spares=1, machines=6, steps=400, max_in_place=2))
-    for _ in range(3):
-        job.cluster.seated()[0].workers()[0].end(1, None)
+    for _ in range(4):
+        fail_rank_0(job)
         job.later(5.0)
     assert job.cluster.closed()
     codes = {pod.name: pod.exit_code for pod in job.cluster.pods}
-    assert codes == {"active-0": 1, "active-1": 81, "spare-2": 81}  # a failed worker's own code, or the close's
-    assert all(pod.recorded_close.reason is CloseReason.FAILED for pod in job.cluster.pods if pod.recorded_close)
+    # a failed worker's own code, or the close's; the third failure was active-0's last
+    assert codes == {"active-0": 1, "active-1": 81, "spare-2": 1, "spare-3": 81}
+    assert {pod.recorded_close.reason for pod in job.cluster.pods if pod.recorded_close} == {CloseReason.FAILED}
 
 
 def test_a_new_coordinator_adopts_the_running_round_and_nobody_restarts() -> None:

@@ -79,6 +79,7 @@ class Training:
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
         self.total_steps = 0
         self.stale_saves = 0
+        self.stale_savers: set[str] = set()  # pods
         self.newest_since = 0.0  # when the newest round stepped first
         self.stale_for_s = 0.0  # how long after that an older round stepped, at most
         self.exits: dict[RoundToken, dict[int, int | None]] = {}  # exit codes of a round's workers, by rank
@@ -211,6 +212,7 @@ class Training:
         if group.token < token:
             self.stale_saves += 1
             saver = group.workers[0]
+            self.stale_savers.add(saver.pod)
             saver.machine.post(lambda: saver.end(1, None, "StaleRound"))
             return False
         if group.step < step:

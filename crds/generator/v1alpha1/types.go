@@ -380,14 +380,25 @@ type Recovery struct {
 
 // Restarts in place: all workers restart, and every pod stays.
 type InPlaceRecovery struct {
-	// Restarts in place that are allowed within the window. One more fails the
-	// job. Default: 10.
+	// Restarts for faults of workers that are allowed within the window. When they
+	// are spent, the pod of the next fault is replaced, by a spare if there is one,
+	// and the one after that fails the job. Lost pods and nodes, and pods that are
+	// asked to end, cost none. Default: 10.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:XValidation:rule="self >= 0",message="recovery.inPlace.maxRestarts must be 0 or more: the number of restarts in place that are allowed within recovery.inPlace.window"
 	MaxRestarts int32 `json:"maxRestarts,omitempty"`
 
-	// How long a restart in place counts, such as 90s, 30m or 1h30m. Default: 1h.
+	// Restarts in place that the workers of one pod may cost within the window. At
+	// their next fault the pod is replaced: its ranks go to a spare, or to a new pod.
+	// A rank that fails on the other pod as well is at fault itself: then only
+	// maxRestarts counts. 0: the pod is replaced at its first fault. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="recovery.inPlace.maxRestartsPerPod must be 0 or more: the number of restarts in place that the workers of one pod may cost within recovery.inPlace.window before the pod is replaced"
+	MaxRestartsPerPod int32 `json:"maxRestartsPerPod,omitempty"`
+
+	// How long a restart counts, such as 90s, 30m or 1h30m. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=16
@@ -585,11 +596,11 @@ type RecoveriesByStrategy struct {
 	// +optional
 	InPlace int32 `json:"inPlace"`
 
-	// A spare took the ranks of a lost pod.
+	// A spare took the ranks of a pod that was lost or given up.
 	// +optional
 	SpareSwap int32 `json:"spareSwap"`
 
-	// A lost pod was created anew.
+	// A pod that was lost or given up was created anew.
 	// +optional
 	PodRecreate int32 `json:"podRecreate"`
 
@@ -606,6 +617,10 @@ type RecoveryStatus struct {
 	// How the job recovers. Empty while nobody is there to take the lost ranks.
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
+
+	// Why it was this strategy and no smaller one.
+	// +optional
+	Reason string `json:"reason,omitempty"`
 
 	// The round that the recovery led to.
 	// +optional

@@ -48,8 +48,9 @@ def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterato
             yield Event("Warning", "OutOfMemory", f"{entry['fault']}: {_cause(entry)}")
         if "resumedAt" in entry and "resumedAt" not in known.get(identity, {}):
             how = entry.get("strategy", "resumed")
+            why = f" ({entry['reason']})" if entry.get("reason") else ""
             yield Event(
-                "Normal", "Recovered", f"{how} in {entry['seconds']} s, round {entry['round']}: {_cause(entry)}"
+                "Normal", "Recovered", f"{how} in {entry['seconds']} s, round {entry['round']}: {_cause(entry)}{why}"
             )
 
 

@@ -2,9 +2,9 @@
 
 Rules: before the first round each completion index has a pod of its own. From then on ranks move: a lost pod is
 replaced by a new spare, never by name. Pods beyond the declared number go, spares that wait first; the coordinator
-stays. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will. Whom a
-coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
-Failed pods stay for their logs, the newest few.
+stays. No pod is put on a node that is silent, or faulty. A lost pod is deleted; on a node that is not ready its object
+is removed at once, because no kubelet will. Whom a coordinator without a majority believes to be silent is left alone:
+it may itself be the one that is cut off. Failed pods stay for their logs, the newest few.
 """
 
 from collections.abc import Iterator
@@ -42,6 +42,12 @@ def silent_nodes(observed: Observed, now: float) -> list[str]:
     return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
 
 
+def avoided_nodes(observed: Observed, now: float) -> list[str]:
+    """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
+    faulty = (node.name for node in observed.nodes.values() if node.faulty)
+    return sorted({*silent_nodes(observed, now), *faulty})
+
+
 def _came_back(node: Node | None, at: float) -> bool:
     return node is not None and node.ready and node.since > at
 
@@ -50,7 +56,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
     if not observed.coordinator_address or not observed.has_secret:
         return
     spec, live = observed.job.spec, observed.live()
-    avoid = silent_nodes(observed, now)
+    avoid = avoided_nodes(observed, now)
 
     def create(index: int | None, number: int, reason: str) -> CreatePod:
         manifest = pod_manifest(

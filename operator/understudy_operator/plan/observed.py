@@ -41,6 +41,7 @@ class JobSpec:
     nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
+    in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cost within the window
 
     @property
     def actives(self) -> int:

@@ -153,6 +153,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.spec.backoff_max_s,
         float(grace_s),
         job.spec.replica_groups,
+        job.spec.in_place_max_per_pod,
     )
     node_file = [_env(names.ENV_NOLOGIN, job.spec.nologin_path)] if job.spec.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}

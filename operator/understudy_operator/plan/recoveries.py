@@ -1,6 +1,7 @@
 """The recoveries that status tells: the newest ten, over all coordinators that the job has had.
 
-Rules: what the coordinator tells replaces what was known of the same faults. Faults of the same moment (two nodes fell
+Rules: what the coordinator tells replaces what was known of the same faults, unless that has ended: a successor may go
+on with what it does not know to be mended. Faults of the same moment (two nodes fell
 silent) are entries of their own, and a cause that is revised keeps its entry: so an entry's identity is its time and
 its place among those of that time. An entry that was open when its coordinator was lost ends when the successor sees
 all workers run: nobody else will ever end it.
@@ -21,7 +22,9 @@ Entry = Mapping[str, Any]
 
 def history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Entry]:
     """The entries of status after this snapshot, the oldest first."""
-    told = [_entry(recovery) for recovery in snapshot.recoveries]
+    ended = {identity: entry for identity, entry in identified(before).items() if "resumedAt" in entry}
+    entries = identified(_entry(recovery) for recovery in snapshot.recoveries)
+    told = [ended.get(identity, entry) for identity, entry in entries.items()]
     times = {entry["detectedAt"] for entry in told}
     orphans = [entry for entry in before if entry["detectedAt"] not in times]
     if _all_at_work(snapshot):
@@ -68,6 +71,8 @@ def _entry(recovery: Recovery) -> Entry:
     }
     if recovery.strategy is not None:
         entry["strategy"] = recovery.strategy.value
+    if recovery.reason:
+        entry["reason"] = recovery.reason
     if recovery.resumed_at is not None:
         entry["resumedAt"] = micro_time(recovery.resumed_at)
         entry["seconds"] = round(recovery.resumed_at - recovery.detected_at, 3)

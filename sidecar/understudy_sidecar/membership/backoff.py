@@ -3,7 +3,8 @@
 Rules: a round has done something once it has stepped, or, where the script never reports a step, once it has run for a
 minute. The failure of such a round is mended at once. One that fails before that is followed by the next after FIRST_S,
 and each further one after twice as long, up to the job's limit. Only workers' failures count: if a member's loss turns
-out to be the cause, nobody waits. A coordinator that is new in office begins anew. Pure: the caller brings the time.
+out to be the cause, nobody waits. How many have failed in a row goes from one coordinator to the next. Pure: the
+caller brings the time.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ class Backoff:
     until: float | None = None  # when the next round may be formed; None: now
     _fruitful: bool = True  # the round that runs has done something; one of another coordinator counts as such
     _reports: bool = False  # the script reports its steps
+
+    def inherit(self, failures: int) -> None:
+        """A former coordinator's: as far as it knew, nothing has been done since."""
+        self.failures, self._fruitful = failures, failures == 0
 
     def formed(self) -> None:
         self.until, self._fruitful = None, False

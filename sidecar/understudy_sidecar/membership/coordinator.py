@@ -7,16 +7,18 @@
     WAITING   every rank can be filled                         RUNNING   Assign to each active (rounds.py)
     WAITING   an elastic job's patience is over                RUNNING   Assign to fewer actives
     WAITING   a job trained before it has told a round         SETTLING  asks what its members know
-    RUNNING   a worker failed, in-place budget left            WAITING   same members, next round at once (InPlace)
+    RUNNING   a worker failed (which rung: ladder.py)          WAITING   same members, next round at once (InPlace)
     RUNNING   so does one, right at the start of the round     WAITING   the same after a pause (backoff.py)
-    RUNNING   a worker failed, budget spent                    CLOSED    Close(Failed)
+    RUNNING   one of a pod that is to be given up              WAITING   asks whether everybody else is there
+    WAITING   everybody else has answered                      WAITING   GivenUp; its rank is vacant (escalation.py)
+    RUNNING   a worker failed, at the end of the ladder        CLOSED    Close(Failed)
     RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
-    RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it at once
+    RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
     any       the operator ends the job                        CLOSED    Close(Suspended or Deleted)
     CLOSED    every member acknowledged, or 3 s passed         CLOSED    Adjourn
-    any       its own pod leaves, or has ended                 -         Elsewhere to all: the first heir; Resign
+    any       its own pod leaves, has ended, or is given up    -         Elsewhere to all: the first heir; Resign
     any       a newer office is known                          -         Resign
     any       the operator says who supersedes it              -         Elsewhere to all; Resign
     any       no majority was heard for half the fence time    -         Resign
@@ -30,7 +32,17 @@ from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint, End, MemberView, Nodes, Snapshot, StepProgress, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import ending, faults, hangs, joining, leaving, rounds, settling, succession
+from understudy_sidecar.membership import (
+    ending,
+    escalation,
+    faults,
+    hangs,
+    joining,
+    leaving,
+    rounds,
+    settling,
+    succession,
+)
 from understudy_sidecar.membership.desk import Desk, Doubt, State
 from understudy_sidecar.membership.electorate import Electorate, ElectorateKeeper, Tally
 from understudy_sidecar.membership.events import (
@@ -66,7 +78,6 @@ class Coordinator:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self._heartbeat = 0
         self._observers = 0
         self._forlorn_since: float | None = None  # waiting, not watched, and no electorate
         self._minority_since: float | None = None
@@ -95,7 +106,10 @@ class Coordinator:
         desk = Desk(shape, pod_uid, ip, office, now, RoundToken(0, 0, -1), ElectorateKeeper(office, settled))
         desk.state, desk.first, desk.former_holder = State.SETTLING, False, estate.holder
         desk.book.counts.update(estate.recoveries_by_strategy)
-        desk.book.charges = list(estate.charges)
+        if estate.history is None:
+            desk.offences.inherit_charges(estate.charges)
+        else:
+            escalation.inherit(desk, estate.history, now)
         desk.roster.set_voters(settled.voters)
         return cls(desk)
 
@@ -179,7 +193,7 @@ class Coordinator:
         if desk.state is State.CLOSED:
             return desk.close_until
         times = [desk.silence.deadline(desk.roster, desk.steps), leaving.deadline(desk), hangs.deadline(desk)]
-        times.append(desk.succession_due)
+        times += [desk.succession_due, escalation.deadline(desk)]
         times += [at for at in self._ripens() if at > desk.now]
         if desk.started_at is not None:
             times.append(desk.started_at + STEPLESS_S)
@@ -261,6 +275,8 @@ class Coordinator:
     def _on_phase(self, member: Member, message: "m.Ack | m.Started | m.Finished | m.WorkerFailed", now: float) -> None:
         desk = self.desk
         if not desk.is_current(member, message.token):
+            if isinstance(message, m.WorkerFailed):
+                escalation.failed_too(desk, member, message)
             if message.token == member.join.token and not isinstance(message, m.Ack):
                 joining.on_claimed_phase(desk, member, message)
             return
@@ -294,14 +310,13 @@ class Coordinator:
         """Members may have left meanwhile, and what comes in now may be old: ask who still follows this coordinator."""
         desk = self.desk
         desk.silence.forgive(desk.roster, now)
-        self._heartbeat += 1
-        desk.doubt = Doubt(self._heartbeat, Tally(desk.keeper.settled))
         desk.say(f"has stood still for {now - self._due:.1f} s: asks who is there")
         self._due = now
-        desk.broadcast(desk.roster.links(), m.Heartbeat(self._heartbeat, desk.token))
+        desk.doubt = Doubt(desk.ask(desk.roster.links()), Tally(desk.keeper.settled))
 
     def _on_heartbeat_ack(self, member: Member, number: int) -> None:
         doubt = self.desk.doubt
+        escalation.answered(self.desk, member, number)
         if doubt is not None and number >= doubt.heartbeat:
             doubt.heard.add(member.uid)
             if not doubt.heard.electorate.exists or doubt.heard.carries():
@@ -317,6 +332,7 @@ class Coordinator:
         self._lose(desk.silence.lost(desk.roster, desk.steps, desk.state is not State.RUNNING, now), now)
         leaving.on_time(desk, now)
         hangs.on_time(desk, now)
+        escalation.on_time(desk, now)
         if desk.started_at is not None and now >= desk.started_at + STEPLESS_S:
             faults.recovered(desk, desk.started_at)
             desk.backoff.ran()
@@ -365,6 +381,7 @@ class Coordinator:
             return []
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []
         times += [at for at in (rounds.shrinks_at(desk), desk.backoff.until) if at is not None]
+        times.append(desk.gathers_until)
         return times + ([desk.draining.until] if desk.draining is not None else [])
 
     def _ask(self, now: float) -> None:
@@ -372,9 +389,7 @@ class Coordinator:
         asked, silent = desk.silence.to_ask(desk.roster, desk.steps, now)
         self._lose(silent, now)
         if asked:
-            self._heartbeat += 1
-            links = [x.link for x in asked if x.link is not None]
-            desk.broadcast(links, m.Heartbeat(self._heartbeat, desk.token))
+            desk.ask([x.link for x in asked if x.link is not None])
 
     def _resign_if_alone(self, now: float) -> None:
         desk = self.desk

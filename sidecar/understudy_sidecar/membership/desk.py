@@ -3,18 +3,19 @@
 Facts and effects only: nothing is decided here.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from understudy_protocol import membership as m
-from understudy_protocol.observer import Lost, NodeFact, StepProgress
+from understudy_protocol.observer import Cause, Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office, RoundToken, Verdict
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally, majority
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
+from understudy_sidecar.membership.ladder import Limits
+from understudy_sidecar.membership.offences import Offences
 from understudy_sidecar.membership.recoveries import RecoveryBook
 from understudy_sidecar.membership.roster import Member, Roster
 from understudy_sidecar.membership.silence import Patience, SilenceWatch
@@ -51,6 +52,22 @@ class Hanging:
 
 
 @dataclass
+class Dismissal:
+    """A member is to be given up, once all other actives have proved to be there: none of them was first."""
+
+    uid: str
+    cause: Cause
+    reason: str
+    charged: bool
+    at: float  # when the recovery began that this is about
+    failed_at: float | None  # when its worker failed, as its launcher says; None: it does not matter
+    heartbeat: int
+    pending: set[str]  # uids of actives that have not answered this heartbeat or a later one
+    until: float
+    earlier: str = ""  # a member that says that a worker of its own failed before
+
+
+@dataclass
 class Doubt:
     """The coordinator has stood still: it decides nothing before a majority has answered this heartbeat or a later."""
 
@@ -80,7 +97,9 @@ class Desk:
     look_at: float = 0.0  # not before
     looked_at: float = 0.0
     roster: Roster = field(init=False)
-    book: RecoveryBook = field(init=False)
+    book: RecoveryBook = field(default_factory=RecoveryBook)
+    offences: Offences = field(init=False)
+    history_number: int = 0  # of the newest that was told
     backoff: Backoff = field(init=False)
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Patience()))
@@ -90,10 +109,13 @@ class Desk:
     facts_known: bool = False  # the operator has told them to this coordinator
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
+    gathers_until: float = 0.0  # no round before: what was lost with a member is about to be known
     started_at: float | None = None  # when all workers of the running round were spawned
     draining: Draining | None = None
     hanging: Hanging | None = None
     doubt: Doubt | None = None
+    dismissal: Dismissal | None = None
+    heartbeat: int = 0  # the number of the newest
     succession_due: float | None = None
     estate_stale: bool = False
     now: float = 0.0  # of the event that is being handled
@@ -104,7 +126,9 @@ class Desk:
         self.size = self.shape.actives
         self.roster = Roster(self.shape.actives)
         self.backoff = Backoff(self.shape.backoff_max_s)
-        self.book = RecoveryBook(self.shape.in_place_max_restarts, self.shape.in_place_window_s, counts=Counter())
+        shape = self.shape
+        limits = Limits(shape.in_place_max_restarts, shape.in_place_window_s, shape.in_place_max_per_pod)
+        self.offences = Offences(limits)
 
     # Effects --------------------------------------------------------------------------------------------------------
 
@@ -119,6 +143,12 @@ class Desk:
         to = tuple(links)
         if to:
             self.out.append(Broadcast(to, message))
+
+    def ask(self, links: Iterable[int]) -> int:
+        """Whether these are there; the number of the heartbeat."""
+        self.heartbeat += 1
+        self.broadcast(links, m.Heartbeat(self.heartbeat, self.token))
+        return self.heartbeat
 
     def hang_up(self, link: int | None, reason: str) -> None:
         if link is not None:

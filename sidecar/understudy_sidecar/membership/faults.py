@@ -7,10 +7,15 @@ another round than the running one have been dropped before they come here.
 
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause, Lost
-from understudy_protocol.words import CloseReason, Fault, WorkersState
-from understudy_sidecar.membership import ending
+from understudy_protocol.words import Fault, WorkersState
 from understudy_sidecar.membership.desk import LOST_KEPT, Desk, State
 from understudy_sidecar.membership.roster import Member
+
+#: What goes with a lost member (its node's other pods, its rack's other nodes) is known so soon: one round for all.
+GATHER_S = 0.02
+#: Why the ranks of a member that ended go to another: neither costs a restart of the budget.
+LOST = "its pod is lost"
+LEAVES = "its pod was asked to end"
 
 
 def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> None:
@@ -19,36 +24,36 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
     desk.say(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
     desk.hang_up(member.link, f"counted as lost: {reason}")
     desk.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
-    while len(desk.lost) > LOST_KEPT:
-        desk.lost.pop(next(iter(desk.lost)))
+    forget_old_losses(desk)
+    leaves = member.uid in desk.roster.leaving
     desk.roster.remove(member)
     desk.members_changed(now)
     if desk.draining is not None:
         desk.draining.pending.discard(member.uid)
+    if desk.dismissal is not None:
+        desk.dismissal.pending.discard(member.uid)
     if rank is None or rank in desk.roster.finished:
         return
     desk.backoff.excuse()
     cause = Cause(rank * desk.shape.nproc_per_node, member.name, member.node, None, None, reason)
+    why = LEAVES if leaves else LOST
     blamed = desk.book.blames_worker()
+    if blamed is not None and desk.offences.gave_up(blamed.detected_at):
+        blamed = None  # everybody else was there then
     if blamed is not None and (not acked or member.last_heard <= blamed.detected_at):
-        desk.book.revise(fault, cause)  # its peers' workers only failed because it was gone
+        desk.book.revise(fault, cause, why)  # its peers' workers only failed because it was gone
+        desk.offences.take_back(blamed.detected_at)
+        desk.dismissal = None
         desk.inherit_later(now)
         _break(desk, fault, cause, now)
     else:
-        open_fault(desk, fault, cause, now)
+        desk.book.lost(member.name, why)
+        open_fault(desk, fault, cause, now, why)
 
 
-def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str, now: float) -> None:
-    """failed: None if nobody saw which worker it was."""
-    mark_failed(desk, member)
-    if is_consequence(desk, now):
-        return
-    cause = cause_of(desk, member, failed, message)
-    open_fault(desk, Fault.PROCESS, cause, now)
-    desk.backoff.failed(now)
-    if desk.backoff.waits(now):
-        desk.say(f"the next round waits for {desk.backoff.why}")
-    charge(desk, cause.rank, member, message, now)
+def forget_old_losses(desk: Desk) -> None:
+    while len(desk.lost) > LOST_KEPT:
+        desk.lost.pop(next(iter(desk.lost)))
 
 
 def mark_failed(desk: Desk, member: Member) -> None:
@@ -75,16 +80,6 @@ def cause_of(desk: Desk, member: Member, failed: m.WorkerFailed | None, message:
         return Cause(None, member.name, member.node, None, None, message)
     rank = (member.group_rank or 0) * desk.shape.nproc_per_node + failed.local_rank
     return Cause(rank, member.name, member.node, failed.exit_code, failed.signal, message)
-
-
-def charge(desk: Desk, rank: int | None, member: Member, message: str, now: float) -> None:
-    """One in-place restart off the budget; the job fails with the one that is too many."""
-    desk.inherit_later(now)
-    if not desk.book.charge(now):
-        shape = desk.shape
-        limit = f"{shape.in_place_max_restarts} in-place restarts within {shape.in_place_window_s:g} s"
-        who = f"rank {rank} on {member.name}" if rank is not None else member.name
-        ending.close(desk, CloseReason.FAILED, f"{limit} are spent; the last failure: {who}: {message}", now)
 
 
 def acked(desk: Desk, member: Member) -> None:
@@ -123,15 +118,18 @@ def recovered(desk: Desk, at: float) -> None:
         desk.inherit_later(at)
 
 
-def open_fault(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
-    """A new entry in the book; the round that runs is over."""
-    desk.book.begin(fault, cause, desk.token.round + 1, now)
+def open_fault(desk: Desk, fault: Fault, cause: Cause, now: float, reason: str = "") -> None:
+    """A new entry in the book; the round that runs is over. reason: why it is mended as it will be."""
+    desk.book.begin(fault, cause, desk.token.round + 1, now, reason)
+    desk.inherit_later(now)
     _break(desk, fault, cause, now)
 
 
 def _break(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
     """The running round is over, if one runs."""
     desk.look = True
+    if fault in (Fault.POD, Fault.NODE):
+        desk.gathers_until = now + GATHER_S
     if desk.state is State.RUNNING:
         desk.state = State.WAITING
         desk.vacant_since, desk.started_at, desk.hanging = now, None, None

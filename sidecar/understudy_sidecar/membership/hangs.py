@@ -10,7 +10,7 @@ what hangs; who neither steps nor tells is for silence.py to find. Everything th
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault
-from understudy_sidecar.membership import faults
+from understudy_sidecar.membership import escalation, faults
 from understudy_sidecar.membership.desk import Desk, Hanging, State
 from understudy_sidecar.membership.roster import Member
 
@@ -35,7 +35,7 @@ def on_worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed, now: fl
     """It may have waited for who hangs for as long as its collectives do."""
     faults.mark_failed(desk, member)
     if not _decide(desk, now):
-        faults.worker_failed(desk, member, failed, failed.message, now)
+        escalation.worker_failed(desk, member, failed, failed.message, now)
 
 
 def deadline(desk: Desk) -> float | None:
@@ -62,8 +62,7 @@ def _decide(desk: Desk, now: float) -> bool:
     if not faults.is_consequence(desk, now):
         member, slowest = min(hung, key=lambda x: (x[1].step, x[1].at, x[0].group_rank))
         cause = _cause(desk, member, slowest, [x.step for _, x in hung if x is not slowest])
-        faults.open_fault(desk, Fault.HANG, cause, now)
-        faults.charge(desk, cause.rank, member, cause.message, now)
+        escalation.worker_fault(desk, Fault.HANG, member, cause, now)
     return True
 
 

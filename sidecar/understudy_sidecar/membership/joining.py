@@ -1,18 +1,23 @@
 """Members come, come back, and fall out of touch.
 
 Rules: one link a pod; a newer one supersedes. A member that comes back before it counts as lost keeps its rank, and
-gets the assignment that it has missed. One that comes from a round that its rank was given away in stands by. A link
+gets the assignment that it has missed. One that comes from a round that its rank was given away in stands by; one that
+was given up is told so, and is no member. A link
 that ends without a word is a suspicion; one that a kernel closed, or a launcher that ended, is a loss.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.words import NO_OFFICE, NO_ROUND, Fault, RoundToken, WorkersState
-from understudy_sidecar.membership import faults, leaving
+from understudy_sidecar.membership import escalation, faults, leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.roster import Member
 
 
 def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
+    if join.history is not None:
+        escalation.inherit(desk, join.history, now)
+    if escalation.is_given_up(desk, link, join, now):
+        return
     known = desk.roster.members.get(join.pod_uid)
     if known is not None and known.link != link:
         desk.hang_up(known.link, "superseded by a newer connection of the same pod")
@@ -88,6 +93,9 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
     member.join, member.last_heard = join, now
     member.master_port, member.store_port, member.unanswered = join.master_port, _store_port(join), 0
     welcome(desk, member)
+    escalation.answered(desk, member)
+    if any(heir.pod_uid == member.uid for heir in desk.heirs):
+        desk.inherit_later(now)  # it may have missed what was told meanwhile
     if member.assign is not None and desk.state is State.RUNNING and join.token < member.assign.token:
         desk.send(member, member.assign)
         return
@@ -99,7 +107,7 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
         faults.finished(desk, member)
     elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _drains(desk, member):
         text = join.failure.message if join.failure else "its workers ended while it was out of touch"
-        faults.worker_failed(desk, member, join.failure, text, now)
+        escalation.worker_failed(desk, member, join.failure, text, now)
 
 
 def _drains(desk: Desk, member: Member) -> bool:

@@ -17,6 +17,10 @@
     JOINED       the link ends                       APART        calls the heirs
     JOINED       three heartbeats are missing        APART        Apart, hangs up, and calls the heirs
     JOINED       its fault has found no answer       APART        Apart, hangs up, and calls the heirs
+    APART        GivenUp, by the newest office       GIVEN_UP     hangs up; the launcher exits with a code of its own
+    JOINED       GivenUp                             GIVEN_UP     the same
+    GIVEN_UP     the launcher ended                  GIVEN_UP     finishes
+    GIVEN_UP     the launcher connects               GIVEN_UP     it exits with that code
     any          Close                               CLOSED       CloseAck; the launcher exits with the close's code
     CLOSED       Adjourned, and the launcher ended   CLOSED       finishes
     CLOSED       LINGER_S after the launcher ended   CLOSED       finishes: who has not heard of the close may ask here
@@ -25,8 +29,9 @@
     any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
-its launcher is connected. The launcher keeps a duplicate of the socket that leads to the coordinator, so that the end
-of the sidecar alone ends no membership. What it has promised about offices is in voter.py.
+its launcher is connected. A pod that was given up looks for nobody any more. The launcher keeps a duplicate of the
+socket that leads to the coordinator, so that the end of the sidecar alone ends no membership. What it has promised
+about offices is in voter.py.
 """
 
 from dataclasses import replace
@@ -36,6 +41,7 @@ from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.words import (
     CLOSE_EXIT_CODES,
+    GIVEN_UP_EXIT_CODE,
     NO_OFFICE,
     NO_ROUND,
     CloseReason,
@@ -85,6 +91,7 @@ class State(Enum):
     NO_LAUNCHER = "no-launcher"
     APART = "apart"
     JOINED = "joined"
+    GIVEN_UP = "given-up"
     CLOSED = "closed"
 
 
@@ -121,6 +128,7 @@ class Member:
         self._introduced: tuple[object, ...] = ()
         self._first_step_sent = NO_ROUND
         self._adjourned = False
+        self._given_up = ""  # why
         self._finish_at: float | None = None if closed is None else now + LINGER_S
         self._launcher_ended = False
         self._hang_told = False
@@ -178,7 +186,7 @@ class Member:
             self.workers = hello.workers
         self.master_port, self.store_port = hello.master_port, hello.store_port
         self._launcher_ended = False
-        if self.closed is not None:
+        if self.closed is not None or self._given_up:
             self._finish_at = None
             self._exit_launcher()
         elif self.state is State.NO_LAUNCHER:
@@ -237,6 +245,9 @@ class Member:
         if self.closed is not None:
             self._finish_at = now if self._adjourned else now + LINGER_S
             return
+        if self._given_up:
+            self._finish_at = now
+            return
         self._tell(m.Gone("its launcher has ended"))
         self._hang_up("the launcher has ended")
         self.state, self.coordinator = State.NO_LAUNCHER, None
@@ -276,6 +287,7 @@ class Member:
                     self._failure,
                     leaving,
                     self.store_port,
+                    self.voter.history,
                 )
             )
         )
@@ -333,6 +345,8 @@ class Member:
                 self._finish_at = now if self._finish_at is not None and self._launcher_ended else self._finish_at
             case m.Welcome():
                 self._on_welcome(message, now)
+            case m.GivenUp(office, reason) if self.state in (State.APART, State.JOINED):
+                self._on_given_up(office, reason)
             case m.Candidacy() if self.state is State.APART:
                 self._on_candidacy(message, now)
             case m.Elsewhere(_, ip) if self.state in (State.APART, State.JOINED):
@@ -435,6 +449,17 @@ class Member:
         if self.workers is not WorkersState.IDLE:
             self._stop(f"round {token} gave its ranks to another member")
 
+    def _on_given_up(self, office: Office, reason: str) -> None:
+        known = self.voter.vow.office
+        if not self.voter.follow(office):
+            self._look_again(f"office {office} is older than {known}")
+            return
+        self._given_up, self._fault_told_at = reason, None
+        self.state, self.coordinator = State.GIVEN_UP, None
+        self._hang_up("given up")
+        self._out.append(Say(f"given up: {reason}"))
+        self._exit_launcher()
+
     # The end --------------------------------------------------------------------------------------------------------
 
     def _on_close(self, close: m.Close, now: float) -> None:
@@ -453,7 +478,9 @@ class Member:
         self.state = State.CLOSED
 
     def _exit_launcher(self) -> None:
-        assert self.closed is not None
+        if self.closed is None:
+            self._out.append(ToLauncher(l.ExitLauncher(GIVEN_UP_EXIT_CODE, f"given up: {self._given_up}")))
+            return
         reason = self.closed.reason
         grace_s = self.identity.grace_s if reason in _SAVES else 0.0
         order = l.ExitLauncher(CLOSE_EXIT_CODES[reason], f"{reason.value}: {self.closed.message}", grace_s)
@@ -488,7 +515,7 @@ class Member:
 
     def _fenceable(self) -> bool:
         alive = (WorkersState.STARTING, WorkersState.RUNNING)
-        trains = self.closed is None and self.workers in alive and self.state is not State.NO_LAUNCHER
+        trains = self.closed is None and self.workers in alive and self.state in (State.APART, State.JOINED)
         return trains and self.identity.fence_s > 0
 
     def _tell(self, message: object, *, linked: bool = False) -> None:

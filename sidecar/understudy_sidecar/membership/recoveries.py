@@ -1,12 +1,13 @@
-"""The book of recoveries: what broke, who was the cause, how it was mended, and when training stepped again.
+"""The book of recoveries: what broke, who was the cause, how and why so it was mended, and when training stepped again.
 
 Rules: the first fault of a round is its cause, and what follows from it within the round is no entry of its own. A
-member that proves to have been lost before or at the same time revises the cause (its peers' workers only failed
-because it was gone), and takes the charge off the in-place budget: no innocent pod pays. A fault that comes while
-another recovery still lasts is an entry of its own; the next step ends them all.
+member that proves to have been lost before or at the same time revises the cause: its peers' workers only failed
+because it was gone. A fault that comes while another recovery still lasts is an entry of its own; the next step ends
+them all. What lasts at the end of an office goes on in the next one, as the same entry.
 """
 
 from collections import Counter, deque
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.observer import Cause, Recovery
@@ -18,42 +19,64 @@ OF_A_WORKER = (Fault.PROCESS, Fault.HANG)
 
 @dataclass
 class RecoveryBook:
-    """max_in_place restarts are free within window_s seconds; the next one is one too many."""
-
-    max_in_place: int
-    window_s: float
     counts: Counter[str] = field(default_factory=Counter)
     open: list[Recovery] = field(default_factory=list)
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
-    charges: list[float] = field(default_factory=list)  # when in-place restarts were charged, within the window
 
-    def begin(self, fault: Fault, cause: Cause, next_round: int, now: float) -> None:
-        self.open.append(Recovery(next_round, fault, None, cause, now, None))
+    def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
+        self.open.append(Recovery(next_round, fault, None, cause, now, None, reason))
 
-    def revise(self, fault: Fault, cause: Cause) -> None:
+    def revise(self, fault: Fault, cause: Cause, reason: str = "") -> None:
         """The newest open entry blames a worker, and the true cause was a lost member."""
-        self.open[-1] = replace(self.open[-1], fault=fault, cause=cause, strategy=None)
-        if self.charges:
-            self.charges.pop()
+        self.open[-1] = replace(self.open[-1], fault=fault, cause=cause, strategy=None, reason=reason)
+
+    def explain(self, at: float, reason: str) -> None:
+        """Why the open entry that began then is mended as it will be."""
+        self.open = [replace(entry, reason=reason) if entry.detected_at == at else entry for entry in self.open]
 
     def blames_worker(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
         return self.open[-1] if self.open and self.open[-1].fault in OF_A_WORKER else None
 
-    def charge(self, now: float) -> bool:
-        """Take one in-place restart off the budget; False when there was none left."""
-        self.charges = [at for at in self.charges if now - at < self.window_s]
-        if len(self.charges) >= self.max_in_place:
-            return False
-        self.charges.append(now)
-        return True
+    def unmended(self) -> Recovery | None:
+        """The newest open entry for which no round has been formed."""
+        return next((entry for entry in reversed(self.open) if entry.strategy is None), None)
 
-    def formed(self, round_number: int, strategy: Strategy) -> None:
-        """The next round has been assigned: it mends what is not mended yet."""
+    def take_over(self, round_number: int) -> None:
+        """The former coordinator's round, of this number: it mended what was open when that was told."""
+        self.open = [entry for entry in self.open if entry.strategy is not None or entry.round > round_number]
+
+    def formed(self, round_number: int, strategy: Strategy, why: str = "", stayed: Container[str] = ()) -> None:
+        """The next round has been assigned: it mends what is not mended yet.
+
+        why: beside the reason that is known. stayed: pods whose workers were restarted in place, whoever else was not.
+        """
         self.open = [
-            replace(entry, round=round_number, strategy=strategy) if entry.strategy is None else entry
+            entry if entry.strategy is not None else self._mended(entry, round_number, strategy, why, stayed)
             for entry in self.open
         ]
+
+    def _mended(
+        self, entry: Recovery, round_number: int, strategy: Strategy, why: str, stayed: Container[str]
+    ) -> Recovery:
+        if entry.fault in OF_A_WORKER and entry.cause.pod in stayed:
+            return replace(entry, round=round_number, strategy=Strategy.IN_PLACE)
+        reason = "; ".join(filter(None, (entry.reason, why)))
+        return replace(entry, round=round_number, strategy=strategy, reason=reason)
+
+    def lost(self, pod: str, reason: str) -> None:
+        """A pod whose workers are to be restarted is not there any more."""
+        self.open = [
+            replace(entry, reason=f"{entry.reason}; {reason}")
+            if entry.strategy is None and entry.fault in OF_A_WORKER and entry.cause.pod == pod
+            else entry
+            for entry in self.open
+        ]
+
+    def taken(self) -> str:
+        """The rungs taken so far, and how often."""
+        taken = self.counts + Counter(entry.strategy.value for entry in self.open if entry.strategy is not None)
+        return ", ".join(f"{strategy.value} {taken[strategy.value]}" for strategy in Strategy if taken[strategy.value])
 
     def stepped(self, now: float) -> list[Recovery]:
         """The running round has stepped: what was open is done."""

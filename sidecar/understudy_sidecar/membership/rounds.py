@@ -3,7 +3,8 @@
 Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout goes on with what is
 there (at least its minimum), and has all ranks again at the next round for which there are members. No round is formed
 while a holder of a rank is out of touch or leaving, nor by a coordinator that has no majority of its electorate, nor
-while rounds fail at their start one after the other (backoff.py).
+while rounds fail at their start one after the other (backoff.py), nor before a member that is to be given up has gone
+(escalation.py).
 """
 
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ def try_form(desk: Desk, now: float) -> bool:
     """WAITING: form the next round if every rank can be filled."""
     if not _enough_are_there(desk) or leaving.waits(desk, now) or desk.backoff.waits(now):
         return False
+    if desk.dismissal is not None or now < desk.gathers_until:
+        return False
     missing, placement = _look(desk, now)
     if missing.absent or not missing.majority:
         return False
@@ -61,6 +64,10 @@ def waits_for(desk: Desk) -> str:
         parts.append("a majority of the electorate")
     if desk.backoff.waits(desk.now):
         parts.append(desk.backoff.why)
+    if desk.dismissal is not None:
+        parts.append(
+            f"the answers of {len(desk.dismissal.pending)} members, before {desk.dismissal.cause.pod} is given up"
+        )
     return " and ".join(parts)
 
 
@@ -102,7 +109,7 @@ def _may_shrink(desk: Desk, missing: int, now: float) -> bool:
 
 def _form(desk: Desk, placement: Placement, now: float) -> None:
     roster = desk.roster
-    strategy = _strategy(desk, placement.taken)
+    strategy, stayed = _strategy(desk, placement.taken), {member.name for member in roster.active()}
     for rank, uid in placement.taken.items():
         member = roster.members[uid]
         roster.seat(member, rank, _domain(desk, member))
@@ -111,7 +118,8 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
-    desk.book.formed(desk.token.round, strategy)
+    desk.book.formed(desk.token.round, strategy, _why(desk, strategy, placement), stayed)
+    desk.inherit_later(now)
     desk.backoff.formed()
     roster.finished.clear()
     desk.steps.new_round()
@@ -130,6 +138,15 @@ def _strategy(desk: Desk, taken: dict[int, str]) -> Strategy:
     joined = (desk.roster.members[uid].joined_at for uid in taken.values())
     late = desk.vacant_since is not None and any(at > desk.vacant_since for at in joined)
     return Strategy.POD_RECREATE if late else Strategy.SPARE_SWAP
+
+
+def _why(desk: Desk, strategy: Strategy, placement: Placement) -> str:
+    """What adds to the reason of a recovery when its round is formed."""
+    if strategy is Strategy.POD_RECREATE:
+        return "no spare was there"
+    if placement.missing and desk.book.open:
+        return f"nobody came for its ranks within {desk.shape.spare_timeout_s:g} s"
+    return ""
 
 
 def _assign(desk: Desk) -> None:

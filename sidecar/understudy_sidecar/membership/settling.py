@@ -4,16 +4,20 @@ Rules: if all its ranks are claimed and their workers train, the round goes on a
 claimed and some have failed, the next round is formed of them. Who does not come is waited for SETTLE_S; but once
 everybody who can be there has come (the electorate without the former coordinator's own pod), only RETURN_S, in which
 a sidecar that has crashed alone comes back, and not at all where the training has broken anyway; nor is anybody waited
-for of whom the operator knows that the pod has ended.
+for of whom the operator knows that the pod has ended, or that was given up. What the former coordinator had told and
+not mended is not told, nor charged, again. Who failed first while nobody was in office nobody knows.
 """
 
 from understudy_protocol.observer import Cause, Lost
 from understudy_protocol.words import Fault, WorkersState
-from understudy_sidecar.membership import faults, joining
+from understudy_sidecar.membership import escalation, faults, joining
+from understudy_sidecar.membership.calling import LONG_S
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.former_round import FormerRound, former_round
+from understudy_sidecar.membership.recoveries import OF_A_WORKER
 
-SETTLE_S = 10.0
+#: Whoever waits in another hall, in vain, has come by then.
+SETTLE_S = LONG_S + 2.0
 RETURN_S = 5.0
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
 
@@ -32,7 +36,10 @@ def settle(desk: Desk, now: float) -> None:
         text = "the former coordinator was lost, and members of its round with it"
         for uid in desk.keeper.settled.voters - desk.roster.members.keys():
             desk.lost[uid] = Lost(uid, uid, "", Fault.POD, "it has not come to the new coordinator", now)
-        faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now)
+        if not _goes_on(desk, now):
+            faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now)
+        return
+    if _goes_on(desk, now):
         return
     stopped = next((x for x in former.seats.values() if x.workers is WorkersState.IDLE), None)
     if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
@@ -48,13 +55,28 @@ def settle(desk: Desk, now: float) -> None:
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while no coordinator was in office"
     cause = faults.cause_of(desk, member, failure, text)
-    faults.open_fault(desk, Fault.PROCESS, cause, now)
-    faults.charge(desk, cause.rank, member, text, now)
+    escalation.worker_fault(desk, Fault.PROCESS, member, cause, now, stays=escalation.UNCERTAIN)
+
+
+def _goes_on(desk: Desk, now: float) -> bool:
+    """Whether the former coordinator was about to mend this: it is one recovery, over both offices."""
+    entry = desk.book.unmended()
+    if entry is None:
+        return False
+    desk.look = True
+    desk.say(f"mends what the former coordinator has told: {entry.fault.value} of {entry.cause.pod}")
+    culprit = next((x for x in desk.roster.active() if x.name == entry.cause.pod), None)
+    if culprit is None and entry.reason not in desk.offences.given_up.values():
+        desk.book.lost(entry.cause.pod, faults.LOST)
+    elif culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
+        escalation.count(desk, culprit, entry.cause, now, stays=escalation.UNCERTAIN)
+    return True
 
 
 def _patience(desk: Desk, former: FormerRound) -> float:
     expected = desk.may_come or desk.keeper.settled.voters
-    if not expected or expected - desk.roster.members.keys() - {desk.former_holder}:
+    gone = {desk.former_holder, *desk.offences.given_up}
+    if not expected or expected - desk.roster.members.keys() - gone:
         return desk.since + SETTLE_S
     if desk.may_come:
         return desk.since
@@ -72,6 +94,7 @@ def _take_over(desk: Desk, former: FormerRound) -> None:
         if member.join.group_rank is not None:
             joining.stand_by(desk, member, member.join.token)
     desk.token = max(former.token, desk.token, key=lambda token: token.round)
+    desk.book.take_over(desk.token.round)
 
 
 def _adopt(desk: Desk, now: float) -> None:

@@ -3,14 +3,17 @@
 Rules: everybody who can vote and is linked belongs to the electorate; it is proposed anew when that has changed, at
 most every SUCCESSION_S, the first one while a round runs. Heirs are at most HEIRS: spares first (the least likely to
 fail with the training), each on another node than those before it and than the coordinator as long as there are such
-nodes. Only heirs get the list of voters, and what members do not bring back: the budget's charges, and the counts.
+nodes. Only heirs get the list of voters, and what members do not bring back: the counts, and the ladder's history.
 """
 
 from understudy_protocol import membership as m
+from understudy_protocol.recovery import History
 from understudy_sidecar.membership.desk import SUCCESSION_S, Desk, State
 from understudy_sidecar.membership.roster import Member
 
 HEIRS = 5
+#: Of the recoveries that last: a member brings them in its Join, which has to stay small.
+OPEN_TOLD = 5
 #: While more members than this have not acknowledged their assignment, nothing else is asked of them.
 MANY = 100
 
@@ -76,18 +79,33 @@ def choose_heirs(desk: Desk) -> tuple[m.Heir, ...]:
     return tuple(m.Heir(x.uid, x.join.ip) for x in (*apart, *rest)[:HEIRS])
 
 
+def heir_there(desk: Desk) -> bool:
+    """Whether somebody may come into office after this coordinator, and knows what it knows."""
+    return desk.keeper.settled.exists and any(heir.pod_uid in desk.roster.linked for heir in desk.heirs)
+
+
 def tell_estate(desk: Desk) -> None:
     desk.estate_stale = False
     electorate = desk.keeper.newest
     if not electorate.exists:
         return
+    desk.history_number += 1
+    offences = desk.offences.heirloom(desk.now)
     estate = m.Estate(
         electorate.version,
         tuple(sorted(electorate.voters)),
         tuple(sorted(electorate.former)),
         desk.pod_uid,
-        tuple(desk.book.charges),
+        tuple(offence.at for offence in offences if offence.charged),
         dict(desk.book.counts),
+        History(
+            desk.office,
+            desk.history_number,
+            offences,
+            dict(desk.offences.given_up),
+            tuple(desk.book.open[-OPEN_TOLD:]),
+            desk.backoff.failures,
+        ),
     )
     uids = [heir.pod_uid for heir in desk.heirs] + [desk.pod_uid]  # itself: its sidecar may crash alone
     members = (desk.roster.members.get(uid) for uid in uids)

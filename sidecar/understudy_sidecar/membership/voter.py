@@ -9,6 +9,7 @@
 from dataclasses import replace
 
 from understudy_protocol.membership import Candidacy, Estate, Succession
+from understudy_protocol.recovery import History
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import Office
 
@@ -50,6 +51,12 @@ class Voter:
             return False
         self.vow = replace(self.vow, electorate=succession.electorate, heirs=succession.heirs)
         return True
+
+    @property
+    def history(self) -> History | None:
+        """Of the newest electorate that it knows: what an older one's heir was told is not worth telling."""
+        estate = self.vow.estate
+        return None if estate is None or estate.electorate < self.vow.electorate else estate.history
 
     def inherit(self, estate: Estate) -> bool:
         known = self.vow.estate

@@ -13,8 +13,9 @@ def test_a_command_alone_is_enough() -> None:
 
 def test_everything_can_be_said() -> None:
     said = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
+    said += " --restarts-per-member 2"
     assert parse(["local", *said.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
-        ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True
+        ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2
     )
 
 
@@ -35,6 +36,7 @@ def test_what_is_to_be_killed() -> None:
         (["local", "--nodes", "3"], "expected `--` and the command of a worker"),
         (["local", "--nodes", "0", "--", "x"], "--nodes 0: expected 1 or more"),
         (["local", "--spares", "-1", "--", "x"], "--spares -1: expected 0 or more"),
+        (["local", "--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
         (["local", "--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
         (["local", "--nproc", "two", "--", "x"], "invalid int value: 'two'"),
         (["local", "kill"], "RANK|MEMBER"),

@@ -31,9 +31,11 @@ def test_what_it_waits_for() -> None:
 def test_recoveries_open_and_done() -> None:
     cause = {"rank": 3, "pod": "p", "node": "node-1", "message": "killed by SIGKILL"}
     done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "seconds": 0.0712}
+    swap = {**done, "strategy": "SpareSwap", "reason": "pod p failed twice within 1 h"}
     waits = {"fault": "Pod", "round": 2, "cause": {"pod": "", "message": "its connection ended"}}
-    assert recovery_lines([done, waits]) == [
+    assert recovery_lines([done, swap, waits]) == [
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
+        "round 1: Process, rank 3 on node-1: killed by SIGKILL -> SpareSwap 0.07 s (pod p failed twice within 1 h)",
         "round 2: Pod, a member: its connection ended -> waits for a member …",
     ]
 

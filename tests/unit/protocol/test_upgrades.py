@@ -61,6 +61,14 @@ def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
     shape = wire.from_plain(JobShape, json.loads((RECORDED / "v1-job-shape.json").read_text()))
     assert (shape.min_actives, shape.fence_s, shape.backoff_max_s) == (0, 30.0, 30.0)
     assert (shape.grace_s, shape.replica_groups) == (30.0, ())
+    assert shape.in_place_max_per_pod is None, "nor is one given up for its workers"
+
+
+def test_heirs_once_knew_of_charges_alone(read: Reader) -> None:
+    lines = (RECORDED / "v2-membership.jsonl").read_text().splitlines()
+    older, newer = (read(line, wire.message_types(membership)) for line in lines if '"type":"Estate"' in line)
+    assert older.history is None
+    assert newer.charges == tuple(offence.at for offence in newer.history.offences)
 
 
 def test_what_a_former_life_of_a_sidecar_promised_is_read(read: Reader) -> None:

@@ -27,7 +27,7 @@ JOB: dict[str, Any] = {
     "spec": {
         "launcher": {"nprocPerNode": 8},
         "spares": {"replicas": 2},
-        "recovery": {"inPlace": {"maxRestarts": 3, "window": "1h30m"}},
+        "recovery": {"inPlace": {"maxRestarts": 3, "maxRestartsPerPod": 2, "window": "1h30m"}},
         "replicatedJobs": [
             {
                 "name": "workers",
@@ -81,6 +81,7 @@ def test_a_job_is_read_with_what_it_says():
     assert (job.resource_version, job.deleting, job.created_at, job.completed_at) == ("42", False, T, None)
     assert (job.spec.replicated_job, job.spec.actives, job.spec.spares, job.spec.nproc_per_node) == ("workers", 8, 2, 8)
     assert (job.spec.in_place_max_restarts, job.spec.in_place_window_s) == (3, 5400.0)
+    assert job.spec.in_place_max_per_pod == 2
     assert (job.spec.container, job.round, job.status) == ("trainer", -1, {})
 
 
@@ -93,6 +94,7 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     spec = read_job(raw).spec
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
+    assert spec.in_place_max_per_pod == 1
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
     assert (spec.mode, spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (
         "Wrap",

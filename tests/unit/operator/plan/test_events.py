@@ -57,6 +57,13 @@ def test_a_fault_is_told_once_and_its_recovery_once():
     ]
 
 
+def test_a_recovery_is_told_with_its_reason():
+    why = "pod a1 failed twice within 1 h"
+    resumed = a_snapshot(recoveries=[a_recovery(resumed_at=NOW, strategy=Strategy.SPARE_SWAP, reason=why)], number=1)
+    (_, told) = passes(resumed)[0]
+    assert told == f"Recovered: SpareSwap in 2.0 s, round 1: rank 8 on a1 (node node-a1): killed ({why})"
+
+
 def test_faults_of_the_same_moment_are_told_each_and_each_recovery_too():
     def resumed(recovery: Recovery) -> Recovery:
         return replace(recovery, strategy=Strategy.SPARE_SWAP, resumed_at=NOW + 1)

@@ -307,6 +307,12 @@ def test_a_node_that_has_become_ready_anew_since_is_not_kept_off(node: Node, nod
     assert avoided(replace(given, nodes={**given.nodes, node.name: node})) == nodes
 
 
+def test_nor_is_one_put_where_it_would_be_given_no_ranks():
+    given = observed(snapshot=a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.POD, NOW)]))
+    faulty = Node("node-x", True, since=NOW - 100, faulty="Xid 79")
+    assert avoided(replace(given, nodes={**given.nodes, "node-x": faulty})) == ["node-x"]
+
+
 # Failed pods, and the end -------------------------------------------------------------------------------------------
 
 

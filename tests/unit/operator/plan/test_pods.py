@@ -165,6 +165,7 @@ def test_the_sidecar_is_the_first_init_container_and_a_native_one():
 def test_the_sidecar_knows_its_job_and_its_coordinator():
     elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
     elastic["replica_groups"] = ((0, 1), (2, 3))
+    elastic["in_place_max_per_pod"] = 2
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {

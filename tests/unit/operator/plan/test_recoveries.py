@@ -4,7 +4,7 @@ from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapsh
 from understudy_operator.plan.recoveries import RECOVERIES_KEPT
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol.observer import Cause
-from understudy_protocol.words import Fault, WorkersState
+from understudy_protocol.words import Fault, Strategy, WorkersState
 
 
 def test_restarts_are_the_recoveries_of_all_strategies():
@@ -57,6 +57,32 @@ def test_a_cause_that_is_revised_stays_one_entry():
     revised = a_recovery(fault=Fault.NODE, cause=Cause(0, "a0", "node-a0", None, None, "silent"))
     status = after(before, a_snapshot(recoveries=[revised]))
     assert [(entry["fault"], entry["cause"]["pod"]) for entry in status["recoveries"]] == [("Node", "a0")]
+
+
+def test_why_it_was_this_strategy_is_told():
+    why = "pod a1 failed twice within 1 h"
+    status = after(in_round(1), a_snapshot(recoveries=[a_recovery(reason=why)]))
+    assert status["recoveries"][0]["reason"] == why
+
+
+def test_what_has_ended_stays_as_it_is_though_a_successor_goes_on_with_it():
+    """Its coordinator was lost before it had told its heirs."""
+    ended = after(in_round(1), a_snapshot(recoveries=[a_recovery(NOW - 5, NOW - 4)], number=1))
+    status = after(ended, a_snapshot(recoveries=[a_recovery(NOW - 5, strategy=None)], number=1, epoch=2), NOW + 60)
+    assert status["recoveries"] == ended["recoveries"]
+
+
+def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause_and_what_mended_it():
+    # given a pod was lost, and the coordinator resigned before there was anybody to take its ranks
+    gone = Cause(8, "a1", "node-a1", None, None, "its connection ended")
+    lost = a_recovery(NOW - 30, fault=Fault.POD, cause=gone, strategy=None)
+    before = after(in_round(1), a_snapshot(recoveries=[lost], waiting_for="1 of 2 pods"))
+    # when the next one, which has inherited it, forms a round, and that steps
+    mended = a_recovery(NOW - 30, NOW, fault=Fault.POD, cause=gone, strategy=Strategy.POD_RECREATE)
+    status = after(before, a_snapshot(recoveries=[mended], number=2, epoch=2))
+    assert [(x["cause"]["pod"], x["strategy"], x["seconds"]) for x in status["recoveries"]] == [
+        ("a1", "PodRecreate", 30.0)
+    ]
 
 
 def test_a_recovery_whose_coordinator_was_lost_meanwhile_ends_when_its_successor_sees_all_workers_run():

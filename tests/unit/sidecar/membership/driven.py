@@ -7,6 +7,7 @@ from typing import Any
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint, Recovery
 from understudy_protocol.pod import JobShape
+from understudy_protocol.recovery import History
 from understudy_protocol.words import NO_OFFICE, NO_ROUND, Office, RoundToken, WorkersState
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import (
@@ -59,6 +60,14 @@ class Driven:
         self.do(Watched(1))
 
     def do(self, event: CoordinatorEvent) -> None:
+        """And what follows in the moment in which losses are gathered."""
+        self.at_once(event)
+        gathers_until = self.coordinator.desk.gathers_until
+        if self.now < gathers_until and not self.resigned:
+            self.now = gathers_until
+            self.at_once(Tick())
+
+    def at_once(self, event: CoordinatorEvent) -> None:
         for effect in self.coordinator.handle(event, self.now):
             match effect:
                 case Send(link, message):
@@ -87,17 +96,21 @@ class Driven:
         node: str = "",
         leaving: m.Leaving | None = None,
         world: int = 0,
+        history: History | None = None,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
         index = None if name.startswith("spare") else int(name[-1])
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
         who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
-        join = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world)
+        join = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:
         self.do(Received(self._links[name], message))
+
+    def link(self, name: str) -> int:
+        return self._links[name]
 
     def drop(self, name: str, *, silent: bool = False) -> None:
         self.do(Dropped(self._links[name], silent))
@@ -111,9 +124,14 @@ class Driven:
             for name in answering:
                 for told in self.take(name, m.Succession):
                     self.hear(name, m.SuccessionAck(told.electorate))
-                for message in self.take(name, m.Heartbeat):
-                    self.hear(name, m.HeartbeatAck(message.number))
+            self.answers(*answering)
         self.now = until
+
+    def answers(self, *names: str) -> None:
+        """These members answer the heartbeats that they got."""
+        for name in names:
+            for message in self.take(name, m.Heartbeat):
+                self.hear(name, m.HeartbeatAck(message.number))
 
     def take(self, name: str, kind: type[Any]) -> list[Any]:
         """The messages of a kind that a pod was sent since the last look."""
@@ -139,8 +157,11 @@ class Driven:
     def stepped(self, name: str, step: int = 1) -> None:
         self.hear(name, m.Progress(self.token, step, None, 0.1, self.now))
 
-    def worker_fails(self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None) -> None:
-        self.hear(name, m.WorkerFailed(at_round or self.token, 0, 1, None, message, self.now))
+    def worker_fails(
+        self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None, *, at: float | None = None
+    ) -> None:
+        failed_at = self.now if at is None else at
+        self.hear(name, m.WorkerFailed(at_round or self.token, 0, 1, None, message, failed_at))
 
     def recovery(self) -> Recovery:
         return self.coordinator.snapshot().recoveries[-1]

@@ -110,19 +110,6 @@ def test_peers_that_fail_before_their_dead_neighbour_is_known_pay_nothing() -> N
     assert office.coordinator.closed is None
 
 
-def test_the_budget_is_spent_by_one_restart_too_many() -> None:
-    office = running(max_in_place=2)
-    for _ in range(2):
-        office.worker_fails("active-1")
-        office.started("active-0", "active-1")
-        office.stepped("active-0")
-    assert office.coordinator.closed is None
-    office.worker_fails("active-1", "out of memory")
-    assert office.coordinator.closed is not None
-    assert office.coordinator.closed.reason is CloseReason.FAILED
-    assert "out of memory" in office.coordinator.closed.message
-
-
 def test_what_is_said_of_a_round_that_is_over_is_dropped() -> None:
     office = running()
     office.worker_fails("active-1")

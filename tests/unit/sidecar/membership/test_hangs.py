@@ -75,15 +75,22 @@ def test_a_step_takes_it_back() -> None:
     assert office.recovery().fault is Fault.PROCESS
 
 
-def test_it_costs_an_in_place_restart_and_the_one_too_many_fails_the_job() -> None:
+def test_it_costs_a_restart_of_the_budget_and_with_none_left_the_hung_pod_is_given_up() -> None:
     office = running(2, max_in_place=1)
     for _ in range(2):
+        office.started("active-0", "active-1")
+        office.sent.clear()
         hangs(office, "active-0", 120)
         hangs(office, "active-1", 119)
+    # whoever else is there has answered
+    office.answers("active-0")
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+    assert office.recovery().reason == "the budget of 1 restarts within 1 h is spent"
+    hangs(office, "active-0", 120, at=4.0)
+    hangs(office, "spare-0", 120)
     assert office.coordinator.closed is not None
     assert office.coordinator.closed.reason is CloseReason.FAILED
-    assert "1 in-place restarts within 3600 s are spent" in office.coordinator.closed.message
-    assert "rank 1 on active-1: no step for 600 s" in office.coordinator.closed.message
+    assert "rank 0 on active-0: no step for 600 s" in office.coordinator.closed.message
 
 
 def test_what_is_told_of_a_round_that_is_over_is_dropped() -> None:

@@ -87,6 +87,41 @@ def stops(effects: list[Any]) -> bool:
     return any(isinstance(x, e.ToLauncher) and isinstance(x.message, l.StopWorkers) for x in effects)
 
 
+# Given up
+
+GIVEN_UP = m.GivenUp(Office(1, 1), "pod pod-0 failed twice within 1 h")
+EXIT_84 = e.ToLauncher(l.ExitLauncher(84, "given up: pod pod-0 failed twice within 1 h"))
+
+
+def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None:
+    driven = running()
+    driven.report(l.WorkerExited(R0, 0, 1, None, "exit code 1", 0.0))
+    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up"), EXIT_84]
+    assert driven.do(e.LinkDown()) == []
+    assert driven.later(10 * FENCE_S) == []
+    assert driven.do(e.LauncherDown()) == [e.Finish()]
+
+
+def test_it_may_be_told_in_answer_to_its_join() -> None:
+    driven = Driven()
+    driven.do(e.LauncherUp(hello(R0, 0, WorkersState.FAILED)), e.LinkUp(e.SERVICE))
+    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up"), EXIT_84]
+
+
+def test_but_not_by_a_coordinator_of_an_older_office() -> None:
+    driven = Driven(vow=Vow(Office(1, 2)))
+    driven.do(e.LauncherUp(hello(R0, 0, WorkersState.RUNNING)), e.LinkUp(e.SERVICE))
+    effects = driven.hear(GIVEN_UP)
+    assert EXIT_84 not in effects
+    assert any(isinstance(effect, e.Dial) for effect in effects)
+
+
+def test_a_launcher_that_connects_after_it_is_told_again() -> None:
+    driven = running()
+    driven.hear(GIVEN_UP)
+    assert EXIT_84 in driven.do(e.LauncherUp(hello(R0, 0, WorkersState.RUNNING)))
+
+
 # Joining
 
 

@@ -10,12 +10,8 @@ WORKER = Cause(3, "pod-1", "node-1", 1, None, "exit code 1")
 POD = Cause(0, "pod-0", "node-0", None, None, "its connection ended")
 
 
-def book(max_in_place: int = 2, window_s: float = 100.0) -> RecoveryBook:
-    return RecoveryBook(max_in_place, window_s)
-
-
 def test_a_recovery_opens_is_formed_and_ends_with_the_next_step() -> None:
-    given = book()
+    given = RecoveryBook()
     given.begin(Fault.POD, POD, 1, 10.0)
     assert given.newest()[0].strategy is None
     given.formed(1, Strategy.SPARE_SWAP)
@@ -25,35 +21,62 @@ def test_a_recovery_opens_is_formed_and_ends_with_the_next_step() -> None:
     assert given.stepped(12.0) == []
 
 
-@pytest.mark.parametrize(
-    ("times", "granted"),
-    [([0, 1], [True, True]), ([0, 1, 2], [True, True, False]), ([0, 1, 100], [True, True, True])],
-)
-def test_restarts_are_free_within_the_budget_of_a_window(times: list[float], granted: list[bool]) -> None:
-    given = book()
-    assert [given.charge(at) for at in times] == granted
+def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
+    given = RecoveryBook()
+    given.begin(Fault.POD, POD, 1, 10.0, "its pod is lost")
+    given.begin(Fault.POD, POD, 1, 11.0)
+    given.formed(1, Strategy.POD_RECREATE, "no spare was there")
+    assert [x.reason for x in given.newest()] == ["its pod is lost; no spare was there", "no spare was there"]
 
 
-def test_a_lost_member_takes_the_blame_and_the_charge_off_an_innocent_worker() -> None:
-    given = book(max_in_place=1)
+def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> None:
+    given = RecoveryBook()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
+    given.begin(Fault.POD, POD, 1, 11.0, "its pod is lost")
+    given.formed(1, Strategy.POD_RECREATE, "no spare was there", stayed={"pod-1"})
+    assert [(x.strategy, x.reason) for x in given.newest()] == [
+        (Strategy.IN_PLACE, "restart 1 of 10 within 1 h"),
+        (Strategy.POD_RECREATE, "its pod is lost; no spare was there"),
+    ]
+
+
+def test_one_that_was_to_stay_and_is_lost_says_so() -> None:
+    given = RecoveryBook()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
+    given.lost("pod-1", "its pod is lost")
+    given.formed(1, Strategy.SPARE_SWAP)
+    assert given.newest()[0].reason == "restart 1 of 10 within 1 h; its pod is lost"
+
+
+def test_a_lost_member_takes_the_blame_off_an_innocent_worker() -> None:
+    given = RecoveryBook()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0)
-    given.charge(10.0)
+    given.explain(10.0, "restart 1 of 10 within 1 h")
     given.formed(1, Strategy.IN_PLACE)
-    given.revise(Fault.NODE, POD)
+    given.revise(Fault.NODE, POD, "its pod is lost")
     (entry,) = given.newest()
     assert (entry.fault, entry.cause, entry.strategy, entry.detected_at) == (Fault.NODE, POD, None, 10.0)
-    assert given.charge(11.0)
+    assert entry.reason == "its pod is lost"
+
+
+def test_a_former_coordinators_round_mended_what_was_open_when_it_was_formed() -> None:
+    given = RecoveryBook()
+    given.begin(Fault.PROCESS, WORKER, 4, 10.0)
+    given.begin(Fault.POD, POD, 5, 11.0)
+    given.take_over(4)
+    assert [entry.round for entry in given.open] == [5]
+    assert given.unmended() == given.open[0]
 
 
 @pytest.mark.parametrize(("fault", "blames"), [(Fault.PROCESS, True), (Fault.POD, False), (Fault.NODE, False)])
 def test_only_a_worker_that_is_blamed_can_be_innocent(fault: Fault, blames: bool) -> None:
-    given = book()
+    given = RecoveryBook()
     given.begin(fault, WORKER, 1, 10.0)
     assert (given.blames_worker() is not None) == blames
 
 
 def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None:
-    given = book()
+    given = RecoveryBook()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0)
     given.formed(1, Strategy.IN_PLACE)
     given.begin(Fault.POD, POD, 2, 11.0)
@@ -62,7 +85,7 @@ def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None
 
 
 def test_the_newest_are_kept_and_all_are_counted() -> None:
-    given = book()
+    given = RecoveryBook()
     for number in range(KEPT + 5):
         given.begin(Fault.POD, POD, number, float(number))
         given.formed(number, Strategy.SPARE_SWAP)

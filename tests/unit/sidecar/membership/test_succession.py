@@ -82,7 +82,7 @@ def test_an_elected_one_goes_on_with_it() -> None:
     office.join("active-1", RoundToken(1, 1, 3), 1, WorkersState.RUNNING)
     assert office.coordinator.state is State.RUNNING
     office.worker_fails("active-0")
-    assert office.coordinator.closed is not None
+    assert office.recovery().reason == "the budget of 1 restarts within 1 h is spent"
 
 
 def test_no_round_is_formed_without_a_majority() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from understudy_protocol.membership import Candidacy, Estate, Heir, Succession
+from understudy_protocol.recovery import History
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import ElectorateVersion, Office
 from understudy_sidecar.membership.voter import Voter
@@ -60,3 +61,10 @@ def test_an_older_succession_or_estate_changes_nothing() -> None:
     assert not voter.inherit(replace(estate, electorate=E1))
     assert voter.vow == before
     assert voter.inherit(replace(estate, charges=(1.0,)))
+
+
+@pytest.mark.parametrize(("electorate", "told"), [(E1, True), (E2, False)])
+def test_only_an_heir_of_the_newest_electorate_brings_its_history(electorate: ElectorateVersion, told: bool) -> None:
+    history = History(O1, 1, (), {}, (), 0)
+    voter = Voter(Vow(O1, "", electorate, (), Estate(E1, ("a",), (), "a", (), {}, history)))
+    assert voter.history == (history if told else None)

@@ -1,0 +1,58 @@
+"""What broke, what was done about it, and what of that counts later: parts of messages of several kinds.
+
+Times are Unix seconds; ranks are global. Fields with a default are newer than version 1 of the protocol.
+"""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from understudy_protocol.words import Fault, Office, Strategy
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Who broke first, as far as is known; the message is the worker's own where it left one."""
+
+    rank: Optional[int]
+    pod: str
+    node: str
+    exit_code: Optional[int]
+    signal: Optional[str]
+    message: str
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """fault -> first step of the next round. resumed_at is None while it lasts. Times are Unix seconds."""
+
+    round: int  # the round that the recovery formed
+    fault: Fault
+    strategy: Optional[Strategy]  # None while nobody is there to take the lost ranks
+    cause: Cause
+    detected_at: float
+    resumed_at: Optional[float]
+    reason: str = ""  # why it was this rung of the ladder; "" while that is not known
+
+
+@dataclass(frozen=True)
+class Offence:
+    """A worker's fault that counts: against the budget of restarts, its pod, or its rank."""
+
+    at: float
+    pod_uid: str  # "" where nobody knows who was first
+    rank: Optional[int]  # the worker's; its pod's first where nobody saw which it was
+    charged: bool = True  # to the budget
+    given_up: bool = False  # its pod gave its ranks away for it
+    again: bool = False  # it happened once more before the next round had started everywhere
+
+
+@dataclass(frozen=True)
+class History:
+    """What the ladder of recoveries goes by; the newer of two is that of the newer office, or the higher number."""
+
+    office: Office
+    number: int
+    offences: tuple[Offence, ...]  # the newest, within the budget's window
+    given_up: dict[str, str]  # pod uid -> why
+    open: tuple[Recovery, ...]  # recoveries that still last
+    failed_starts: int  # rounds in a row that have failed right at their start

@@ -1,0 +1,76 @@
+"""What workers have done within the budget's window: facts for the ladder, which a coordinator leaves to the next.
+
+Rules: an offence has the time of the recovery that it is about. What turns out to have been a lost member's doing is
+taken back. What a former coordinator knew is added to what this one knows; the newest that comes counts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from understudy_protocol.recovery import History, Offence
+from understudy_protocol.words import NO_OFFICE, Office
+from understudy_sidecar.membership.ladder import Limits
+
+#: So many go to heirs, who bring them in their Joins: a Join has to stay small.
+INHERITED = 100
+GIVEN_UP_KEPT = 20
+
+
+@dataclass
+class Offences:
+    limits: Limits
+    given_up: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that comes back is told again
+    _all: list[Offence] = field(default_factory=list)  # by time
+    _newest: tuple[Office, int] = (NO_OFFICE, 0)  # of what was inherited
+
+    def within(self, now: float) -> list[Offence]:
+        """Those that count at this time, the oldest first."""
+        self._all = [offence for offence in self._all if now - offence.at < self.limits.window_s]
+        return self._all
+
+    def add(self, offence: Offence) -> None:
+        self._all.append(offence)
+
+    def take_back(self, at: float) -> None:
+        """The recovery that began then turned out to be about something else."""
+        self._all = [offence for offence in self._all if offence.at != at]
+
+    def knows(self, at: float) -> bool:
+        """Whether the fault of the recovery that began then was counted."""
+        return any(offence.at == at for offence in self._all)
+
+    def gave_up(self, at: float) -> bool:
+        """Whether a member was given up for the fault of the recovery that began then."""
+        return any(offence.at == at and offence.given_up for offence in self._all)
+
+    def happened_again(self, offence: Offence) -> None:
+        self._all[self._all.index(offence)] = replace(offence, again=True)
+
+    def give_up(self, uid: str, reason: str) -> None:
+        self.given_up[uid] = reason
+        while len(self.given_up) > GIVEN_UP_KEPT:
+            self.given_up.pop(next(iter(self.given_up)))
+
+    # From one office to the next -------------------------------------------------------------------------------------
+
+    def heirloom(self, now: float) -> tuple[Offence, ...]:
+        return tuple(self.within(now)[-INHERITED:])
+
+    def inherit(self, history: History) -> bool:
+        """Whether it is newer than what was inherited before."""
+        if (history.office, history.number) <= self._newest:
+            return False
+        self._newest = (history.office, history.number)
+        self._add(history.offences)
+        for uid, reason in history.given_up.items():
+            if uid not in self.given_up:
+                self.give_up(uid, reason)
+        return True
+
+    def inherit_charges(self, charges: Iterable[float]) -> None:
+        """From a coordinator that knew no more than these."""
+        self._add(Offence(at, "", None) for at in charges)
+
+    def _add(self, offences: Iterable[Offence]) -> None:
+        merged = {offence.at: offence for offence in (*self._all, *offences)}
+        self._all = [merged[at] for at in sorted(merged)]
