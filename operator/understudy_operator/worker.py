@@ -8,13 +8,13 @@ import base64
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import Callable
 
 import aiohttp
 
-from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.read import read_job, read_node, read_pod
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
@@ -36,10 +36,16 @@ class JobWorker:
     """Runs the passes of one job until it is gone."""
 
     def __init__(
-        self, key: Key, store: Store, gateway: Gateway, sidecar_image: str, on_gone: Callable[[Key], None]
+        self,
+        key: Key,
+        store: Store,
+        gateway: Gateway,
+        sidecar_image: str,
+        on_gone: Callable[[Key], None],
+        clock: Clock,
     ) -> None:
         self._key, self._store, self._gateway = key, store, gateway
-        self._sidecar_image, self._on_gone = sidecar_image, on_gone
+        self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._woken = asyncio.Event()
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
@@ -76,7 +82,7 @@ class JobWorker:
                 again_in_s = await self._pass(raw)
                 backoff = FIRST_BACKOFF_S
             except Exception as error:
-                expected = isinstance(error, ApiError | aiohttp.ClientError | OSError | TimeoutError)
+                expected = isinstance(error, ApiError | NotLeading | aiohttp.ClientError | OSError | TimeoutError)
                 log.warning(
                     "job %s: a pass failed: %r; again in %.1f s",
                     "/".join(self._key),
@@ -94,7 +100,7 @@ class JobWorker:
             self._job_uid = job.uid
         await self._gateway.read_nodes(self._unknown_nodes(job))
         observed = self._observe(job)
-        plan = reconcile(observed, self._sidecar_image, time.time())
+        plan = reconcile(observed, self._sidecar_image, self._clock.wall())
         await self._execute(job, plan)
         return plan.again_in_s
 

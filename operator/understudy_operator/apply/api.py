@@ -4,7 +4,7 @@ The typed models drop unknown fields silently, so no object of theirs is used: p
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubernetes.aio import client
@@ -24,9 +24,15 @@ class ApiError(Exception):
         self.status, self.reason = status, reason
 
 
+class NotLeading(Exception):
+    """A write was not sent, because another replica may lead by now."""
+
+
 class Api:
-    def __init__(self, api_client: client.ApiClient) -> None:
-        self._client = api_client
+    """may_write: whether this process may write at this moment; asked before each write is sent."""
+
+    def __init__(self, api_client: client.ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
+        self._client, self._may_write = api_client, may_write
 
     async def get(self, path: str) -> Raw:
         return await self._call("GET", path)
@@ -67,6 +73,8 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content: str = "application/json",
     ) -> Raw:
+        if method != "GET" and not self._may_write():
+            raise NotLeading(f"{method} {path} was not sent: this replica does not lead")
         request = await self._client.param_serialize(
             method,
             path,

@@ -7,7 +7,7 @@ it missed; objects that arrived after the list was asked for are kept, and ones 
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -28,6 +28,7 @@ class Kind(Enum):
 
 @dataclass
 class Store:
+    _now: Callable[[], float] = time.monotonic
     _objects: dict[Kind, dict[Key, Raw]] = field(default_factory=lambda: defaultdict(dict))
     _arrived: dict[tuple[Kind, Key], float] = field(default_factory=dict)
     _of_job: dict[tuple[Kind, str], set[Key]] = field(default_factory=lambda: defaultdict(set))  # by job uid
@@ -40,20 +41,20 @@ class Store:
             return
         self._forget(kind, key)
         self._objects[kind][key] = _trimmed(raw)
-        self._arrived[kind, key] = time.monotonic()
+        self._arrived[kind, key] = self._now()
         if uid := job_uid_of(raw):
             self._of_job[kind, uid].add(key)
 
     def remove(self, kind: Kind, raw: Raw) -> None:
         """Forget an object; one of the same name that was created since stays."""
         if uid := raw["metadata"].get("uid"):
-            self._removed[uid] = time.monotonic()
+            self._removed[uid] = self._now()
         known = self._objects[kind].get(key_of(raw))
         if known is not None and known["metadata"].get("uid") == raw["metadata"].get("uid"):
             self._forget(kind, key_of(raw))
 
     def replace(self, kind: Kind, raws: Iterable[Raw], asked_at: float) -> None:
-        """A list, asked for at `asked_at` (time.monotonic): what it lacks is gone."""
+        """A list, asked for at `asked_at`: what it lacks is gone."""
         listed = {key_of(raw): raw for raw in raws}
         for key in list(self._objects[kind]):
             if key not in listed and self._arrived[kind, key] < asked_at:

@@ -13,6 +13,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, TEMPLATE, a_snapshot
 from understudy_operator import worker
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
@@ -109,7 +110,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 @asynccontextmanager
 async def at_work(world: World) -> AsyncIterator[None]:
     gateway = Gateway(world.api, world.store)
-    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append)
+    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append, Clock())
     try:
         yield
     finally:

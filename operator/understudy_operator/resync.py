@@ -1,0 +1,61 @@
+"""The periodic lists behind the watches: what a watch has lost is known a minute later at most.
+
+Rules: a list is consistent (no resourceVersion is given: the API server answers with its newest state, and not with
+some cache's), because what it lacks is taken for gone; it comes page by page. One that fails is tried again soon, with
+a growing pause; every pause is of random length, so that replicas and operators do not come all at once when an API
+server is back.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import aiohttp
+
+from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.clock import Clock
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.objects import API_VERSION
+from understudy_protocol import pod as names
+
+RESYNC_S = 60.0
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 15.0
+_PATHS = {
+    Kind.NODE: ("/api/v1/nodes", ""),
+    Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
+    Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
+    Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
+    Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
+}
+log = logging.getLogger(__name__)
+
+
+class Resync:
+    def __init__(self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None]) -> None:
+        self._api, self._store, self._clock, self._on_listed = api, store, clock, on_listed
+        self.done_once = False
+
+    async def run(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._list()
+            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                log.warning("a list of everything failed, and is tried again in about %.0f s: %r", retry_s, error)
+                await asyncio.sleep(jittered(retry_s))
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                continue
+            self.done_once, retry_s = True, FIRST_RETRY_S
+            self._on_listed()
+            await asyncio.sleep(jittered(RESYNC_S))
+
+    async def _list(self) -> None:
+        for kind, (path, selector) in _PATHS.items():
+            asked_at = self._clock.steady()
+            self._store.replace(kind, await self._api.list(path, selector), asked_at)
+
+
+def jittered(pause_s: float) -> float:
+    return pause_s * random.uniform(0.75, 1.25)
