@@ -15,11 +15,10 @@ from kubernetes.aio import client, config
 
 from understudy_operator import health
 from understudy_operator.apply.api import Api
-from understudy_operator.clock import Clock
+from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
 from understudy_operator.plan.objects import API_VERSION
-from understudy_operator.resync import jittered
 from understudy_protocol import pod as names
 
 GROUP, VERSION = API_VERSION.split("/")

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from understudy_operator.apply.api import Api
+from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
+from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read import read_node
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
 from understudy_operator.resync import Resync
@@ -17,6 +17,7 @@ from understudy_operator.worker import JobWorker
 
 #: Makes an Api whose writes are sent only while the given function says so.
 Connect = Callable[[Callable[[], bool]], Api]
+BEGIN_AGAIN_S = 0.5
 log = logging.getLogger(__name__)
 
 
@@ -32,11 +33,12 @@ class Operator:
         self._election = None
         if lease is not None:
             self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
-        self._gateway = Gateway(connect(self.leads), self.store)
+        self._gateway = Gateway(connect(self.leads), self.store, clock)
         self._resync = Resync(api, self.store, clock, self._wake_all)
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
         self._acts = False
+        self._beginning: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -58,7 +60,7 @@ class Operator:
             await self._election.release()
 
     def leads(self) -> bool:
-        return self._acts if self._election is None else self._election.leads()
+        return self._election is None or self._election.leads()
 
     @property
     def synced(self) -> bool:
@@ -68,17 +70,22 @@ class Operator:
     @property
     def alive(self) -> bool:
         """Whether all that is to run does. An API server that is away is no reason to start anew: the store is warm."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+        return bool(self._tasks) and not any(task.done() for task in self._tasks) and not self._failed_to_begin
+
+    @property
+    def _failed_to_begin(self) -> bool:
+        begun = self._beginning
+        return begun is not None and begun.done() and not begun.cancelled() and begun.exception() is not None
 
     def saw(self, kind: Kind, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
-        before = self.store.get(kind, key_of(raw))
+        before = self.store.fact(kind, key_of(raw), read_node) if kind is Kind.NODE else None
         if event_type == "DELETED":
             self.store.remove(kind, raw)
         else:
             self.store.put(kind, raw)
         if kind is Kind.NODE:
-            if before is None or event_type == "DELETED" or read_node(before) != read_node(raw):
+            if before is None or self.store.fact(kind, key_of(raw), read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
         elif kind is Kind.JOB:
             self._wake(key_of(raw))
@@ -86,13 +93,28 @@ class Operator:
             self._wake(key)
 
     def _lead(self) -> None:
+        self._beginning = asyncio.create_task(self._begin(), name="begin to lead")
+
+    async def _begin(self) -> None:
+        """Act, once it is known which pods there are now: a former leader's last ones may not have been told yet."""
+        while True:
+            try:
+                await self._resync.list_kind(Kind.POD)
+                break
+            except TROUBLE as error:
+                log.warning("the pods could not be listed before this replica acts, which is tried again: %r", error)
+                await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
         self._wake_all()
 
     async def _stand_by(self) -> None:
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
         self._acts = False
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
+        self._gateway.forget()
 
     def _wake(self, key: Key) -> None:
         if not self._acts or not self.synced:

@@ -8,13 +8,10 @@ server is back.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
-import aiohttp
-
-from understudy_operator.apply.api import Api, ApiError
-from understudy_operator.clock import Clock
+from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.objects import API_VERSION
 from understudy_protocol import pod as names
@@ -42,7 +39,7 @@ class Resync:
         while True:
             try:
                 await self._list()
-            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            except TROUBLE as error:
                 log.warning("a list of everything failed, and is tried again in about %.0f s: %r", retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
@@ -51,11 +48,11 @@ class Resync:
             self._on_listed()
             await asyncio.sleep(jittered(RESYNC_S))
 
+    async def list_kind(self, kind: Kind) -> None:
+        path, selector = _PATHS[kind]
+        asked_at = self._clock.steady()
+        self._store.replace(kind, await self._api.list(path, selector), asked_at)
+
     async def _list(self) -> None:
-        for kind, (path, selector) in _PATHS.items():
-            asked_at = self._clock.steady()
-            self._store.replace(kind, await self._api.list(path, selector), asked_at)
-
-
-def jittered(pause_s: float) -> float:
-    return pause_s * random.uniform(0.75, 1.25)
+        for kind in _PATHS:
+            await self.list_kind(kind)

@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import aiohttp
-
-from understudy_operator.apply.api import Api, ApiError, Raw
+from understudy_operator.apply.api import NO_ANSWER, TROUBLE, Api, ApiError, Raw
 from understudy_operator.clock import Clock
 from understudy_operator.plan.leadership import Candidate, Lease, Look, Rest, Write
 
@@ -63,7 +61,7 @@ class Election:
                 async with asyncio.timeout(CALL_S):
                     await self._write(write)
                 log.info("the lease %s/%s is given back", self._namespace, self._name)
-            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            except TROUBLE as error:
                 log.warning("the lease could not be given back, and ends by itself: %r", error)
 
     async def _do(self, step: Look | Write | Rest) -> None:
@@ -81,7 +79,7 @@ class Election:
             self._candidate.failed(self._clock.steady())
             if error.status != 409:  # somebody was faster: nothing is wrong
                 log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except NO_ANSWER as error:
             self._candidate.failed(self._clock.steady())
             log.warning("the lease %s/%s could not be reached: %r", self._namespace, self._name, error)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.refusals import Refusal
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
@@ -137,7 +138,9 @@ class Observed:
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
     entropy: str  # fresh randomness of this pass, for names and keys
-    refusals: tuple[str, ...] | None = None  # why the API server refused the last pass's writes; None: none was tried
+    refusals: tuple[Refusal, ...] | None = (
+        None  # why the API server refused the last pass's writes; None: none was tried
+    )
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -37,10 +37,11 @@ class FakeApi(Api):
         return self.put(key, body)
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
-        known = self._called("PUT", path.removesuffix("/status"))
+        object_path = path.removesuffix("/status")
+        known = self._called("PUT", object_path)
         if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "the object has been modified")
-        return self.put(path.removesuffix("/status"), body)
+        return self.put(object_path, body if path == object_path else {**known, "status": body["status"]})
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
         known = self._called("PATCH", path)

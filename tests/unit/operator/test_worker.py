@@ -109,7 +109,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 
 @asynccontextmanager
 async def at_work(world: World) -> AsyncIterator[None]:
-    gateway = Gateway(world.api, world.store)
+    gateway = Gateway(world.api, world.store, Clock())
     world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append, Clock())
     try:
         yield
@@ -268,10 +268,10 @@ async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(
 
 async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_more(world: World):
     # given spares that are refused
-    world.api.refuse = lambda body: "exceeded quota" if "spare" in body["metadata"].get("name", "") else ""
+    world.api.refuse = lambda body: "no such field" if "spare" in body["metadata"].get("name", "") else ""
     world.apply_job(spares={"replicas": 1})
     async with at_work(world):
-        await world.until(lambda: world.condition("Invalid") == ("True", "exceeded quota"))
+        await world.until(lambda: world.condition("Invalid") == ("True", "no such field"))
         raw = world.api.objects[PATH]
         raw["spec"]["spares"]["replicas"] = 0
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
