@@ -18,6 +18,8 @@ from understudy_operator.worker import JobWorker
 #: Makes an Api whose writes are sent only while the given function says so.
 Connect = Callable[[Callable[[], bool]], Api]
 BEGIN_AGAIN_S = 0.5
+#: What a write that is on its way has at a clean stop. The lease is given back only if all have had their answers.
+FINISH_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +35,8 @@ class Operator:
         self._election = None
         if lease is not None:
             self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
-        self._gateway = Gateway(connect(self.leads), self.store, clock)
+        self._writer = connect(self.leads)
+        self._gateway = Gateway(self._writer, self.store, clock)
         self._resync = Resync(api, self.store, clock, self._wake_all)
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
@@ -55,8 +58,10 @@ class Operator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stand_by()
-        if self._election is not None:
+        await self._stop_acting()
+        finished = await self._writer.finish(FINISH_S)
+        self._writer.give_up()
+        if self._election is not None and finished:
             await self._election.release()
 
     def leads(self) -> bool:
@@ -108,6 +113,10 @@ class Operator:
         self._wake_all()
 
     async def _stand_by(self) -> None:
+        self._writer.give_up()
+        await self._stop_acting()
+
+    async def _stop_acting(self) -> None:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)

@@ -47,10 +47,25 @@ TROUBLE = (ApiError, NotLeading, *NO_ANSWER)
 
 
 class Api:
-    """may_write: whether this process may write at this moment; asked before each write is sent."""
+    """may_write: whether this process may write at this moment; asked before each write is sent.
 
-    def __init__(self, api_client: client.ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
+    A write whose caller is cancelled goes on: it may have been done already, and its answer is worth waiting for before
+    another replica is let (`finish`). Who has lost the lease does not wait (`give_up`).
+    """
+
+    def __init__(self, api_client: client.ApiClient | None, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client, self._may_write = api_client, may_write
+        self._writes: set[asyncio.Task[Raw]] = set()
+
+    async def finish(self, limit_s: float) -> bool:
+        """Wait for the writes that are on their way; whether all of them have had an answer."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=limit_s)
+        return not self._writes
+
+    def give_up(self) -> None:
+        for write in self._writes:
+            write.cancel()
 
     async def get(self, path: str) -> Raw:
         return await self._call("GET", path)
@@ -112,12 +127,24 @@ class Api:
     async def _send_if_allowed(
         self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str
     ) -> Raw:
-        if method != "GET" and not self._may_write():
+        told = [(name, value) for name, value in query if value]
+        if method == "GET":
+            return await self.send(method, path, told, body, content)
+        if not self._may_write():
             raise NotLeading(f"{method} {path} was not sent: this replica does not lead")
-        return await self.send(method, path, [(name, value) for name, value in query if value], body, content)
+        write = asyncio.create_task(self.send(method, path, told, body, content), name=f"{method} {path}")
+        self._writes.add(write)
+        write.add_done_callback(self._answered)
+        return await asyncio.shield(write)
+
+    def _answered(self, write: asyncio.Task[Raw]) -> None:
+        self._writes.discard(write)
+        if not write.cancelled():
+            write.exception()  # whoever asked for it may be gone
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         """One request and its answer. Raises an ApiError, or one of NO_ANSWER."""
+        assert self._client is not None
         request = await self._client.param_serialize(
             method,
             path,

@@ -82,6 +82,8 @@ class Election:
         except NO_ANSWER as error:
             self._candidate.failed(self._clock.steady())
             log.warning("the lease %s/%s could not be reached: %r", self._namespace, self._name, error)
+        finally:
+            self._api.give_up()  # a renewal that comes late is worth nothing
 
     async def _tell(self) -> None:
         leads = self.leads()

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -173,7 +173,9 @@ class Gateway:
             self._answered(job.uid, name)
             raise
         except ApiError as error:
-            refusal = judged(error.status, str(error).replace(name, "<pod>"))  # its name is new each time
+            refusal = judged(error.status, str(error))
+            if refusal is not None:  # the name is new each time: without it the same refusal stays the same
+                refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
             if refusal is not None and refusal.why is Why.SERVER:
                 asked.refusal = refusal  # and it may have been done
                 return refusal

@@ -17,6 +17,7 @@ CREATED = "2026-11-20T10:00:00Z"
 
 class FakeApi(Api):
     def __init__(self) -> None:
+        super().__init__(None)
         self.objects: dict[str, Raw] = {}
         self.calls: list[tuple[str, str]] = []
         self.history: list[Raw] = []  # every state of every object

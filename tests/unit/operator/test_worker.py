@@ -306,6 +306,19 @@ async def test_a_pass_that_fails_is_tried_again(
     assert str(trouble) in caplog.text
 
 
+async def test_a_job_that_changes_under_a_pass_is_read_anew_and_no_pass_has_failed(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    # given a job that somebody has changed, and no watch has told of it
+    world.apply_job()
+    raw = world.api.objects[PATH]
+    world.api.put(PATH, {**raw, "spec": {**raw["spec"], "spares": {"replicas": 1}}})
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 3)
+        await world.until(lambda: world.status().get("phase") == "Pending")
+    assert "a pass failed" not in caplog.text
+
+
 async def test_passes_that_fail_do_not_spin_however_often_the_job_is_woken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
