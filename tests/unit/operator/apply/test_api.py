@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply import api
 from understudy_operator.apply.api import ATTEMPTS, PAGE, Api, ApiError, NotLeading, Query, Raw
 
 Answer = Raw | Exception
+ONE: Raw = {"metadata": {"name": "one"}}
+TWO: Raw = {"metadata": {"name": "two"}}
 
 
 class Scripted(Api):
@@ -19,12 +20,13 @@ class Scripted(Api):
         super().__init__(None, may_write)
         self.answers = list(answers)
         self.sent: list[tuple[str, dict[str, str]]] = []
-        self.held = asyncio.Event()
+        self.held, self.asked = asyncio.Event(), asyncio.Event()
         self.held.set()
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         del path, body, content
         self.sent.append((method, dict(query)))
+        self.asked.set()
         await self.held.wait()
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -40,7 +42,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr(api.asyncio, "sleep", sleep)
+    monkeypatch.setattr("understudy_operator.apply.api.asyncio.sleep", sleep)
     return pauses
 
 
@@ -71,8 +73,8 @@ async def test_no_other_refusal_is_tried_again():
 
 
 async def test_a_list_comes_in_pages_and_is_consistent():
-    client = Scripted({"items": [1], "metadata": {"continue": "next"}}, {"items": [2], "metadata": {}})
-    assert await client.list("/api/v1/pods", "label") == [1, 2]
+    client = Scripted({"items": [ONE], "metadata": {"continue": "next"}}, {"items": [TWO], "metadata": {}})
+    assert await client.list("/api/v1/pods", "label") == [ONE, TWO]
     asked = [query for _, query in client.sent]
     assert asked == [
         {"limit": str(PAGE), "labelSelector": "label"},
@@ -81,9 +83,9 @@ async def test_a_list_comes_in_pages_and_is_consistent():
 
 
 async def test_a_list_whose_next_page_has_expired_begins_anew():
-    first: Raw = {"items": [1], "metadata": {"continue": "next"}}
-    client = Scripted(first, ApiError(410, "Expired", "too old"), {"items": [1, 2], "metadata": {}})
-    assert await client.list("/api/v1/pods") == [1, 2]
+    first: Raw = {"items": [ONE], "metadata": {"continue": "next"}}
+    client = Scripted(first, ApiError(410, "Expired", "too old"), {"items": [ONE, TWO], "metadata": {}})
+    assert await client.list("/api/v1/pods") == [ONE, TWO]
 
 
 async def test_who_does_not_lead_reads_and_writes_nothing():
@@ -107,8 +109,7 @@ async def test_a_write_whose_caller_is_cancelled_is_waited_for_at_a_clean_stop()
     client = Scripted({"kind": "Pod"})
     client.held.clear()
     caller = asyncio.create_task(client.create("/x", {}))
-    while not client.sent:
-        await asyncio.sleep(0)
+    await client.asked.wait()
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
     assert not await client.finish(0.01)
@@ -120,8 +121,7 @@ async def test_and_is_given_up_where_the_lease_is_lost():
     client = Scripted({"kind": "Pod"})
     client.held.clear()
     caller = asyncio.create_task(client.create("/x", {}))
-    while not client.sent:
-        await asyncio.sleep(0)
+    await client.asked.wait()
     client.give_up()
     await asyncio.gather(caller, return_exceptions=True)
     assert await client.finish(1.0)
