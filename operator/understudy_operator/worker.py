@@ -125,7 +125,7 @@ class JobWorker:
         address = "" if service is None else service["spec"].get("clusterIP", "")
         return Observed(
             job=job,
-            pods=tuple(self._store.facts_of_job(Kind.POD, job.uid, read_pod)),
+            pods=self._store.facts_of_job(Kind.POD, job.uid, read_pod),
             nodes=_nodes(self._store),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,

@@ -54,6 +54,7 @@ class Store:
         self._now = now
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
         self._of_job: dict[tuple[Kind, str], set[Key]] = {}  # by job uid
+        self._facts_of_job: dict[tuple[Kind, str], tuple[Any, ...]] = {}  # until one of them changes
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
 
     def put(self, kind: Kind, raw: Raw) -> None:
@@ -108,10 +109,14 @@ class Store:
     def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
         return [entry.read(reader) for entry in self._entries[kind].values()]
 
-    def facts_of_job(self, kind: Kind, job_uid: str, reader: Callable[[Raw], T]) -> list[T]:
+    def facts_of_job(self, kind: Kind, job_uid: str, reader: Callable[[Raw], T]) -> tuple[T, ...]:
         """Sorted by name."""
-        keys = sorted(self._of_job.get((kind, job_uid), ()))
-        return [self._entries[kind][key].read(reader) for key in keys]
+        if (kind, job_uid) not in self._facts_of_job:
+            keys = sorted(self._of_job.get((kind, job_uid), ()))
+            if not keys:
+                return ()
+            self._facts_of_job[kind, job_uid] = tuple(self._entries[kind][key].read(reader) for key in keys)
+        return self._facts_of_job[kind, job_uid]
 
     def size(self) -> int:
         """All that is kept, in entries: it grows with what there is, and with nothing else."""
@@ -124,6 +129,7 @@ class Store:
         self._entries[kind][key] = _Entry(kept, self._now())
         if uid := job_uid_of(kept):
             self._of_job.setdefault((kind, uid), set()).add(key)
+            self._facts_of_job.pop((kind, uid), None)
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
@@ -131,6 +137,7 @@ class Store:
         if uid:
             of_job = self._of_job[kind, uid]
             of_job.discard(key)
+            self._facts_of_job.pop((kind, uid), None)
             if not of_job:
                 del self._of_job[kind, uid]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
@@ -183,6 +184,11 @@ class Observed:
 
     def live(self) -> list[Pod]:
         """Pods that hold a rank, wait, or will: not ended, not deleted, not lost, not stuck on a dead node."""
+        return list(self._live)
+
+    @cached_property
+    def _live(self) -> tuple[Pod, ...]:
+        """Asked for by many decisions of a pass, and thousands of pods are not looked through for each of them."""
         lost = self.lost_uids
         heard = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
 
@@ -194,4 +200,4 @@ class Observed:
                 return pod.uid in heard
             return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it
 
-        return [pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod)]
+        return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))

@@ -122,12 +122,17 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
 
     store.put(Kind.POD, a_raw(version=1))
     for _ in range(3):
-        assert store.facts_of_job(Kind.POD, "job-uid", reader) == ["a"]
+        assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a",)
         assert store.fact(Kind.POD, ("research", "a"), reader) == "a"
     store.put(Kind.POD, a_raw(version=2))
     assert store.facts(Kind.POD, reader) == ["a"]
+    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a",)
     assert read == ["1", "2"]
-    assert store.fact(Kind.POD, ("research", "b"), reader) is None
+    store.put(Kind.POD, a_raw("b"))
+    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a", "b")
+    store.remove(Kind.POD, a_raw("a"))
+    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("b",)
+    assert store.fact(Kind.POD, ("research", "c"), reader) is None
 
 
 def test_a_late_state_of_a_removed_object_does_not_bring_it_back(store: Store):
