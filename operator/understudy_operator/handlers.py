@@ -42,6 +42,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.networking.enforce_retry_after = True
     settings.watching.label_selectors["pods"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["services"] = names.LABEL_JOB_UID
+    settings.watching.label_selectors["secrets"] = names.LABEL_JOB_UID
     await config.load_config()  # type: ignore[no-untyped-call]
     memo.api_client = client.ApiClient()
     namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
@@ -78,6 +79,11 @@ async def pod_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event("services", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def service_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.SERVICE, event["type"], event["object"])
+
+
+@kopf.on.event("secrets", labels={names.LABEL_JOB_UID: kopf.PRESENT})
+async def secret_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
+    memo.operator.saw(Kind.SECRET, event["type"], event["object"])
 
 
 @kopf.on.event("nodes")

@@ -14,7 +14,7 @@ from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.observe.read import read_job, read_node, read_pod
+from understudy_operator.observe.read import read_job, read_node, read_pod, told_address
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
@@ -51,7 +51,7 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
-        self._job_uid = ""
+        self._job_uid = self._known_key = self._link_key = ""
         self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
         self.wake()
 
@@ -112,7 +112,7 @@ class JobWorker:
         """It was deleted, whatever its name stands for now."""
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
-        self._coordination, self._refusals = Coordination(), None
+        self._coordination, self._refusals, self._known_key = Coordination(), None, ""
 
     def _unknown_nodes(self, job: Job) -> set[str]:
         """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
@@ -133,7 +133,21 @@ class JobWorker:
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
             refusals=self._refusals,
+            known_key=self._key_of(job),
+            told_address="" if address else self._told_address(job),
         )
+
+    def _key_of(self, job: Job) -> str:
+        """The job's key, also when its Secret is gone by now."""
+        secret = self._ours(Kind.SECRET, job, secret_name(job.name))
+        if secret is not None:
+            self._known_key = decode_key(secret)
+        return self._known_key
+
+    def _told_address(self, job: Job) -> str:
+        """Of the newest pods, should some have been told another one."""
+        pods = sorted(self._store.of_job(Kind.POD, job.uid), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
 
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
@@ -162,11 +176,12 @@ class JobWorker:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
-                if self._link is not None and self._link.over:
+                key = self._key_of(job)
+                if self._link is not None and (self._link.over or self._link_key != key):
                     await self._unfollow(Unfollow())
-                secret = self._ours(Kind.SECRET, job, secret_name(job.name))
-                if self._link is None and secret is not None:
-                    self._link = CoordinatorLink(job.uid, decode_key(secret), self._coordination, self.wake)
+                if self._link is None and key:
+                    self._link = CoordinatorLink(job.uid, key.encode(), self._coordination, self.wake)
+                    self._link_key = key
                 if self._link is not None:
                     self._link.follow(follow)
 
@@ -179,9 +194,9 @@ class JobWorker:
             await link.close()
 
 
-def decode_key(secret: Raw) -> bytes:
-    """The membership key as the sidecars read it from the mounted file."""
-    return base64.b64decode(secret["data"][names.KEY_FILE])
+def decode_key(secret: Raw) -> str:
+    """The membership key as the sidecars read it from the mounted file; keys are printable."""
+    return base64.b64decode(secret["data"][names.KEY_FILE]).decode()
 
 
 def _nodes(store: Store) -> dict[str, Node]:

@@ -155,6 +155,12 @@ def _delete_service(world: World, fault: Fault) -> None:
         world.server.remove("services", services[int(fault.draw * 1000) % len(services)])
 
 
+def _delete_secret(world: World, fault: Fault) -> None:
+    secrets = world.server.of("secrets")
+    if secrets and world.replicas == 1 and len(world.processes) == 1:  # one that has led, and so has seen the key
+        world.server.remove("secrets", secrets[int(fault.draw * 1000) % len(secrets)])
+
+
 def _node(world: World, fault: Fault) -> None:
     up = [node for node in world.cluster.nodes if node not in world.cluster.down]
     if len(up) > 1:
@@ -217,6 +223,7 @@ STRIKES: dict[str, Callable[[World, Fault], None]] = {
     "crash pod": _crash_pod,
     "delete pod": _delete_pod,
     "delete service": _delete_service,
+    "delete secret": _delete_secret,
     "node": _node,
     "quota": _quota,
     "webhook": _webhook,

@@ -40,6 +40,7 @@ class World:
     processes: list[Process] = field(default_factory=list)  # all that there ever were
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
+    keys: dict[str, str] = field(default_factory=dict)  # the first of each job, by its uid
     violations: list[str] = field(default_factory=list)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
@@ -173,6 +174,10 @@ class World:
             metadata, status = raw["metadata"], raw.get("status", {})
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
+        if plural == "secrets" and kind == "ADDED":
+            uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
+            if self.keys.setdefault(uid, key) != key:
+                self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
         if plural == "trainingjobs" and kind == "DELETED":
             self.trainings.pop(metadata["uid"], None)
         for training in list(self.trainings.values()):

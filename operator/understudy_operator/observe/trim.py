@@ -15,7 +15,7 @@ LONGEST_ANNOTATION = 1024
 _CONTAINERS = ("initContainers", "containers")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 #: Variables that tell what a pod was made for; every other one is the containers' own business.
-_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC)
+_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
 
 
 def trimmed(raw: Raw) -> Raw:

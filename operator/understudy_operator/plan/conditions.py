@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.plan.elections import waits_for_election
+from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
 
 MESSAGE_CHARACTERS = 1024
@@ -60,7 +62,10 @@ def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[st
     told = before.get(kind)
     if observed.refusals is None and told is not None:
         return kind, told["status"] == "True", told["reason"], told["message"]
-    refusal = next((x for x in observed.refusals or () if x.lasting == lasting), None)
+    refusals = observed.refusals or ()
+    if observed.close is None and key_is_lost(observed):
+        refusals = (*refusals, Refusal(lost_key(observed.job.name), Why.KEY))
+    refusal = next((x for x in refusals if x.lasting == lasting), None)
     if refusal is not None:
         return kind, True, refusal.why.value, refusal.message
     return kind, False, "Accepted", ""

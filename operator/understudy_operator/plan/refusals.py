@@ -19,6 +19,10 @@ class Why(Enum):
     NAMESPACE = "NamespaceTerminating"
     FORBIDDEN = "Forbidden"
     SERVER = "ServerError"
+    KEY = "KeyLost"  # nobody refuses anything, but what the job needs cannot be made
+
+
+_QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def judged(status: int, message: str) -> Refusal | None:
         return Refusal(message, Why.WEBHOOK)
     if "admission webhook" in message or "ValidatingAdmissionPolicy" in message:
         return Refusal(message, Why.ADMISSION)
-    if status == 403 and "exceeded quota" in message:
+    if status == 403 and any(words in message for words in _QUOTA):
         return Refusal(message, Why.QUOTA)
     if status == 403 and "being terminated" in message:
         return Refusal(message, Why.NAMESPACE)

@@ -22,7 +22,7 @@ class FakeApi(Api):
         self.calls: list[tuple[str, str]] = []
         self.history: list[Raw] = []  # every state of every object
         self.refuse: Callable[[Mapping[str, Any]], str] = lambda _: ""
-        self._versions = itertools.count(100)
+        self._versions, self._addresses = itertools.count(100), itertools.count(7)
 
     async def get(self, path: str) -> Raw:
         return self._called("GET", path)
@@ -68,7 +68,7 @@ class FakeApi(Api):
         if raw.get("kind") == "Secret" and (texts := raw.pop("stringData", {})):
             raw["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         if raw.get("kind") == "Service":
-            raw["spec"].setdefault("clusterIP", "10.0.0.7")
+            raw["spec"].setdefault("clusterIP", f"10.0.0.{next(self._addresses)}")
         self.objects[path] = raw
         self.history.append(copy.deepcopy(raw))
         return copy.deepcopy(raw)

@@ -25,6 +25,7 @@ from understudy_protocol.words import CloseReason
 KEY = ("research", "llm")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
 SERVICE = "/api/v1/namespaces/research/services/llm-coordinator"
+SECRET = "/api/v1/namespaces/research/secrets/llm-membership"
 LIMIT_S = 10.0
 
 
@@ -277,6 +278,24 @@ async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_mor
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
         world.wake()
         await world.until(lambda: world.condition("Invalid") == ("False", ""))
+
+
+async def test_a_secret_and_a_service_that_somebody_deletes_come_back_as_they_were(world: World):
+    # given a job whose pods run
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        key, address = world.api.objects[SECRET]["data"], world.api.objects[SERVICE]["spec"]["clusterIP"]
+
+        # when both are deleted by hand, and the watch tells
+        for path, kind in ((SECRET, Kind.SECRET), (SERVICE, Kind.SERVICE)):
+            world.store.remove(kind, world.api.objects.pop(path))
+        world.wake()
+
+        # then pods that are made from now on have the same key, and are told the same address
+        await world.until(lambda: SECRET in world.api.objects and SERVICE in world.api.objects)
+        assert world.api.objects[SECRET]["data"] == key
+        assert world.api.objects[SERVICE]["spec"]["clusterIP"] == address
 
 
 async def test_refusals_of_many_pods_are_one_event(world: World):
