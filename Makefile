@@ -2,7 +2,7 @@
 PY := scripts/py
 E2E_LOGS := build/e2e-logs
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit simulation simulate integration torchrun e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-recovery bench-step bench-docs images crds docs lock format clean
+.PHONY: help demo test check unit simulation simulate simulate-operator integration torchrun e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-recovery bench-step bench-docs images crds docs lock format clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,11 +24,14 @@ check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs:
 unit:  ## unit tests: pure, seconds
 	$(PY) -m pytest -q -n 4 tests/unit
 
-simulation:  ## coordinator, members and launchers in simulated time under seeded faults
-	$(PY) -m pytest -q -n 2 tests/simulation
+simulation:  ## data plane, and operator, each in simulated time under seeded faults
+	$(PY) -m pytest -q -n 2 tests/simulation tests/simulation_operator
 
-simulate:  ## the same with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
+simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
 	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)
+
+simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on
+	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0)
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries

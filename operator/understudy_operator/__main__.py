@@ -1,6 +1,8 @@
 """Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set. It watches all namespaces.
 
-UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz answers, UNDERSTUDY_LOG_LEVEL (INFO) what is logged.
+UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
+takes itself to be the only one. UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
+UNDERSTUDY_LOG_LEVEL (INFO) what is logged.
 """
 
 import asyncio
@@ -12,8 +14,6 @@ import kopf
 
 from understudy_operator import handlers
 
-HEALTH_PORT = 8080
-
 
 def main() -> int:
     logging.basicConfig(
@@ -24,14 +24,17 @@ def main() -> int:
     )
     for chatty in ("kopf", "aiohttp.access"):  # each event passed on, each probe answered
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    lease = os.environ.get("UNDERSTUDY_LEASE", "")
+    if lease and not all(lease.partition("/")):
+        logging.error("UNDERSTUDY_LEASE is %r: it names a Lease as namespace/name", lease)
+        return 2
     if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):
         logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
         return 2
     assert handlers  # imported for its registrations
     # kopf asks for the user's name, and the image's user has none: getpass.getuser() believes this variable first.
     os.environ.setdefault("LOGNAME", "understudy")
-    health = f"http://0.0.0.0:{os.environ.get('UNDERSTUDY_HEALTH_PORT') or HEALTH_PORT}/healthz"
-    asyncio.run(kopf.operator(clusterwide=True, standalone=True, memo=kopf.Memo(), liveness_endpoint=health))
+    asyncio.run(kopf.operator(clusterwide=True, standalone=True, memo=kopf.Memo()))
     return 0
 
 

@@ -4,19 +4,32 @@
 indexes, daemons and timers cost more than they give at thousands of pods.
 """
 
+import itertools
 import os
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import kopf
 from kubernetes.aio import client, config
 
+from understudy_operator import health
 from understudy_operator.apply.api import Api
+from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.store import Kind
-from understudy_operator.operator import Operator
+from understudy_operator.operator import Operator, new_identity
 from understudy_operator.plan.objects import API_VERSION
 from understudy_protocol import pod as names
 
 GROUP, VERSION = API_VERSION.split("/")
+HEALTH_PORT = 8080
+
+
+class Backoffs:
+    """Of a watch whose API server is away: it asks for as long as it takes, at times of its own."""
+
+    def __iter__(self) -> Iterator[float]:
+        return (jittered(pause_s) for pause_s in itertools.chain((0.5, 1.0, 2.0), itertools.repeat(4.0)))
 
 
 @kopf.on.startup()
@@ -25,16 +38,29 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.scanning.disabled = True  # the CRD is there, or the start fails and says so
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
+    settings.networking.error_backoffs = Backoffs()
+    settings.networking.enforce_retry_after = True
     settings.watching.label_selectors["pods"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["services"] = names.LABEL_JOB_UID
+    settings.watching.label_selectors["secrets"] = names.LABEL_JOB_UID
     await config.load_config()  # type: ignore[no-untyped-call]
     memo.api_client = client.ApiClient()
-    memo.operator = Operator(Api(memo.api_client), os.environ["UNDERSTUDY_SIDECAR_IMAGE"])
-    await memo.operator.start()
+    namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
+    memo.operator = Operator(
+        partial(Api, memo.api_client),
+        os.environ["UNDERSTUDY_SIDECAR_IMAGE"],
+        (namespace, name) if slash else None,
+        new_identity(os.environ.get("HOSTNAME", "understudy-operator")),
+        Clock(),
+    )
+    memo.operator.start()
+    memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
+    if "health" in memo:
+        await memo.health.cleanup()
     if "operator" in memo:
         await memo.operator.stop()
         await memo.api_client.close()
@@ -53,6 +79,11 @@ async def pod_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event("services", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def service_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.SERVICE, event["type"], event["object"])
+
+
+@kopf.on.event("secrets", labels={names.LABEL_JOB_UID: kopf.PRESENT})
+async def secret_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
+    memo.operator.saw(Kind.SECRET, event["type"], event["object"])
 
 
 @kopf.on.event("nodes")

@@ -1,71 +1,137 @@
-"""The running operator: store, workers, and the periodic lists behind the watches."""
+"""The running operator: a store that is kept warm always, and workers that act while this replica leads."""
 
 import asyncio
 import logging
-import time
+import secrets
+from collections.abc import Callable
 from typing import Any
 
-from understudy_operator.apply.api import Api
+from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read import read_node
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
-from understudy_operator.plan.objects import API_VERSION
+from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
-from understudy_protocol import pod as names
 
-RESYNC_S = 60.0
-_PATHS = {
-    Kind.NODE: ("/api/v1/nodes", ""),
-    Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
-    Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
-    Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
-    Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
-}
+#: Makes an Api whose writes are sent only while the given function says so.
+Connect = Callable[[Callable[[], bool]], Api]
+BEGIN_AGAIN_S = 0.5
+#: What a write that is on its way has at a clean stop. The lease is given back only if all have had their answers.
+FINISH_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class Operator:
-    def __init__(self, api: Api, sidecar_image: str) -> None:
-        self.store = Store()
-        self._api = api
-        self._gateway = Gateway(api, self.store)
+    """lease: namespace and name of the Lease that its replicas share; None for one that is alone."""
+
+    def __init__(
+        self, connect: Connect, sidecar_image: str, lease: tuple[str, str] | None, identity: str, clock: Clock
+    ) -> None:
+        self.store = Store(clock.steady)
+        self._clock = clock
+        api = connect(lambda: True)
+        self._election = None
+        if lease is not None:
+            self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
+        self._writer = connect(self.leads)
+        self._gateway = Gateway(self._writer, self.store, clock)
+        self._resync = Resync(api, self.store, clock, self._wake_all)
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
-        self._synced = False
-        self._resync: asyncio.Task[None] | None = None
+        self._acts = False
+        self._beginning: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
-        """The first list, then workers for all jobs, then a list every minute."""
-        await self._list()
-        self._synced = True
-        self._wake_all()
-        self._resync = asyncio.create_task(self._keep_listing(), name="resync")
+    def start(self) -> None:
+        """Keep the store warm from now on, and act as soon as it is and this replica leads."""
+        self._tasks.append(asyncio.create_task(self._resync.run(), name="resync"))
+        if self._election is None:
+            log.warning("there is no lease (UNDERSTUDY_LEASE): this operator takes itself to be the only one")
+            self._lead()
+        else:
+            self._tasks.append(asyncio.create_task(self._election.run(), name="election"))
 
     async def stop(self) -> None:
-        if self._resync is not None:
-            self._resync.cancel()
-        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+        """Stop acting, then let another replica."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop_acting()
+        finished = await self._writer.finish(FINISH_S)
+        self._writer.give_up()
+        if self._election is not None and finished:
+            await self._election.release()
+
+    def leads(self) -> bool:
+        return self._election is None or self._election.leads()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the store has been filled once: before, nothing is decided."""
+        return self._resync.done_once
+
+    @property
+    def alive(self) -> bool:
+        """Whether all that is to run does. An API server that is away is no reason to start anew: the store is warm."""
+        return bool(self._tasks) and not any(task.done() for task in self._tasks) and not self._failed_to_begin
+
+    @property
+    def _failed_to_begin(self) -> bool:
+        begun = self._beginning
+        return begun is not None and begun.done() and not begun.cancelled() and begun.exception() is not None
 
     def saw(self, kind: Kind, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
-        before = self.store.get(kind, key_of(raw))
+        before = self.store.fact(kind, key_of(raw), read_node) if kind is Kind.NODE else None
         if event_type == "DELETED":
             self.store.remove(kind, raw)
         else:
             self.store.put(kind, raw)
         if kind is Kind.NODE:
-            if before is None or event_type == "DELETED" or read_node(before) != read_node(raw):
+            if before is None or self.store.fact(kind, key_of(raw), read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
         elif kind is Kind.JOB:
             self._wake(key_of(raw))
         elif key := job_key_of(raw):
             self._wake(key)
 
+    def _lead(self) -> None:
+        self._beginning = asyncio.create_task(self._begin(), name="begin to lead")
+
+    async def _begin(self) -> None:
+        """Act, once it is known which pods there are now: a former leader's last ones may not have been told yet."""
+        while True:
+            try:
+                await self._resync.list_kind(Kind.POD)
+                break
+            except TROUBLE as error:
+                log.warning("the pods could not be listed before this replica acts, which is tried again: %r", error)
+                await asyncio.sleep(jittered(BEGIN_AGAIN_S))
+        self._acts = True
+        self._wake_all()
+
+    async def _stand_by(self) -> None:
+        self._writer.give_up()
+        await self._stop_acting()
+
+    async def _stop_acting(self) -> None:
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
+        self._acts = False
+        workers, self._workers = list(self._workers.values()), {}
+        await asyncio.gather(*(worker.stop() for worker in workers))
+        self._gateway.forget()
+
     def _wake(self, key: Key) -> None:
-        if not self._synced:
-            return  # no decision on half the facts
+        if not self._acts or not self.synced:
+            return
         if key not in self._workers and self.store.get(Kind.JOB, key) is not None:
-            self._workers[key] = JobWorker(key, self.store, self._gateway, self._sidecar_image, self._forget)
+            self._workers[key] = JobWorker(
+                key, self.store, self._gateway, self._sidecar_image, self._forget, self._clock
+            )
         elif key in self._workers:
             self._workers[key].wake()
 
@@ -78,16 +144,7 @@ class Operator:
         for key in list(self._workers):
             self._wake(key)
 
-    async def _list(self) -> None:
-        for kind, (path, selector) in _PATHS.items():
-            asked_at = time.monotonic()
-            self.store.replace(kind, await self._api.list(path, selector), asked_at)
 
-    async def _keep_listing(self) -> None:
-        while True:
-            await asyncio.sleep(RESYNC_S)
-            try:
-                await self._list()
-                self._wake_all()
-            except Exception:
-                log.exception("a periodic list failed; the next one is in %g s", RESYNC_S)
+def new_identity(host: str) -> str:
+    """One that no other replica has, nor this pod's container before it was restarted."""
+    return f"{host}_{secrets.token_hex(4)}"

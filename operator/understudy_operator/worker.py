@@ -8,27 +8,28 @@ import base64
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import Callable
 
-import aiohttp
-
-from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.observe.read import read_job, read_node, read_pod
+from understudy_operator.observe.read import read_job, read_node, read_pod, told_address
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.objects import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.refusals import Refusal
 from understudy_protocol import pod as names
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 #: After a failed pass nothing is tried for the backoff, at most so long; after that a wake ends the rest of it.
 REST_S = 1.0
+#: Until a pass over a job that has changed under the last one. It was read anew already.
+CONFLICT_S = 0.05
 log = logging.getLogger(__name__)
 
 
@@ -36,15 +37,21 @@ class JobWorker:
     """Runs the passes of one job until it is gone."""
 
     def __init__(
-        self, key: Key, store: Store, gateway: Gateway, sidecar_image: str, on_gone: Callable[[Key], None]
+        self,
+        key: Key,
+        store: Store,
+        gateway: Gateway,
+        sidecar_image: str,
+        on_gone: Callable[[Key], None],
+        clock: Clock,
     ) -> None:
         self._key, self._store, self._gateway = key, store, gateway
-        self._sidecar_image, self._on_gone = sidecar_image, on_gone
+        self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._woken = asyncio.Event()
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
-        self._refusals: tuple[str, ...] | None = None  # None: nothing has been tried yet
-        self._job_uid = ""
+        self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
+        self._job_uid = self._known_key = self._link_key = ""
         self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
         self.wake()
 
@@ -76,7 +83,7 @@ class JobWorker:
                 again_in_s = await self._pass(raw)
                 backoff = FIRST_BACKOFF_S
             except Exception as error:
-                expected = isinstance(error, ApiError | aiohttp.ClientError | OSError | TimeoutError)
+                expected = isinstance(error, TROUBLE)
                 log.warning(
                     "job %s: a pass failed: %r; again in %.1f s",
                     "/".join(self._key),
@@ -84,28 +91,32 @@ class JobWorker:
                     backoff,
                     exc_info=None if expected else error,
                 )
-                await asyncio.sleep(min(backoff, REST_S))
-                again_in_s, backoff = max(0.0, backoff - REST_S), min(2 * backoff, LONGEST_BACKOFF_S)
+                pause_s = jittered(backoff)
+                await asyncio.sleep(min(pause_s, REST_S))
+                again_in_s, backoff = max(0.0, pause_s - REST_S), min(2 * backoff, LONGEST_BACKOFF_S)
 
     async def _pass(self, raw: Raw) -> float | None:
         job = read_job(raw)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid = job.uid
+        await self._gateway.settle(job)
         await self._gateway.read_nodes(self._unknown_nodes(job))
         observed = self._observe(job)
-        plan = reconcile(observed, self._sidecar_image, time.time())
-        await self._execute(job, plan)
+        plan = reconcile(observed, self._sidecar_image, self._clock.wall())
+        if not await self._execute(job, plan):
+            return jittered(CONFLICT_S)
         return plan.again_in_s
 
     async def _forget_job(self) -> None:
         """It was deleted, whatever its name stands for now."""
+        self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
-        self._coordination, self._refusals = Coordination(), None
+        self._coordination, self._refusals, self._known_key = Coordination(), None, ""
 
     def _unknown_nodes(self, job: Job) -> set[str]:
         """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
-        pods = [read_pod(raw) for raw in self._store.of_job(Kind.POD, job.uid)]
+        pods = self._store.facts_of_job(Kind.POD, job.uid, read_pod)
         nodes = {pod.node for pod in pods if pod.node and not pod.ended}
         return {node for node in nodes if self._store.get(Kind.NODE, ("", node)) is None}
 
@@ -114,7 +125,7 @@ class JobWorker:
         address = "" if service is None else service["spec"].get("clusterIP", "")
         return Observed(
             job=job,
-            pods=tuple(read_pod(pod) for pod in self._store.of_job(Kind.POD, job.uid)),
+            pods=self._store.facts_of_job(Kind.POD, job.uid, read_pod),
             nodes=_nodes(self._store),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
@@ -122,39 +133,55 @@ class JobWorker:
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
             refusals=self._refusals,
+            known_key=self._key_of(job),
+            told_address="" if address else self._told_address(job),
         )
+
+    def _key_of(self, job: Job) -> str:
+        """The job's key, also when its Secret is gone by now."""
+        secret = self._ours(Kind.SECRET, job, secret_name(job.name))
+        if secret is not None:
+            self._known_key = decode_key(secret)
+        return self._known_key
+
+    def _told_address(self, job: Job) -> str:
+        """Of the newest pods, should some have been told another one."""
+        pods = sorted(self._store.of_job(Kind.POD, job.uid), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
 
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
         raw = self._store.get(kind, (job.namespace, name))
         return raw if raw is not None and job_uid_of(raw) == job.uid else None
 
-    async def _execute(self, job: Job, plan: Plan) -> None:
-        """In the order that Plan promises."""
-        refusals = [await self._gateway.create(create) for create in plan.objects]
+    async def _execute(self, job: Job, plan: Plan) -> bool:
+        """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
+        refusals: list[Refusal | None] = [await self._gateway.create(create) for create in plan.objects]
         if not all(refusals):
             self.wake()  # something is new: pods may be possible now
-        if plan.status is not None:
-            await self._gateway.status(job, plan.status)
-        refusals += await self._gateway.pods(job.namespace, plan.pods)
-        told = tuple(refusal for refusal in refusals if refusal)
+        if plan.status is not None and not await self._gateway.status(job, plan.status):
+            return False
+        refusals += await self._gateway.pods(job, plan.pods)
+        told = tuple(refusal for refusal in refusals if refusal is not None)
         if told != self._refusals:
             self._refusals = told
             self.wake()
         await self._follow(job, plan.link)
         for event in plan.events:
             await self._gateway.event(job, event)
+        return True
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
-                if self._link is not None and self._link.over:
+                key = self._key_of(job)
+                if self._link is not None and (self._link.over or self._link_key != key):
                     await self._unfollow(Unfollow())
-                secret = self._ours(Kind.SECRET, job, secret_name(job.name))
-                if self._link is None and secret is not None:
-                    self._link = CoordinatorLink(job.uid, decode_key(secret), self._coordination, self.wake)
+                if self._link is None and key:
+                    self._link = CoordinatorLink(job.uid, key.encode(), self._coordination, self.wake)
+                    self._link_key = key
                 if self._link is not None:
                     self._link.follow(follow)
 
@@ -167,10 +194,10 @@ class JobWorker:
             await link.close()
 
 
-def decode_key(secret: Raw) -> bytes:
-    """The membership key as the sidecars read it from the mounted file."""
-    return base64.b64decode(secret["data"][names.KEY_FILE])
+def decode_key(secret: Raw) -> str:
+    """The membership key as the sidecars read it from the mounted file; keys are printable."""
+    return base64.b64decode(secret["data"][names.KEY_FILE]).decode()
 
 
 def _nodes(store: Store) -> dict[str, Node]:
-    return {raw["metadata"]["name"]: read_node(raw) for raw in store.all(Kind.NODE)}
+    return {node.name: node for node in store.facts(Kind.NODE, read_node)}

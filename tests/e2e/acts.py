@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tests.cluster import Cluster
-from tests.e2e.installation import NAMESPACE, scale_operator
+from tests.e2e.installation import NAMESPACE, operator_node, scale_operator
 from tests.e2e.report import Token, first_step_after, newest_step
 from tests.e2e.training import Raw, Training
 from tests.e2e.waiting import wait_until
@@ -101,7 +101,7 @@ def choose_victim(training: Training, ranks: tuple[int, ...]) -> Victim:
     nodes = [pod["spec"].get("nodeName") for pod in running_pods(training)]
     spared = {node for node in nodes if nodes.count(node) > 1}
     spared |= {pod["spec"].get("nodeName") for pod in training.pods() if pod["metadata"]["uid"] == coordinator}
-    spared |= {pod["spec"].get("nodeName") for pod in _operator_pods(training)}
+    spared.add(operator_node(training.cluster))  # status is to be told at once, also of this fault
     by_rank = training.pods_by_rank()
     for rank in ranks:
         pod = by_rank.get(rank)
@@ -167,10 +167,10 @@ def kill_containers_without_operator(training: Training) -> Act:
 
     try:
         return _measure(
-            training, "no operator, kill a pod", victim, kill, before_status=lambda: scale_operator(training.cluster, 1)
+            training, "no operator, kill a pod", victim, kill, before_status=lambda: scale_operator(training.cluster)
         )
     finally:
-        scale_operator(training.cluster, 1)
+        scale_operator(training.cluster)
 
 
 @dataclass(frozen=True)

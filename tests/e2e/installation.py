@@ -3,10 +3,13 @@
 from collections.abc import Callable
 
 from tests.cluster import Cluster
+from tests.e2e.waiting import wait_until
 
 NAMESPACE = "understudy-system"
 RELEASE = "understudy"
 DEPLOYMENT = f"deployment/{RELEASE}-operator"
+REPLICAS = 2  # the chart's own number
+LEADS_LIMIT_S = 60
 
 
 def install(cluster: Cluster, say: Callable[[str], None]) -> None:
@@ -31,12 +34,21 @@ def install(cluster: Cluster, say: Callable[[str], None]) -> None:
 
 
 def operator_node(cluster: Cluster) -> str:
-    """The node that the operator runs on."""
-    selector = ("-l", "app.kubernetes.io/component=operator", "-o", "jsonpath={.items[0].spec.nodeName}")
-    return cluster.kubectl("-n", NAMESPACE, "get", "pods", *selector)
+    """The node of the operator that leads. A standby may be anywhere: nobody would miss it."""
+
+    def found() -> str:
+        lease = ("get", "lease", f"{RELEASE}-operator", "-o", "jsonpath={.spec.holderIdentity}")
+        pod = cluster.kubectl("-n", NAMESPACE, *lease, check=False).rpartition("_")[0]
+        if not pod:  # nobody leads just now
+            return ""
+        return cluster.kubectl(
+            "-n", NAMESPACE, "get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}", check=False
+        )
+
+    return wait_until("an operator leads", found, LEADS_LIMIT_S)
 
 
-def scale_operator(cluster: Cluster, replicas: int) -> None:
+def scale_operator(cluster: Cluster, replicas: int = REPLICAS) -> None:
     """Scale the operator, and wait until it is so."""
     cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, f"--replicas={replicas}")
     if replicas:

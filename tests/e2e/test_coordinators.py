@@ -127,7 +127,7 @@ def test_without_the_operator_a_killed_coordinator_is_succeeded_and_the_next_fau
         kill(job, first[0])
         wait_until("the workers of the next round run", lambda: not any(map(running, workers)), 30)
     finally:
-        scale_operator(job.cluster, 1)
+        scale_operator(job.cluster)
     # then status tells it all once the operator is back
     status = elected(job, before)
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))

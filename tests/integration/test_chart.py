@@ -46,3 +46,35 @@ def test_images_are_the_values_and_the_operator_runs_without_rights_on_its_machi
     assert {"name": "UNDERSTUDY_SIDECAR_IMAGE", "value": "a/sidecar:1"} in container["env"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_two_replicas_share_a_lease_that_their_role_is_for_in_their_own_namespace_alone():
+    documents = rendered()
+    deployment = documents["Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    lease = next(entry["value"] for entry in container["env"] if entry["name"] == "UNDERSTUDY_LEASE")
+    assert (deployment["spec"]["replicas"], lease) == (2, "system/understudy-operator")
+    role = documents["Role"]
+    assert role["metadata"]["namespace"] == "system"
+    assert role["rules"] == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": ["understudy-operator"],
+            "verbs": ["get", "update"],
+        },
+    ]
+    assert not any("leases" in rule["resources"] for rule in documents["ClusterRole"]["rules"])
+
+
+def test_a_drain_leaves_one_replica_and_a_single_one_stands_in_no_drains_way():
+    assert rendered()["PodDisruptionBudget"]["spec"]["minAvailable"] == 1
+    assert "PodDisruptionBudget" not in rendered("operator.replicas=1")
+
+
+def test_replicas_prefer_nodes_of_their_own_unless_told_otherwise():
+    pod = rendered()["Deployment"]["spec"]["template"]["spec"]
+    assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
+    own = rendered("operator.affinity.nodeAffinity.x=y")["Deployment"]["spec"]["template"]["spec"]["affinity"]
+    assert own == {"nodeAffinity": {"x": "y"}}

@@ -1,38 +1,76 @@
 """Raw dicts to and from the API server, on the connection of `kubernetes.aio`.
 
-The typed models drop unknown fields silently, so no object of theirs is used: paths and JSON only.
+The typed models drop unknown fields silently, so no object of theirs is used: paths and JSON only. A server that has
+too much to do (429) is asked again when it says; everything else is the caller's to judge.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
+from understudy_operator.clock import jittered
+
 Raw = dict[str, Any]
+Query = Sequence[tuple[str, str]]
 FIELD_MANAGER = "understudy-operator"
 REQUEST_S = 30.0
 PAGE = 500
+#: How often a request is sent that is answered with 429, and how long is waited where the answer does not say.
+ATTEMPTS = 5
+RETRY_AFTER_S = 1.0
+LONGEST_RETRY_AFTER_S = 30.0
+#: How often a list begins anew whose next page is not to be had any more (410).
+LISTS = 3
 
 
 class ApiError(Exception):
     """The API server's refusal: HTTP status, reason and message."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
         super().__init__(message)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
+
+
+class NotLeading(Exception):
+    """A write was not sent, because another replica may lead by now."""
+
+
+#: A request without an answer: whether it was done nobody knows.
+NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
+#: What may go wrong with a request, and is no error of ours.
+TROUBLE = (ApiError, NotLeading, *NO_ANSWER)
 
 
 class Api:
-    def __init__(self, api_client: client.ApiClient) -> None:
-        self._client = api_client
+    """may_write: whether this process may write at this moment; asked before each write is sent.
+
+    A write whose caller is cancelled goes on: it may have been done already, and its answer is worth waiting for before
+    another replica is let (`finish`). Who has lost the lease does not wait (`give_up`).
+    """
+
+    def __init__(self, api_client: client.ApiClient | None, may_write: Callable[[], bool] = lambda: True) -> None:
+        self._client, self._may_write = api_client, may_write
+        self._writes: set[asyncio.Task[Raw]] = set()
+
+    async def finish(self, limit_s: float) -> bool:
+        """Wait for the writes that are on their way; whether all of them have had an answer."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=limit_s)
+        return not self._writes
+
+    def give_up(self) -> None:
+        for write in self._writes:
+            write.cancel()
 
     async def get(self, path: str) -> Raw:
         return await self._call("GET", path)
 
-    async def list(self, path: str, selector: str = "") -> list[Raw]:
-        """All items, page by page."""
+    async def _pages(self, path: str, selector: str) -> list[Raw]:
         items: list[Raw] = []
         query = [("limit", str(PAGE)), ("labelSelector", selector)]
         token = ""
@@ -42,6 +80,16 @@ class Api:
             token = page["metadata"].get("continue", "")
             if not token:
                 return items
+
+    async def list(self, path: str, selector: str = "") -> list[Raw]:
+        """All items as they were at one moment after this call, page by page."""
+        for _ in range(LISTS - 1):
+            try:
+                return await self._pages(path, selector)
+            except ApiError as error:
+                if error.status != 410:
+                    raise
+        return await self._pages(path, selector)
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
@@ -63,14 +111,44 @@ class Api:
         method: str,
         path: str,
         *,
-        query: Sequence[tuple[str, str]] = (),
+        query: Query = (),
         body: Mapping[str, Any] | None = None,
         content: str = "application/json",
     ) -> Raw:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._send_if_allowed(method, path, query, body, content)
+            except ApiError as error:
+                if error.status != 429:
+                    raise
+                await asyncio.sleep(jittered(min(error.retry_after_s, LONGEST_RETRY_AFTER_S)))
+        return await self._send_if_allowed(method, path, query, body, content)
+
+    async def _send_if_allowed(
+        self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str
+    ) -> Raw:
+        told = [(name, value) for name, value in query if value]
+        if method == "GET":
+            return await self.send(method, path, told, body, content)
+        if not self._may_write():
+            raise NotLeading(f"{method} {path} was not sent: this replica does not lead")
+        write = asyncio.create_task(self.send(method, path, told, body, content), name=f"{method} {path}")
+        self._writes.add(write)
+        write.add_done_callback(self._answered)
+        return await asyncio.shield(write)
+
+    def _answered(self, write: asyncio.Task[Raw]) -> None:
+        self._writes.discard(write)
+        if not write.cancelled():
+            write.exception()  # whoever asked for it may be gone
+
+    async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
+        """One request and its answer. Raises an ApiError, or one of NO_ANSWER."""
+        assert self._client is not None
         request = await self._client.param_serialize(
             method,
             path,
-            query_params=[(name, value) for name, value in query if value],
+            query_params=list(query),
             header_params={"Accept": "application/json", "Content-Type": content},
             body=body,
             auth_settings=["BearerToken"],
@@ -79,15 +157,25 @@ class Api:
             response = await self._client.call_api(*request, _request_timeout=REQUEST_S)
             text = await response.read()  # type: ignore[no-untyped-call]
         except ApiException as error:
-            raise _error(error.status or 0, error.body or "") from error
+            raise _error(error.status or 0, error.body or "", error.headers or {}) from error
         if not 200 <= response.status <= 299:
-            raise _error(response.status, text or b"")
+            raise _error(response.status, text or b"", response.headers)
         return json.loads(text)  # type: ignore[no-any-return]
 
 
-def _error(status: int, body: str | bytes) -> ApiError:
+def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiError:
     try:
         told = json.loads(body)
-        return ApiError(status, str(told.get("reason", "")), str(told.get("message", "")))
+        reason, message = str(told.get("reason", "")), str(told.get("message", ""))
+        after = headers.get("Retry-After") or told.get("details", {}).get("retryAfterSeconds")
+    except (ValueError, AttributeError):
+        reason, message, after = "", str(body)[:500], headers.get("Retry-After")
+    return ApiError(status, reason, message, _seconds(after))
+
+
+def _seconds(retry_after: object) -> float:
+    """Of the header; one that is a date, or missing, says nothing."""
+    try:
+        return float(str(retry_after))
     except ValueError:
-        return ApiError(status, "", str(body)[:500])
+        return RETRY_AFTER_S

@@ -1,75 +1,111 @@
 """Executes a plan against the API server, and puts what comes back into the store at once.
 
-Without the latter the next pass could create a pod twice: the watch may be a moment behind. Pods are created in
-parallel in growing batches, so that a mistake in a template costs one refused request and not thousands.
+Without the latter the next pass could create a pod twice: the watch may be a moment behind. For the same reason a
+creation that had no answer is asked again under its own name before anything else is decided (`settle`): by then it was
+done or it is done now, and once only. Pods are created in parallel in growing batches, so that a mistake in a template
+costs one refused request and not thousands; over all jobs there are so many writes a second and no more (pace.py).
+
+Labels and annotations are merged, not applied: the operator owns two keys of a pod, which it made itself with an
+ordinary create. A server-side apply would claim them again under a second entry of managedFields in each pod, and could
+remove one only by sending all the others.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.apply.api import Api, ApiError, NotLeading
+from understudy_operator.apply.pace import Pace
+from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod
 from understudy_operator.plan.objects import API_VERSION, KIND
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.refusals import Refusal, Why, judged
 from understudy_protocol import pod as names
 
 FIRST_BATCH = 4
 LARGEST_BATCH = 64
-#: Statuses that say that an object will not do, however often it is sent.
-REFUSALS = (400, 403, 422)
 _PLURALS = {"Secret": ("secrets", Kind.SECRET), "Service": ("services", Kind.SERVICE)}
 log = logging.getLogger(__name__)
 
+PodIntents = Sequence[CreatePod | DeletePod | PatchPod]
+T = TypeVar("T")
+
 
 class Gateway:
-    def __init__(self, api: Api, store: Store) -> None:
+    def __init__(self, api: Api, store: Store, clock: Clock) -> None:
         self._api, self._store = api, store
+        self._pace = Pace(clock.steady)
+        self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
 
-    async def create(self, intent: Create) -> str:
-        """The message of why it cannot be there; "" once it is."""
+    async def create(self, intent: Create) -> Refusal | None:
+        """Why it cannot be there; None once it is."""
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
+        await self._pace.turn()
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
-            if error.status in REFUSALS:
-                return str(error)
+            if refusal := judged(error.status, str(error)):
+                return refusal
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._api.get(f"{path}/{metadata['name']}")
         if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID]:
-            return (
+            return Refusal(
                 f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
                 "that is deleted; if nothing deletes it, delete it yourself or give the job another name"
             )
         self._store.put(kind, raw)
-        return ""
+        return None
 
     async def read_nodes(self, wanted: Iterable[str]) -> None:
         """Put these nodes into the store, as far as they exist."""
-        await asyncio.gather(*(self._read_node(name) for name in wanted))
+        await _in_parallel([self._read_node(name) for name in sorted(wanted)])
 
-    async def pods(self, namespace: str, intents: Sequence[CreatePod | DeletePod | PatchPod]) -> list[str]:
-        """Do all of it, as far as it goes; the messages of what the API server refused."""
-        refusals: list[str] = []
-        await self._create_pods(namespace, [i for i in intents if isinstance(i, CreatePod)], refusals)
-        others = [self._other(namespace, i) for i in intents if not isinstance(i, CreatePod)]
-        for result in await asyncio.gather(*others, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+    async def settle(self, job: Job) -> None:
+        """Find out what became of the pods whose creation had no answer. Raises if there still is none."""
+        unanswered = list(self._unanswered.get(job.uid, {}).values())
+        await _in_parallel([self._create_pod(job, asked.intent) for asked in unanswered])
+
+    def forget(self, job_uid: str | None = None) -> None:
+        """Nothing is to be settled of this job any more; of none, if none is named."""
+        if job_uid is None:
+            self._unanswered.clear()
+        else:
+            self._unanswered.pop(job_uid, None)
+
+    async def pods(self, job: Job, intents: PodIntents) -> list[Refusal]:
+        """Do all of it, as far as it goes; what the API server refused, each refusal once."""
+        refusals: list[Refusal] = []
+        creations = [intent for intent in intents if isinstance(intent, CreatePod)]
+        others = [self._other(job.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
+        await _in_parallel([self._create_pods(job, creations, refusals), _in_parallel(others)])
         return refusals
 
-    async def status(self, job: Job, status: Mapping[str, Any]) -> None:
-        """Replace the status; an ApiError of reason Conflict means that the job has changed since it was read."""
-        raw = dict(self._store.get(Kind.JOB, (job.namespace, job.name)) or {})
-        raw["status"] = status
-        raw["metadata"] = {**raw["metadata"], "resourceVersion": job.resource_version}
-        self._store.put(Kind.JOB, await self._api.replace(f"{_job_path(job)}/status", raw))
+    async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
+        """Replace the status; False if the job has changed since it was read. Then the store has it as it is now."""
+        metadata = {
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+            "resourceVersion": job.resource_version,
+        }
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
+        await self._pace.turn()
+        try:
+            self._store.put(Kind.JOB, await self._api.replace(f"{_job_path(job)}/status", body))
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            await self._read_job(job)
+            return False
+        return True
 
     async def event(self, job: Job, event: Event) -> None:
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -92,10 +128,20 @@ class Gateway:
                 "uid": job.uid,
             },
         }
+        await self._pace.turn()
         try:
             await self._api.create(f"/apis/events.k8s.io/v1/namespaces/{job.namespace}/events", body)
         except ApiError as error:
             log.warning("job %s/%s: event %s was refused: %s", job.namespace, job.name, event.reason, error)
+
+    async def _read_job(self, job: Job) -> None:
+        try:
+            self._store.put(Kind.JOB, await self._api.get(_job_path(job)))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            metadata = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
+            self._store.remove(Kind.JOB, {"metadata": metadata})
 
     async def _read_node(self, name: str) -> None:
         try:
@@ -104,40 +150,70 @@ class Gateway:
             if error.status != 404:
                 raise
 
-    async def _create_pods(self, namespace: str, intents: list[CreatePod], refusals: list[str]) -> None:
+    async def _create_pods(self, job: Job, intents: list[CreatePod], refusals: list[Refusal]) -> None:
+        if unanswered := self._unanswered.get(job.uid):
+            # What these pods are for may be there already.
+            refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
+            return
         batch = FIRST_BATCH
         while intents and not refusals:
             now, intents = intents[:batch], intents[batch:]
-            refused = await asyncio.gather(*(self._create_pod(namespace, intent) for intent in now))
-            refusals += [message for message in dict.fromkeys(refused) if message]
+            refused = await _in_parallel([self._create_pod(job, intent) for intent in now])
+            refusals += [refusal for refusal in dict.fromkeys(refused) if refusal is not None]
             batch = min(2 * batch, LARGEST_BATCH)
 
-    async def _create_pod(self, namespace: str, intent: CreatePod) -> str:
+    async def _create_pod(self, job: Job, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
+        path = f"/api/v1/namespaces/{job.namespace}/pods"
+        await self._pace.turn()
+        asked = self._unanswered.setdefault(job.uid, {}).setdefault(name, _Asked(intent))
         try:
-            raw = await self._api.create(f"/api/v1/namespaces/{namespace}/pods", intent.manifest)
-        except ApiError as error:
-            if error.reason == "AlreadyExists":
-                return ""
-            if error.status in REFUSALS:
-                # The pod's name is new each time; without it the same refusal stays the same message.
-                return str(error).replace(name, "<pod>")
+            raw = await self._api.create(path, intent.manifest)
+        except NotLeading:
+            self._answered(job.uid, name)
             raise
+        except ApiError as error:
+            refusal = judged(error.status, str(error))
+            if refusal is not None:  # the name is new each time: without it the same refusal stays the same
+                refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
+            if refusal is not None and refusal.why is Why.SERVER:
+                asked.refusal = refusal  # and it may have been done
+                return refusal
+            self._answered(job.uid, name)
+            if error.reason == "AlreadyExists":
+                await self._adopt(f"{path}/{name}")
+            elif refusal is None:
+                raise
+            return refusal
+        self._answered(job.uid, name)
         self._store.put(Kind.POD, raw)
-        log.info("%s/%s created: %s", namespace, name, intent.reason)
-        return ""
+        log.info("%s/%s created: %s", job.namespace, name, intent.reason)
+        return None
+
+    async def _adopt(self, path: str) -> None:
+        """It is there: an earlier request for it was done."""
+        try:
+            self._store.put(Kind.POD, await self._api.get(path))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _answered(self, job_uid: str, name: str) -> None:
+        unanswered = self._unanswered.get(job_uid, {})
+        unanswered.pop(name, None)
+        if not unanswered:
+            self._unanswered.pop(job_uid, None)
 
     async def _other(self, namespace: str, intent: DeletePod | PatchPod) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
+        await self._pace.turn()
         try:
             match intent:
                 case DeletePod(name, uid, grace_s, reason):
                     body: Raw = {"preconditions": {"uid": uid}}
                     if grace_s is not None:
                         body = {**body, "gracePeriodSeconds": grace_s}
-                    answer = await self._api.delete(path, body)
-                    if answer.get("kind") == "Pod":
-                        self._after_delete(answer, grace_s)
+                    self._after_delete(await self._api.delete(path, body), grace_s)
                     log.info("%s/%s deleted: %s", namespace, name, reason)
                 case PatchPod(_, labels, annotations):
                     patch = {"metadata": {"labels": labels, "annotations": annotations}}
@@ -146,11 +222,38 @@ class Gateway:
             if error.status not in (404, 409):
                 raise
 
-    def _after_delete(self, pod: Raw, grace_s: int | None) -> None:
-        if grace_s == 0:
-            self._store.remove(Kind.POD, pod)
+    def _after_delete(self, answer: Raw, grace_s: int | None) -> None:
+        if answer.get("kind") != "Pod":
+            return  # a Status, of an object that is gone; the watch tells
+        if grace_s == 0 and not answer["metadata"].get("finalizers"):
+            self._store.remove(Kind.POD, answer)
         else:
-            self._store.put(Kind.POD, pod)
+            self._store.put(Kind.POD, answer)
+
+
+@dataclass
+class _Asked:
+    """A creation that has had no answer yet, or one that leaves it open whether it was done."""
+
+    intent: CreatePod
+    refusal: Refusal | None = None
+
+
+async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of them, so many at a time; then the first error is raised, if there was one."""
+    places = asyncio.Semaphore(LARGEST_BATCH)
+
+    async def one(call: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await call
+
+    results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    done = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
 
 
 def _job_path(job: Job) -> str:

@@ -93,6 +93,11 @@ def read_pod(raw: Raw) -> Pod:
     )
 
 
+def told_address(raw: Raw) -> str:
+    """The address of the coordinator's Service that a pod was made with."""
+    return _environment(raw["spec"], names.ENV_COORDINATOR)
+
+
 def read_node(raw: Raw) -> Node:
     conditions = raw.get("status", {}).get("conditions", ())
     ready: Raw = next((c for c in conditions if c["type"] == "Ready"), {})

@@ -1,21 +1,26 @@
-"""Raw objects by kind, as the watches and lists last told, trimmed to what is read.
+"""Raw objects by kind, as the watches and lists last told, trimmed to what is read; and what was read of each.
 
-Replace semantics: what arrives replaces what was there, unless it is older: the answers to our own writes arrive before
-the watch tells of them. A list replaces a whole kind, since a watch that had to start again never tells of deletions
-it missed; objects that arrived after the list was asked for are kept, and ones removed since stay removed.
+Rules:
+- What arrives replaces what was there, unless it is older: the answers to our own writes arrive before the watch tells
+  of them, and a watch may tell twice, or late. Versions of one resource are numbers that grow over all its objects.
+- What was removed does not come back by a late word.
+- A list replaces a whole kind, since a watch that had to start again never tells of deletions it missed. It is the
+  truth of a moment after it was asked for: it wins over all that is known from before, also over newer versions (an
+  API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
+from understudy_operator.observe.trim import trimmed, trimmed_node, trimmed_pod
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
+T = TypeVar("T")
 
 
 class Kind(Enum):
@@ -26,57 +31,115 @@ class Kind(Enum):
     SECRET = "secrets"  # noqa: S105
 
 
+_TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {Kind.POD: trimmed_pod, Kind.NODE: trimmed_node}
+
+
 @dataclass
+class _Entry:
+    raw: Raw
+    arrived: float
+    fact: Any = None  # what a reader has made of it; readers never give None
+
+    def read(self, reader: Callable[[Raw], T]) -> T:
+        """Once for each state of the object: a pass looks at thousands of them, of which few have changed."""
+        if self.fact is None:
+            self.fact = reader(self.raw)
+        return self.fact  # type: ignore[no-any-return]
+
+
 class Store:
-    _objects: dict[Kind, dict[Key, Raw]] = field(default_factory=lambda: defaultdict(dict))
-    _arrived: dict[tuple[Kind, Key], float] = field(default_factory=dict)
-    _of_job: dict[tuple[Kind, str], set[Key]] = field(default_factory=lambda: defaultdict(set))  # by job uid
-    _removed: dict[str, float] = field(default_factory=dict)  # uids, until a list that was asked for later
+    """Each kind has one reader: what it made of an object is kept with it."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
+        self._of_job: dict[tuple[Kind, str], set[Key]] = {}  # by job uid
+        self._facts_of_job: dict[tuple[Kind, str], tuple[Any, ...]] = {}  # until one of them changes
+        self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
 
     def put(self, kind: Kind, raw: Raw) -> None:
         key = key_of(raw)
-        known = self._objects[kind].get(key)
-        if raw["metadata"].get("uid") in self._removed or (known is not None and _older(raw, known)):
+        known = self._entries[kind].get(key)
+        if raw["metadata"].get("uid") in self._removed[kind]:
             return
-        self._forget(kind, key)
-        self._objects[kind][key] = _trimmed(raw)
-        self._arrived[kind, key] = time.monotonic()
-        if uid := job_uid_of(raw):
-            self._of_job[kind, uid].add(key)
+        if known is not None and _version(raw) < _version(known.raw):
+            return
+        self._keep(kind, key, raw)
 
     def remove(self, kind: Kind, raw: Raw) -> None:
         """Forget an object; one of the same name that was created since stays."""
-        if uid := raw["metadata"].get("uid"):
-            self._removed[uid] = time.monotonic()
-        known = self._objects[kind].get(key_of(raw))
-        if known is not None and known["metadata"].get("uid") == raw["metadata"].get("uid"):
+        uid = raw["metadata"].get("uid")
+        if uid:
+            self._removed[kind][uid] = self._now()
+        known = self._entries[kind].get(key_of(raw))
+        if known is not None and known.raw["metadata"].get("uid") == uid:
             self._forget(kind, key_of(raw))
 
     def replace(self, kind: Kind, raws: Iterable[Raw], asked_at: float) -> None:
-        """A list, asked for at `asked_at` (time.monotonic): what it lacks is gone."""
+        """A consistent list, asked for at `asked_at`: what it lacks is gone."""
         listed = {key_of(raw): raw for raw in raws}
-        for key in list(self._objects[kind]):
-            if key not in listed and self._arrived[kind, key] < asked_at:
+        removed = {uid: at for uid, at in self._removed[kind].items() if at >= asked_at}
+        for key, entry in list(self._entries[kind].items()):
+            if key not in listed and entry.arrived < asked_at:
                 self._forget(kind, key)
+                removed[entry.raw["metadata"].get("uid", "")] = self._now()
+        self._removed[kind] = removed
         for key, raw in listed.items():
-            if self._arrived.get((kind, key), 0.0) < asked_at:
+            known = self._entries[kind].get(key)
+            if known is not None and known.arrived >= asked_at:
                 self.put(kind, raw)
-        self._removed = {uid: at for uid, at in self._removed.items() if at >= asked_at}
+            elif raw["metadata"].get("uid") not in removed:
+                self._keep(kind, key, raw)
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
-        return self._objects[kind].get(key)
+        entry = self._entries[kind].get(key)
+        return None if entry is None else entry.raw
 
     def all(self, kind: Kind) -> list[Raw]:
-        return list(self._objects[kind].values())
+        return [entry.raw for entry in self._entries[kind].values()]
 
     def of_job(self, kind: Kind, job_uid: str) -> list[Raw]:
-        return [self._objects[kind][key] for key in sorted(self._of_job[kind, job_uid])]
+        return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job_uid), ()))]
+
+    def fact(self, kind: Kind, key: Key, reader: Callable[[Raw], T]) -> T | None:
+        """What the kind's reader makes of that object; None if there is none."""
+        entry = self._entries[kind].get(key)
+        return None if entry is None else entry.read(reader)
+
+    def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
+        return [entry.read(reader) for entry in self._entries[kind].values()]
+
+    def facts_of_job(self, kind: Kind, job_uid: str, reader: Callable[[Raw], T]) -> tuple[T, ...]:
+        """Sorted by name."""
+        if (kind, job_uid) not in self._facts_of_job:
+            keys = sorted(self._of_job.get((kind, job_uid), ()))
+            if not keys:
+                return ()
+            self._facts_of_job[kind, job_uid] = tuple(self._entries[kind][key].read(reader) for key in keys)
+        return self._facts_of_job[kind, job_uid]
+
+    def size(self) -> int:
+        """All that is kept, in entries: it grows with what there is, and with nothing else."""
+        objects = sum(len(entries) for entries in self._entries.values())
+        return objects + len(self._of_job) + sum(len(removed) for removed in self._removed.values())
+
+    def _keep(self, kind: Kind, key: Key, raw: Raw) -> None:
+        self._forget(kind, key)
+        kept = _TRIM.get(kind, trimmed)(raw)
+        self._entries[kind][key] = _Entry(kept, self._now())
+        if uid := job_uid_of(kept):
+            self._of_job.setdefault((kind, uid), set()).add(key)
+            self._facts_of_job.pop((kind, uid), None)
 
     def _forget(self, kind: Kind, key: Key) -> None:
-        known = self._objects[kind].pop(key, None)
-        self._arrived.pop((kind, key), None)
-        if known is not None and (uid := job_uid_of(known)):
-            self._of_job[kind, uid].discard(key)
+        entry = self._entries[kind].pop(key, None)
+        uid = "" if entry is None else job_uid_of(entry.raw)
+        if uid:
+            of_job = self._of_job[kind, uid]
+            of_job.discard(key)
+            self._facts_of_job.pop((kind, uid), None)
+            if not of_job:
+                del self._of_job[kind, uid]
 
 
 def key_of(raw: Raw) -> Key:
@@ -94,13 +157,5 @@ def job_key_of(raw: Raw) -> Key | None:
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
 
 
-def _older(raw: Raw, known: Raw) -> bool:
-    """Whether this is an older state of the same object. Versions of one resource can be compared as numbers."""
-    new, old = raw["metadata"], known["metadata"]
-    return new.get("uid") == old.get("uid") and int(new["resourceVersion"]) < int(old["resourceVersion"])
-
-
-def _trimmed(raw: Raw) -> Raw:
-    """Without managedFields, which are most of an object's bytes and are never read."""
-    metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
-    return {**raw, "metadata": metadata}
+def _version(raw: Raw) -> int:
+    return int(raw["metadata"]["resourceVersion"])

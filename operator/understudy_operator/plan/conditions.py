@@ -1,14 +1,16 @@
 """The conditions of a TrainingJob: what holds, why, and since when.
 
 Rules: each is computed from what is observed, never from another condition; lastTransitionTime moves only when the
-condition flips. Invalid stays as it was until this operator has tried to write the job's objects itself.
+condition flips. Invalid and Blocked stay as they were until this operator has tried to write the job's objects itself.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.plan.elections import waits_for_election
+from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
 
 MESSAGE_CHARACTERS = 1024
@@ -30,14 +32,16 @@ def plan_conditions(observed: Observed, status: Mapping[str, Any], now: float) -
         ("SparesReady", spares["ready"] >= spares["desired"], "Spares", f"{spares['ready']} of {spares['desired']}"),
         ("Completed", phase == "Succeeded", "AllWorkersSucceeded" if phase == "Succeeded" else phase, message),
         ("Failed", phase == "Failed", "RecoveryExhausted" if phase == "Failed" else phase, message),
-        _invalid(observed, before.get("Invalid")),
+        _refused("Invalid", observed, lasting=True, before=before),
+        _refused("Blocked", observed, lasting=False, before=before),
     ]
     return [_condition(entry, before.get(entry[0]), now) for entry in wanted]
 
 
 def told_refusal(status: Mapping[str, Any]) -> str:
     """The refusal that a status tells; "" where nothing was refused."""
-    return next((x["message"] for x in status.get("conditions", ()) if x["type"] == "Invalid"), "")
+    told = {x["type"]: x["message"] for x in status.get("conditions", ())}
+    return str(told.get("Invalid") or told.get("Blocked") or "")
 
 
 def _condition(wanted: Wanted, before: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
@@ -53,12 +57,18 @@ def _condition(wanted: Wanted, before: Mapping[str, Any] | None, now: float) -> 
     }
 
 
-def _invalid(observed: Observed, before: Mapping[str, Any] | None) -> Wanted:
-    if observed.refusals is None and before is not None:
-        return "Invalid", before["status"] == "True", before["reason"], before["message"]
-    if observed.refusals:
-        return "Invalid", True, "Refused", observed.refusals[0]
-    return "Invalid", False, "Accepted", ""
+def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]) -> Wanted:
+    """Whether the API server has refused something for a reason that lasts, or for one that may pass."""
+    told = before.get(kind)
+    if observed.refusals is None and told is not None:
+        return kind, told["status"] == "True", told["reason"], told["message"]
+    refusals = observed.refusals or ()
+    if observed.close is None and key_is_lost(observed):
+        refusals = (*refusals, Refusal(lost_key(observed.job.name), Why.KEY))
+    refusal = next((x for x in refusals if x.lasting == lasting), None)
+    if refusal is not None:
+        return kind, True, refusal.why.value, refusal.message
+    return kind, False, "Accepted", ""
 
 
 def _shrunk(observed: Observed) -> str:
@@ -77,4 +87,5 @@ def _waits_for(observed: Observed, now: float) -> str:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
     parts += [f"pod {pod.name}: {pod.trouble}" for pod in troubled[:TROUBLED_PODS_TOLD]]
+    parts += [f"the API server refuses: {refusal.message}" for refusal in (observed.refusals or ())[:1]]
     return "; ".join(parts)

@@ -1,4 +1,12 @@
-"""The Secret and the Services that a job's pods need before they start."""
+"""The Secret and the Services that a job's pods need before they start.
+
+Rules, where somebody has deleted one of them under pods that run:
+- the Secret comes back with the same key, as long as this operator has seen it. A key that nobody knows any more cannot
+  be had back from the pods, and with another one new pods could not join them: so there is none until the last of them
+  has ended. Training goes on meanwhile, and spares take lost ranks; the condition Blocked says what is to be done.
+- the coordinator's Service comes back at the address that pods have been told, unless somebody has taken that: then at
+  another one, which new pods are told. Who is a member knows its coordinator's heirs, and needs no Service.
+"""
 
 from typing import Any
 
@@ -30,16 +38,36 @@ def owner_reference(job: Job) -> dict[str, Any]:
 
 
 def plan_objects(observed: Observed) -> tuple[Create, ...]:
-    """What is missing of the job's Secret (with a fresh key) and its two Services."""
+    """What is missing of the job's Secret (with a fresh key, if it is the first) and its two Services."""
     job = observed.job
     missing = []
-    if not observed.has_secret:
-        missing.append(_secret(job, observed.entropy))
+    if not observed.has_secret and not key_is_lost(observed):
+        missing.append(_secret(job, observed.known_key or observed.entropy))
     if not observed.coordinator_address:
-        missing.append(_coordinator_service(job))
+        missing.append(_coordinator_service(job, _free_address(observed)))
     if not observed.has_hostnames_service:
         missing.append(_hostnames_service(job))
     return tuple(Create(manifest) for manifest in missing)
+
+
+def key_is_lost(observed: Observed) -> bool:
+    """Whether pods run with a key that nobody else has any more."""
+    return not observed.has_secret and not observed.known_key and any(pod.sidecar_started for pod in observed.pods)
+
+
+def lost_key(job_name: str) -> str:
+    """What is to be told of that, and done about it."""
+    return (
+        f"Secret {secret_name(job_name)} was deleted, and only the running pods know its key: they train on and "
+        "recover among themselves, but no pod can be added, and status stays as it was; restore the Secret from a "
+        "copy, or delete the job's pods: then it begins anew from its last checkpoint"
+    )
+
+
+def _free_address(observed: Observed) -> str:
+    """The ClusterIP that pods have been told; "" if there is none, or the API server has given it to somebody else."""
+    taken = any("already allocated" in refusal.message for refusal in observed.refusals or ())
+    return "" if taken else observed.told_address.rpartition(":")[0]
 
 
 def _metadata(job: Job, name: str) -> dict[str, Any]:
@@ -61,7 +89,7 @@ def _secret(job: Job, entropy: str) -> dict[str, Any]:
     }
 
 
-def _coordinator_service(job: Job) -> dict[str, Any]:
+def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:
     """A ClusterIP that follows the label: pods get the address, so nothing on the recovery path looks up a name."""
     return {
         "apiVersion": "v1",
@@ -71,6 +99,7 @@ def _coordinator_service(job: Job) -> dict[str, Any]:
             "selector": {names.LABEL_JOB_UID: job.uid, names.LABEL_COORDINATOR: "true"},
             "publishNotReadyAddresses": True,
             "ports": [{"name": "membership", "port": names.COORDINATOR_PORT, "protocol": "TCP"}],
+            **({"clusterIP": cluster_ip} if cluster_ip else {}),
         },
     }
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.refusals import Refusal
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
@@ -138,7 +140,9 @@ class Observed:
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
     entropy: str  # fresh randomness of this pass, for names and keys
-    refusals: tuple[str, ...] | None = None  # why the API server refused the last pass's writes; None: none was tried
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+    known_key: str = ""  # the membership key that this operator has seen last, also of a Secret that is gone; else ""
+    told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -181,6 +185,11 @@ class Observed:
 
     def live(self) -> list[Pod]:
         """Pods that hold a rank, wait, or will: not ended, not deleted, not lost, not stuck on a dead node."""
+        return list(self._live)
+
+    @cached_property
+    def _live(self) -> tuple[Pod, ...]:
+        """Asked for by many decisions of a pass, and thousands of pods are not looked through for each of them."""
         lost = self.lost_uids
         heard = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
 
@@ -192,4 +201,4 @@ class Observed:
                 return pod.uid in heard
             return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it
 
-        return [pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod)]
+        return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))

@@ -9,13 +9,14 @@ import secrets
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.conftest import free_port
-from tests.integration.operator.kube import Kube
+from tests.integration.operator.kube import Kube, Runs
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import Training
 
@@ -71,8 +72,8 @@ def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
     assert forbidden == [], process.log()
 
 
-@pytest.fixture
-async def kube(api_server: "ApiServer", operator: OperatorProcess) -> AsyncIterator[Kube]:
+@asynccontextmanager
+async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
     """A namespace of the test's own."""
     kube = Kube(api_server, f"test-{secrets.token_hex(4)}", operator)
     await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": kube.namespace}})
@@ -81,6 +82,12 @@ async def kube(api_server: "ApiServer", operator: OperatorProcess) -> AsyncItera
     for job in await kube.list("trainingjobs"):
         await kube.call("DELETE", f"trainingjobs/{job['metadata']['name']}")
     await kube.close()
+
+
+@pytest.fixture
+async def kube(api_server: "ApiServer", operator: OperatorProcess) -> AsyncIterator[Kube]:
+    async with kube_of(api_server, operator) as kube:
+        yield kube
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ import json
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import aiohttp
 import pytest
-
-from tests.integration.operator.process import OperatorProcess
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -22,10 +20,19 @@ POLL_S = 0.05
 GROUPS = {"trainingjobs": "/apis/understudy.dev/v1alpha1", "events": "/apis/events.k8s.io/v1"}
 
 
+class Runs(Protocol):
+    """An operator, or all of its replicas."""
+
+    @property
+    def runs(self) -> bool: ...
+
+    def log(self) -> str: ...
+
+
 class Kube:
     """One namespace of an API server. A wait that runs out, or an operator that ends, prints what is known."""
 
-    def __init__(self, server: "ApiServer", namespace: str, operator: OperatorProcess) -> None:
+    def __init__(self, server: "ApiServer", namespace: str, operator: Runs) -> None:
         self.namespace = namespace
         self._operator = operator
         context = ssl.create_default_context(cafile=str(server.certificate))

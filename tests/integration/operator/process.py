@@ -1,6 +1,7 @@
 """The real operator as a process of its own, which a test may kill."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,13 @@ ROOT = Path(__file__).resolve().parents[3]
 # Through stdin, so that no command line has the module's name: `pkill -f` of somebody else's operator spares this one.
 PROGRAM = "import runpy; runpy.run_module('understudy_operator', run_name='__main__')"
 STOP_S = 10.0
+LEASE = "understudy-system/understudy-operator"  # which the chart's role is for
 
 
 class OperatorProcess:
-    def __init__(self, kubeconfig: Path, health_port: int, log: Path) -> None:
-        self._kubeconfig, self._health_port, self._log = kubeconfig, health_port, log
+    def __init__(self, kubeconfig: Path, health_port: int, log: Path, name: str = "operator-0") -> None:
+        self.name, self.health_port = name, health_port
+        self._kubeconfig, self._log = kubeconfig, log
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -28,7 +31,9 @@ class OperatorProcess:
             "KUBECONFIG": str(self._kubeconfig),
             "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
             "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
-            "UNDERSTUDY_HEALTH_PORT": str(self._health_port),
+            "UNDERSTUDY_LEASE": LEASE,
+            "UNDERSTUDY_HEALTH_PORT": str(self.health_port),
+            "HOSTNAME": self.name,
             "PYTHONWARNINGS": "ignore",  # of libraries; the log is for ours
         }
         with self._log.open("ab") as output:
@@ -48,6 +53,15 @@ class OperatorProcess:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it does not know."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """SIGTERM, as a rollout does; it has to end by itself."""

@@ -17,11 +17,12 @@ CREATED = "2026-11-20T10:00:00Z"
 
 class FakeApi(Api):
     def __init__(self) -> None:
+        super().__init__(None)
         self.objects: dict[str, Raw] = {}
         self.calls: list[tuple[str, str]] = []
         self.history: list[Raw] = []  # every state of every object
         self.refuse: Callable[[Mapping[str, Any]], str] = lambda _: ""
-        self._versions = itertools.count(100)
+        self._versions, self._addresses = itertools.count(100), itertools.count(7)
 
     async def get(self, path: str) -> Raw:
         return self._called("GET", path)
@@ -37,10 +38,11 @@ class FakeApi(Api):
         return self.put(key, body)
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
-        known = self._called("PUT", path.removesuffix("/status"))
+        object_path = path.removesuffix("/status")
+        known = self._called("PUT", object_path)
         if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "the object has been modified")
-        return self.put(path.removesuffix("/status"), body)
+        return self.put(object_path, body if path == object_path else {**known, "status": body["status"]})
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
         known = self._called("PATCH", path)
@@ -66,7 +68,7 @@ class FakeApi(Api):
         if raw.get("kind") == "Secret" and (texts := raw.pop("stringData", {})):
             raw["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         if raw.get("kind") == "Service":
-            raw["spec"].setdefault("clusterIP", "10.0.0.7")
+            raw["spec"].setdefault("clusterIP", f"10.0.0.{next(self._addresses)}")
         self.objects[path] = raw
         self.history.append(copy.deepcopy(raw))
         return copy.deepcopy(raw)

@@ -13,6 +13,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, TEMPLATE, a_snapshot
 from understudy_operator import worker
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
@@ -24,6 +25,7 @@ from understudy_protocol.words import CloseReason
 KEY = ("research", "llm")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
 SERVICE = "/api/v1/namespaces/research/services/llm-coordinator"
+SECRET = "/api/v1/namespaces/research/secrets/llm-membership"
 LIMIT_S = 10.0
 
 
@@ -108,8 +110,8 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 
 @asynccontextmanager
 async def at_work(world: World) -> AsyncIterator[None]:
-    gateway = Gateway(world.api, world.store)
-    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append)
+    gateway = Gateway(world.api, world.store, Clock())
+    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append, Clock())
     try:
         yield
     finally:
@@ -267,15 +269,33 @@ async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(
 
 async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_more(world: World):
     # given spares that are refused
-    world.api.refuse = lambda body: "exceeded quota" if "spare" in body["metadata"].get("name", "") else ""
+    world.api.refuse = lambda body: "no such field" if "spare" in body["metadata"].get("name", "") else ""
     world.apply_job(spares={"replicas": 1})
     async with at_work(world):
-        await world.until(lambda: world.condition("Invalid") == ("True", "exceeded quota"))
+        await world.until(lambda: world.condition("Invalid") == ("True", "no such field"))
         raw = world.api.objects[PATH]
         raw["spec"]["spares"]["replicas"] = 0
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
         world.wake()
         await world.until(lambda: world.condition("Invalid") == ("False", ""))
+
+
+async def test_a_secret_and_a_service_that_somebody_deletes_come_back_as_they_were(world: World):
+    # given a job whose pods run
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        key, address = world.api.objects[SECRET]["data"], world.api.objects[SERVICE]["spec"]["clusterIP"]
+
+        # when both are deleted by hand, and the watch tells
+        for path, kind in ((SECRET, Kind.SECRET), (SERVICE, Kind.SERVICE)):
+            world.store.remove(kind, world.api.objects.pop(path))
+        world.wake()
+
+        # then pods that are made from now on have the same key, and are told the same address
+        await world.until(lambda: SECRET in world.api.objects and SERVICE in world.api.objects)
+        assert world.api.objects[SECRET]["data"] == key
+        assert world.api.objects[SERVICE]["spec"]["clusterIP"] == address
 
 
 async def test_refusals_of_many_pods_are_one_event(world: World):
@@ -303,6 +323,19 @@ async def test_a_pass_that_fails_is_tried_again(
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
     assert str(trouble) in caplog.text
+
+
+async def test_a_job_that_changes_under_a_pass_is_read_anew_and_no_pass_has_failed(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    # given a job that somebody has changed, and no watch has told of it
+    world.apply_job()
+    raw = world.api.objects[PATH]
+    world.api.put(PATH, {**raw, "spec": {**raw["spec"], "spares": {"replicas": 1}}})
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 3)
+        await world.until(lambda: world.status().get("phase") == "Pending")
+    assert "a pass failed" not in caplog.text
 
 
 async def test_passes_that_fail_do_not_spin_however_often_the_job_is_woken(

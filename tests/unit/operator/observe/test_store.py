@@ -12,7 +12,7 @@ from understudy_protocol import pod as names
 def a_raw(name: str = "a", version: int = 1, uid: str = "", job_uid: str = "job-uid", **more: Any) -> dict[str, Any]:
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job_uid}
     metadata = {"namespace": "research", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    return {"metadata": {**metadata, "labels": labels}, **more}
+    return {"metadata": {**metadata, "labels": labels}, "spec": {}, "status": {}, **more}
 
 
 def names_in(store: Store, job_uid: str = "job-uid") -> list[str]:
@@ -64,17 +64,75 @@ def test_a_removed_object_is_gone_but_not_one_of_the_same_name_that_was_created_
 
 
 def test_an_older_state_of_an_object_does_not_replace_a_newer_one(store: Store):
-    # given the answer to a write of ours, and then the watch, which is a moment behind
+    # given the answer to a write of ours, and then the watch and a list, which are a moment behind
+    asked_at = time.monotonic()
     store.put(Kind.POD, a_raw(version=10, status={"phase": "Running"}))
     store.put(Kind.POD, a_raw(version=9))
-    store.replace(Kind.POD, [a_raw(version=9)], asked_at=time.monotonic())
+    store.replace(Kind.POD, [a_raw(version=9)], asked_at)
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=10, status={"phase": "Running"})
 
 
-def test_another_object_of_the_same_name_replaces_it_whatever_its_version(store: Store):
-    store.put(Kind.POD, a_raw(version=10))
-    store.put(Kind.POD, a_raw(version=9, uid="another"))
-    assert store.get(Kind.POD, ("research", "a")) == a_raw(version=9, uid="another")
+def test_another_object_of_the_same_name_replaces_it_and_a_late_word_of_the_former_one_does_not(store: Store):
+    store.put(Kind.POD, a_raw(version=9))
+    store.put(Kind.POD, a_raw(version=10, uid="another"))
+    store.put(Kind.POD, a_raw(version=9))
+    assert store.get(Kind.POD, ("research", "a")) == a_raw(version=10, uid="another")
+
+
+def test_a_list_wins_over_what_is_known_from_before_also_where_versions_began_anew(store: Store):
+    # given an API server that was restored from a backup: its versions are older than those we know
+    store.put(Kind.POD, a_raw(version=1000, status={"phase": "Running"}))
+    store.replace(Kind.POD, [a_raw(version=500)], asked_at=time.monotonic())
+    assert store.get(Kind.POD, ("research", "a")) == a_raw(version=500)
+
+
+def test_what_a_list_lacks_does_not_come_back_by_a_late_word(store: Store):
+    store.put(Kind.POD, a_raw(version=1))
+    store.replace(Kind.POD, [], asked_at=time.monotonic())
+    store.put(Kind.POD, a_raw(version=2))
+    assert names_in(store) == []
+
+
+def test_what_a_list_still_has_is_there_although_it_was_taken_for_removed(store: Store):
+    # given a pod that was deleted with grace 0, and that somebody's finalizer holds
+    store.put(Kind.POD, a_raw(version=1))
+    store.remove(Kind.POD, a_raw(version=2))
+    store.replace(Kind.POD, [a_raw(version=2)], asked_at=time.monotonic())
+    assert names_in(store) == ["a"]
+
+
+def test_nothing_is_kept_of_what_is_gone(store: Store):
+    for number in range(100):
+        raw = a_raw(f"p{number}", job_uid=f"job-{number}")
+        store.put(Kind.POD, raw)
+        store.of_job(Kind.POD, f"another-{number}")
+        if number % 2:
+            store.remove(Kind.POD, raw)
+    store.replace(Kind.POD, [], asked_at=time.monotonic())
+    store.replace(Kind.POD, [], asked_at=time.monotonic())
+    assert store.size() == 0
+
+
+def test_an_object_is_read_once_for_each_of_its_states(store: Store):
+    read: list[str] = []
+
+    def reader(raw: Any) -> str:
+        read.append(raw["metadata"]["resourceVersion"])
+        return str(raw["metadata"]["name"])
+
+    store.put(Kind.POD, a_raw(version=1))
+    for _ in range(3):
+        assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a",)
+        assert store.fact(Kind.POD, ("research", "a"), reader) == "a"
+    store.put(Kind.POD, a_raw(version=2))
+    assert store.facts(Kind.POD, reader) == ["a"]
+    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a",)
+    assert read == ["1", "2"]
+    store.put(Kind.POD, a_raw("b"))
+    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a", "b")
+    store.remove(Kind.POD, a_raw("a"))
+    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("b",)
+    assert store.fact(Kind.POD, ("research", "c"), reader) is None
 
 
 def test_a_late_state_of_a_removed_object_does_not_bring_it_back(store: Store):

@@ -26,6 +26,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.refusals import Refusal, Why
 
 
 def test_a_condition_keeps_its_time_until_it_flips():
@@ -86,7 +87,7 @@ REFUSAL = 'Pod "<pod>" is invalid: spec.containers[0].image: Required value'
 
 
 def test_what_the_api_server_refuses_is_a_condition_and_one_event():
-    given = observed(a_job(), (), refusals=(REFUSAL, REFUSAL))
+    given = observed(a_job(), (), refusals=(Refusal(REFUSAL), Refusal(REFUSAL)))
     status = status_of(given)
     assert {key: condition(status, "Invalid")[key] for key in ("status", "reason", "message")} == {
         "status": "True",
@@ -94,21 +95,50 @@ def test_what_the_api_server_refuses_is_a_condition_and_one_event():
         "message": REFUSAL,
     }
     assert plan_events(given, OFFICE, status) == (Event("Warning", "Refused", REFUSAL),)
-    again = observed(a_job(status=status), (), refusals=(REFUSAL, "another one"))
+    again = observed(a_job(status=status), (), refusals=(Refusal(REFUSAL), Refusal("another one")))
     assert plan_events(again, OFFICE, status_of(again)) == ()
 
 
 def test_a_refusal_of_any_length_is_told_once():
     long = "x" * 5000
-    given = observed(a_job(), (), refusals=(long,))
+    given = observed(a_job(), (), refusals=(Refusal(long),))
     assert len(condition(status_of(given), "Invalid")["message"]) == 1024
-    again = observed(a_job(status=status_of(given)), (), refusals=(long,))
+    again = observed(a_job(status=status_of(given)), (), refusals=(Refusal(long),))
     assert plan_events(again, OFFICE, status_of(again)) == ()
 
 
 def test_the_condition_goes_when_nothing_is_refused_any_more_but_not_because_the_operator_has_just_started():
-    refused = status_of(observed(a_job(), (), refusals=(REFUSAL,)))
+    refused = status_of(observed(a_job(), (), refusals=(Refusal(REFUSAL),)))
     nothing_tried = status_of(observed(a_job(status=refused), ()))
     accepted = status_of(observed(a_job(status=refused), (), refusals=()))
     assert condition(nothing_tried, "Invalid") == condition(refused, "Invalid")
     assert condition(accepted, "Invalid")["status"] == "False"
+
+
+QUOTA = Refusal(
+    'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=8, used: gpu=64, limited: gpu=64', Why.QUOTA
+)
+
+
+def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
+    blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
+    assert condition(blocked, "Invalid")["status"] == "False"
+    told = condition(blocked, "Blocked")
+    assert (told["status"], told["reason"], told["message"]) == ("True", "QuotaExceeded", QUOTA.message)
+    assert QUOTA.message in condition(blocked, "Running")["message"]
+    assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), OFFICE, blocked)
+
+    # and ends with it
+    free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
+    assert condition(free, "Blocked")["status"] == "False"
+
+
+def test_what_lasts_and_what_may_pass_are_told_side_by_side():
+    both = status_of(observed(a_job(), (), refusals=(QUOTA, Refusal(REFUSAL))))
+    assert (condition(both, "Invalid")["message"], condition(both, "Blocked")["message"]) == (REFUSAL, QUOTA.message)
+
+
+def test_an_operator_that_has_just_started_leaves_both_as_they_were():
+    blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
+    again = status_of(observed(a_job(status=blocked), (A0,), refusals=None))
+    assert condition(again, "Blocked") == condition(blocked, "Blocked")

@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import a_job, observed
+from tests.unit.operator.given import A0, SUCCEEDED, a_job, condition, ended, observed, starting, status_of
 from understudy_operator.plan.objects import plan_objects
+from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.refusals import Refusal
 from understudy_protocol import pod as names
 
 NOTHING: dict[str, Any] = {"has_secret": False, "has_hostnames_service": False, "coordinator_address": ""}
 
 
-def planned(**given: Any) -> dict[str, dict[str, Any]]:
-    intents = plan_objects(observed(a_job(), (), **given))
+def planned(*pods: Pod, **given: Any) -> dict[str, dict[str, Any]]:
+    intents = plan_objects(observed(a_job(), pods, **given))
     return {intent.manifest["metadata"]["name"]: dict(intent.manifest) for intent in intents}
 
 
@@ -60,3 +62,42 @@ def test_all_are_the_jobs_and_can_be_found_as_such():
         assert metadata["labels"] == {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
         (owner,) = metadata["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("TrainingJob", "job-uid", True)
+
+
+GONE: dict[str, Any] = {"has_secret": False}
+
+
+def test_a_secret_that_was_deleted_under_running_pods_comes_back_with_the_same_key():
+    secret = planned(A0, **GONE, known_key="the key", entropy="random")["llm-membership"]
+    assert secret["stringData"] == {names.KEY_FILE: "the key"}
+
+
+def test_with_a_key_that_nobody_knows_none_is_made_while_pods_run_and_the_job_says_what_to_do():
+    given = observed(a_job(), (A0,), **GONE)
+    assert plan_objects(given) == ()
+    told = condition(status_of(given), "Blocked")
+    assert (told["status"], told["reason"]) == ("True", "KeyLost")
+    assert "restore the Secret from a copy, or delete the job's pods" in told["message"]
+
+
+@pytest.mark.parametrize("pod", [ended(A0), starting(A0)])
+def test_pods_that_do_not_run_know_no_key(pod: Pod):
+    assert list(planned(pod, **GONE)) == ["llm-membership"]
+
+
+def test_a_job_that_has_ended_misses_no_key():
+    given = observed(a_job(), (A0, ended(A0, SUCCEEDED)), **GONE)
+    assert condition(status_of(given), "Blocked")["status"] == "False"
+
+
+def test_the_coordinators_service_comes_back_at_the_address_that_pods_were_told():
+    given = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
+    assert planned(A0, **given)["llm-coordinator"]["spec"]["clusterIP"] == "10.0.0.9"
+
+
+def test_or_at_another_one_if_somebody_has_taken_that():
+    given = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
+    message = (
+        'Service "llm-coordinator" is invalid: spec.clusterIPs: failed to allocate: provided IP is already allocated'
+    )
+    assert "clusterIP" not in planned(A0, **given, refusals=(Refusal(message),))["llm-coordinator"]["spec"]

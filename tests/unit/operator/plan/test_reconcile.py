@@ -33,6 +33,7 @@ from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
 from understudy_operator.plan.reconcile import LOOK_AGAIN_S, TRY_AGAIN_S, reconcile
+from understudy_operator.plan.refusals import Refusal, Why
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Lost, Snapshot
 from understudy_protocol.words import Fault
@@ -80,7 +81,7 @@ def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is
 
 
 def test_what_was_refused_is_tried_again_more_seldom():
-    assert plan_of(observed(a_job(), (), refusals=("no room in the quota",))).again_in_s == TRY_AGAIN_S
+    assert plan_of(observed(a_job(), (), refusals=(Refusal("exceeded quota", Why.QUOTA),))).again_in_s == TRY_AGAIN_S
 
 
 FACTS = {

@@ -1,0 +1,141 @@
+"""Keeps a Lease, or waits for it: the edge of plan/leadership.py.
+
+The client library has an election of its own (kubernetes.aio.leaderelection). It is not used: a call of it has no time
+limit, so a leader whose API server hangs goes on for minutes; network errors end it; it never gives the Lease back; and
+it writes local time as UTC.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from understudy_operator.apply.api import NO_ANSWER, TROUBLE, Api, ApiError, Raw
+from understudy_operator.clock import Clock
+from understudy_operator.plan.leadership import Candidate, Lease, Look, Rest, Write
+
+#: Of one look or write: a leader has the time for another one after it.
+CALL_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Election:
+    """Runs until cancelled. `lead` is called when this replica comes into office, `stand_by` when it has lost it."""
+
+    def __init__(
+        self,
+        api: Api,
+        lease: tuple[str, str],
+        identity: str,
+        clock: Clock,
+        lead: Callable[[], None],
+        stand_by: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._api, self._clock = api, clock
+        self._namespace, self._name = lease
+        self._candidate = Candidate(identity)
+        self._lead, self._stand_by = lead, stand_by
+        self._leading = False
+
+    def leads(self) -> bool:
+        """Whether a write may be sent now. A process that was frozen asks its clock, and not its timers."""
+        return self._candidate.leads(self._clock.steady())
+
+    async def run(self) -> None:
+        while True:
+            step = self._candidate.next(self._clock.steady())
+            # While it leads nothing may last beyond the time that it leads for.
+            left_s = max(0.0, self._candidate.leads_until - self._clock.steady()) if self._leading else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._do(step)
+            await self._tell()
+
+    async def release(self) -> None:
+        """Give the Lease back, if it is ours. To be called after the last write."""
+        if write := self._candidate.release(self._clock.steady()):
+            self._leading = False
+            try:
+                async with asyncio.timeout(CALL_S):
+                    await self._write(write)
+                log.info("the lease %s/%s is given back", self._namespace, self._name)
+            except TROUBLE as error:
+                log.warning("the lease could not be given back, and ends by itself: %r", error)
+
+    async def _do(self, step: Look | Write | Rest) -> None:
+        if isinstance(step, Rest):
+            await asyncio.sleep(step.for_s)
+            return
+        asked_at = self._clock.steady()
+        try:
+            async with asyncio.timeout(CALL_S):
+                if isinstance(step, Look):
+                    self._candidate.looked(await self._look(), self._clock.steady())
+                else:
+                    self._candidate.wrote(await self._write(step), asked_at)
+        except ApiError as error:
+            self._candidate.failed(self._clock.steady())
+            if error.status != 409:  # somebody was faster: nothing is wrong
+                log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
+        except NO_ANSWER as error:
+            self._candidate.failed(self._clock.steady())
+            log.warning("the lease %s/%s could not be reached: %r", self._namespace, self._name, error)
+        finally:
+            self._api.give_up()  # a renewal that comes late is worth nothing
+
+    async def _tell(self) -> None:
+        leads = self.leads()
+        if leads and not self._leading:
+            self._leading = True
+            log.info("leads: the lease %s/%s is held", self._namespace, self._name)
+            self._lead()
+        elif self._leading and not leads:
+            self._leading = False
+            log.warning("stands by: the lease %s/%s is lost", self._namespace, self._name)
+            await self._stand_by()
+
+    @property
+    def _path(self) -> str:
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+
+    async def _look(self) -> Lease | None:
+        try:
+            return _read(await self._api.get(f"{self._path}/{self._name}"))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def _write(self, write: Write) -> Lease:
+        now = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        lease = replace(write.lease, acquired=write.lease.acquired or now)
+        metadata = {"name": self._name, "namespace": self._namespace}
+        body: Raw = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": lease.holder,
+                "leaseDurationSeconds": int(lease.duration_s),
+                "leaseTransitions": lease.transitions,
+                "acquireTime": lease.acquired,
+                "renewTime": now,
+            },
+        }
+        if write.over is None:
+            return _read(await self._api.create(self._path, body))
+        body["metadata"] = {**metadata, "resourceVersion": write.over.version}
+        return _read(await self._api.replace(f"{self._path}/{self._name}", body))
+
+
+def _read(raw: Raw) -> Lease:
+    spec = raw.get("spec") or {}
+    return Lease(
+        spec.get("holderIdentity") or "",
+        float(spec.get("leaseDurationSeconds") or 0.0),
+        raw["metadata"]["resourceVersion"],
+        spec.get("acquireTime") or "",
+        int(spec.get("leaseTransitions") or 0),
+    )

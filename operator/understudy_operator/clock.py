@@ -1,0 +1,17 @@
+"""The two clocks of the operator, so that tests can run it in a time of their own; and pauses that meet nobody's."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Clock:
+    wall: Callable[[], float] = time.time  # Unix time: for people, and for what others have written
+    steady: Callable[[], float] = time.monotonic  # never set: for how long something took, or may take
+
+
+def jittered(pause_s: float) -> float:
+    """About so long, so that those whom one outage has stopped do not all come back at one moment."""
+    return pause_s * random.uniform(0.75, 1.25)

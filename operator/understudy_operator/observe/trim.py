@@ -1,0 +1,75 @@
+"""What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
+
+Rules: metadata without managedFields and without long annotations (kubectl's copy of the manifest is the longest); of a
+pod's spec what observe/read.py looks at; of a status no images, ids and addresses that nobody asks for. A job keeps its
+spec: its pods are made from it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from understudy_protocol import pod as names
+
+Raw = Mapping[str, Any]
+LONGEST_ANNOTATION = 1024
+_CONTAINERS = ("initContainers", "containers")
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+#: Variables that tell what a pod was made for; every other one is the containers' own business.
+_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
+
+
+def trimmed(raw: Raw) -> Raw:
+    """An object of any kind but the two that there are thousands of."""
+    return {**raw, "metadata": _metadata(raw["metadata"])}
+
+
+def trimmed_pod(raw: Raw) -> Raw:
+    spec, status = raw.get("spec", {}), raw.get("status", {})
+    kept_spec = _only(spec, "nodeName", "terminationGracePeriodSeconds")
+    kept_status = _only(status, "phase", "podIP", "reason", "message")
+    for field in _CONTAINERS:
+        if field in spec:
+            kept_spec[field] = [_container(container) for container in spec[field]]
+    for field in _STATUSES:
+        if field in status:
+            kept_status[field] = [
+                _only(entry, "name", "state", "lastState", "started", "ready", "restartCount")
+                for entry in status[field]
+            ]
+    if "conditions" in status:
+        kept_status["conditions"] = _conditions(status["conditions"])
+    return {"metadata": _metadata(raw["metadata"]), "spec": kept_spec, "status": kept_status}
+
+
+def trimmed_node(raw: Raw) -> Raw:
+    ready = [entry for entry in raw.get("status", {}).get("conditions", ()) if entry["type"] == "Ready"]
+    return {
+        "metadata": _metadata(raw["metadata"]),
+        "spec": _only(raw.get("spec", {}), "taints", "unschedulable"),
+        "status": {"conditions": _conditions(ready)},
+    }
+
+
+def _metadata(metadata: Raw) -> Raw:
+    kept = {name: value for name, value in metadata.items() if name != "managedFields"}
+    if "annotations" in kept:
+        annotations = kept["annotations"].items()
+        kept["annotations"] = {name: text for name, text in annotations if len(text) <= LONGEST_ANNOTATION}
+    return kept
+
+
+def _container(container: Raw) -> dict[str, Any]:
+    kept = _only(container, "name")
+    if told := [entry for entry in container.get("env", ()) if entry["name"] in _VARIABLES]:
+        kept["env"] = told
+    if memory := container.get("resources", {}).get("limits", {}).get("memory"):
+        kept["resources"] = {"limits": {"memory": memory}}
+    return kept
+
+
+def _conditions(conditions: Iterable[Raw]) -> list[dict[str, Any]]:
+    return [_only(entry, "type", "status", "reason", "message", "lastTransitionTime") for entry in conditions]
+
+
+def _only(raw: Raw, *wanted: str) -> dict[str, Any]:
+    return {name: raw[name] for name in wanted if name in raw}

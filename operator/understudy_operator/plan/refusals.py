@@ -1,0 +1,52 @@
+"""Why the API server did not take a write, and what that means for the job.
+
+Rules: what is wrong with the manifest itself stays wrong however often it is sent: the job is Invalid. Everything else
+(a quota, a webhook, a namespace that is being deleted, missing rights) is not the job's own fault and may pass: the job
+is Blocked, and its writes are tried again.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Why(Enum):
+    """The value is the condition's reason."""
+
+    MANIFEST = "Refused"
+    QUOTA = "QuotaExceeded"
+    ADMISSION = "AdmissionDenied"
+    WEBHOOK = "WebhookFailed"
+    NAMESPACE = "NamespaceTerminating"
+    FORBIDDEN = "Forbidden"
+    SERVER = "ServerError"
+    KEY = "KeyLost"  # nobody refuses anything, but what the job needs cannot be made
+
+
+_QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    message: str
+    why: Why = Why.MANIFEST
+
+    @property
+    def lasting(self) -> bool:
+        return self.why is Why.MANIFEST
+
+
+def judged(status: int, message: str) -> Refusal | None:
+    """What an answer of that HTTP status means; None for one that is no refusal, such as a conflict."""
+    if "failed calling webhook" in message or "failed to call webhook" in message:
+        return Refusal(message, Why.WEBHOOK)
+    if "admission webhook" in message or "ValidatingAdmissionPolicy" in message:
+        return Refusal(message, Why.ADMISSION)
+    if status == 403 and any(words in message for words in _QUOTA):
+        return Refusal(message, Why.QUOTA)
+    if status == 403 and "being terminated" in message:
+        return Refusal(message, Why.NAMESPACE)
+    if status == 403:
+        return Refusal(message, Why.FORBIDDEN)
+    if status in (400, 422):
+        return Refusal(message)
+    return Refusal(message, Why.SERVER) if status >= 500 else None

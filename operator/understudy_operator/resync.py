@@ -1,0 +1,58 @@
+"""The periodic lists behind the watches: what a watch has lost is known a minute later at most.
+
+Rules: a list is consistent (no resourceVersion is given: the API server answers with its newest state, and not with
+some cache's), because what it lacks is taken for gone; it comes page by page. One that fails is tried again soon, with
+a growing pause; every pause is of random length, so that replicas and operators do not come all at once when an API
+server is back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.objects import API_VERSION
+from understudy_protocol import pod as names
+
+RESYNC_S = 60.0
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 15.0
+_PATHS = {
+    Kind.NODE: ("/api/v1/nodes", ""),
+    Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
+    Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
+    Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
+    Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
+}
+log = logging.getLogger(__name__)
+
+
+class Resync:
+    def __init__(self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None]) -> None:
+        self._api, self._store, self._clock, self._on_listed = api, store, clock, on_listed
+        self.done_once = False
+
+    async def run(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._list()
+            except TROUBLE as error:
+                log.warning("a list of everything failed, and is tried again in about %.0f s: %r", retry_s, error)
+                await asyncio.sleep(jittered(retry_s))
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                continue
+            self.done_once, retry_s = True, FIRST_RETRY_S
+            self._on_listed()
+            await asyncio.sleep(jittered(RESYNC_S))
+
+    async def list_kind(self, kind: Kind) -> None:
+        path, selector = _PATHS[kind]
+        asked_at = self._clock.steady()
+        self._store.replace(kind, await self._api.list(path, selector), asked_at)
+
+    async def _list(self) -> None:
+        for kind in _PATHS:
+            await self.list_kind(kind)

@@ -1,0 +1,170 @@
+"""What an API server refuses for reasons that are not the job's: each is told in a condition, and passes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.integration.conftest import free_port
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.training import NAME, Training
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def blocked(training: Training, kube: Kube, reason: str) -> str:
+    """The message of condition Blocked, once it is True for that reason."""
+
+    async def told() -> str:
+        found = [x for x in (await training.status()).get("conditions", ()) if x["type"] == "Blocked"]
+        return found[0]["message"] if found and (found[0]["status"], found[0]["reason"]) == ("True", reason) else ""
+
+    return await kube.until(f"condition Blocked, {reason}", told)
+
+
+async def until_free(training: Training, kube: Kube) -> None:
+    async def free() -> bool:
+        return await training.condition("Blocked") == ("False", "")
+
+    await kube.until("condition Blocked is False", free)
+
+
+async def set_quota(kube: Kube, hard: int) -> None:
+    """As the quota controller does, of which none runs here."""
+    quota = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(hard)}}}
+    if "pods" in {raw["metadata"]["name"] for raw in await kube.list("resourcequotas")}:
+        await kube.call("PATCH", "resourcequotas/pods", {"spec": quota["spec"]})
+    else:
+        await kube.call("POST", "resourcequotas", quota)
+    used = {"hard": {"pods": str(hard)}, "used": {"pods": str(len(await kube.list("pods")))}}
+    await kube.call("PATCH", "resourcequotas/pods/status", {"status": used})
+
+
+async def test_a_quota_that_ends_in_the_middle_is_told_and_the_rest_follows_when_there_is_room(
+    training: Training, kube: Kube
+):
+    # given room for two of three pods
+    await set_quota(kube, 2)
+    await training.apply()
+
+    # then two are made, and the condition says what is missing; the job is not invalid
+    message = await blocked(training, kube, "QuotaExceeded")
+    assert "exceeded quota: pods" in message
+    assert len(await training.pods()) == 2
+    assert await training.condition("Invalid") == ("False", "")
+    assert "exceeded quota" in (await training.condition("Running"))[1]
+
+    # when there is room
+    await set_quota(kube, 5)
+
+    # then the third is made
+    assert len(await training.until_pods(3)) == 3
+    await until_free(training, kube)
+    assert len(await training.events("Refused")) == 1
+
+
+@asynccontextmanager
+async def in_force(kube: Kube, **bodies: Raw) -> AsyncIterator[None]:
+    """Objects of these kinds (plural), for all namespaces."""
+    for plural, body in bodies.items():
+        await kube.call("POST", f"{ADMISSION}/{plural}", body)
+    try:
+        yield
+    finally:
+        for plural, body in bodies.items():
+            await kube.call("DELETE", f"{ADMISSION}/{plural}/{body['metadata']['name']}")
+
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def here(kube: Kube) -> Raw:
+    return {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}}
+
+
+async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Training, kube: Kube):
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    webhook = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": f"down-{kube.namespace}"},
+        "webhooks": [
+            {
+                "name": "down.example.com",
+                "clientConfig": {"url": f"https://127.0.0.1:{free_port()}/"},
+                "rules": [pods],
+                "failurePolicy": "Fail",
+                "timeoutSeconds": 1,
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+                "namespaceSelector": here(kube),
+            }
+        ],
+    }
+    async with in_force(kube, validatingwebhookconfigurations=webhook):
+        await training.apply()
+        message = await blocked(training, kube, "WebhookFailed")
+        assert 'failed calling webhook "down.example.com"' in message
+        assert await training.pods() == []
+    await training.until_pods(3)
+    await until_free(training, kube)
+
+
+async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(training: Training, kube: Kube):
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    name = f"no-pods-{kube.namespace}"
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [pods], "namespaceSelector": here(kube)},
+            "validations": [{"expression": "false", "message": "no pods on Sundays"}],
+        },
+    }
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
+        # given that the policy is in force, which takes the API server a moment
+        async def refused() -> bool:
+            pod = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+            try:
+                await kube.call("POST", "pods", pod, dryRun="All")
+            except AssertionError as error:
+                return "no pods on Sundays" in str(error)
+            return False
+
+        await kube.until("the policy is in force", refused)
+        await training.apply()
+        assert "no pods on Sundays" in await blocked(training, kube, "AdmissionDenied")
+    await training.until_pods(3)
+    await until_free(training, kube)
+
+
+async def test_in_a_namespace_that_is_being_deleted_nothing_is_made_and_the_job_says_why(
+    training: Training, kube: Kube
+):
+    # given a job that runs, in a namespace that somebody deletes
+    a0, a1, spare = await training.start()
+    await kube.call("DELETE", f"/api/v1/namespaces/{kube.namespace}")
+
+    # when a pod goes
+    await training.remove(a1)
+    await training.tell(1, [(a0, 0), (spare, 1)])
+
+    # then it is not replaced, and the condition says why
+    message = await blocked(training, kube, "NamespaceTerminating")
+    assert "because it is being terminated" in message
+    assert len(await training.pods()) == 2
+
+    # and when the namespace controller comes to the job, the coordinator is told and let go
+    await kube.call("DELETE", f"trainingjobs/{NAME}")
+
+    async def let_go() -> bool:
+        return not training.coordinator.observers
+
+    await kube.until("the coordinator is let go", let_go)

@@ -1,0 +1,165 @@
+"""Two replicas of the operator and one Lease: one of them acts, and another one soon does when it is gone."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from tests.integration.conftest import free_port
+from tests.integration.operator.conftest import kube_of
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.process import LEASE, OperatorProcess
+from tests.integration.operator.training import NAME, Training
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(120)
+
+FAILOVER_S = 5.0
+SLOW_S = 1.0  # what a busy machine may add
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}".format(*LEASE.split("/"))
+
+
+class Replicas:
+    """Both, as one operator to those who ask whether it runs."""
+
+    def __init__(self, processes: list[OperatorProcess]) -> None:
+        self.processes = processes
+
+    @property
+    def runs(self) -> bool:
+        return any(process.runs for process in self.processes)
+
+    def log(self) -> str:
+        return "\n".join(f"{process.name}: {process.log()}" for process in self.processes)
+
+    def named(self, name: str) -> OperatorProcess:
+        return next(process for process in self.processes if process.name == name)
+
+
+@pytest.fixture
+def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
+    processes = [
+        OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
+    ]
+    for process in processes:
+        process.start()
+    yield Replicas(processes)
+    for process in processes:
+        process.kill()
+
+
+@pytest.fixture
+async def kube(api_server: "ApiServer", replicas: Replicas) -> AsyncIterator[Kube]:
+    async with kube_of(api_server, replicas) as kube:
+        await kube.until("all replicas are ready", lambda: all_ready(replicas))
+        yield kube
+
+
+@pytest.fixture
+async def training(kube: Kube) -> AsyncIterator[Training]:
+    training = Training(kube)
+    yield training
+    await training.stop()
+
+
+async def health(process: OperatorProcess, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(f"http://127.0.0.1:{process.health_port}{path}") as answer:
+                return answer.status, (await answer.text()).strip()
+        except aiohttp.ClientError as error:
+            return 0, repr(error)
+
+
+async def all_ready(replicas: Replicas) -> bool:
+    return all([(await health(process, "/readyz"))[0] == 200 for process in replicas.processes])
+
+
+async def leader(kube: Kube, other_than: str = "") -> str:
+    """The name of who holds the Lease."""
+
+    async def look() -> str:
+        holder: str = (await kube.call("GET", LEASE_PATH))["spec"].get("holderIdentity") or ""
+        name = holder.rpartition("_")[0]
+        return name if name.startswith("replica-") and name != other_than else ""
+
+    return await kube.until("a replica leads", look)
+
+
+async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordinator(
+    training: Training, kube: Kube, replicas: Replicas
+):
+    first = await leader(kube)
+    said = {process.name: await health(process, "/readyz") for process in replicas.processes}
+    assert said.pop(first) == (200, "leads")
+    assert list(said.values()) == [(200, "stands by")]
+    await training.start()
+    assert len(training.coordinator.observers) == 1
+
+
+async def test_after_a_kill_the_other_one_leads_within_five_seconds_and_nothing_is_done_twice(
+    training: Training, kube: Kube, replicas: Replicas
+):
+    # given a job of which the leader has just begun to make the pods
+    first = await leader(kube)
+    await training.apply()
+
+    async def begun() -> list[Raw]:
+        return await kube.list("pods")
+
+    await kube.until("pods are made", begun)
+
+    # when it is killed
+    replicas.named(first).kill()
+    killed_at = time.monotonic()
+
+    # then the other one goes on
+    assert await leader(kube, other_than=first) != first
+    assert time.monotonic() - killed_at <= FAILOVER_S + SLOW_S
+    await training.until_pods(3)
+    assert {(await health(x, "/healthz"))[1] for x in replicas.processes if x.runs} == {"leads"}
+
+
+async def test_a_clean_stop_hands_over_at_once_and_status_goes_on(training: Training, kube: Kube, replicas: Replicas):
+    a0, a1, spare = await training.start()
+    first = await leader(kube)
+    replicas.named(first).stop()
+    stopped_at = time.monotonic()
+    await leader(kube, other_than=first)
+    assert time.monotonic() - stopped_at <= 1.0 + SLOW_S
+
+    # the next one finds the coordinator, and tells what it says; nobody is appointed anew
+    await training.tell(1, [(a0, 0), (a1, 1), (spare, None)])
+
+    async def told() -> bool:
+        return (await training.status()).get("round") == 1
+
+    await kube.until("round 1 is told", told)
+    assert len(training.coordinator.appointments) == 1
+
+
+async def test_a_leader_that_was_frozen_does_nothing_when_it_thaws(training: Training, kube: Kube, replicas: Replicas):
+    first = await leader(kube)
+    replicas.named(first).freeze()
+    second = await leader(kube, other_than=first)
+    await training.apply()
+    pods = await training.until_pods(3)
+
+    # when it thaws, and hears at once of a job that it has never seen
+    replicas.named(first).thaw()
+
+    async def stands_by() -> bool:
+        return (await health(replicas.named(first), "/readyz")) == (200, "stands by")
+
+    await kube.until("it stands by", stands_by)
+    assert await leader(kube) == second
+
+    # then there are the same pods, and each event was told once
+    assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
+    events = [x["note"] for x in await kube.list("events") if x["regarding"]["name"] == NAME]
+    assert len(events) == len(set(events))

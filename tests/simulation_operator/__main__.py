@@ -1,0 +1,56 @@
+"""`make simulate-operator SEEDS=n`: so many seeds on all cores; what breaks is printed with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+
+from tests.simulation_operator.run import draw_case, run_case
+from tests.simulation_operator.world import Violation
+
+BATCH = 25
+SAY_EVERY_S = 10.0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation_operator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5000, help="how many (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--most-failures", type=int, default=3, help="stop after so many (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    last = options.first_seed + options.seeds
+    batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
+    failed: dict[int, str] = {}
+    done, begun = 0, time.monotonic()
+    said = begun
+    with multiprocessing.Pool() as pool:
+        for size, broken in pool.imap_unordered(_batch, batches):
+            done += size
+            failed |= broken
+            if time.monotonic() - said >= SAY_EVERY_S:
+                said = time.monotonic()
+                left_s = (said - begun) / done * (options.seeds - done)
+                print(f"{done} of {options.seeds} seeds, {len(failed)} failures, about {left_s:.0f} s left", flush=True)
+            if len(failed) >= options.most_failures:
+                pool.terminate()
+                break
+    for seed, report in sorted(failed.items()):
+        print(f"\nseed {seed}:\n{report}")
+    print(f"{len(failed)} of {done} seeds break something" if failed else f"{options.seeds} seeds: no violation")
+    return 1 if failed else 0
+
+
+def _batch(seeds: range) -> tuple[int, dict[int, str]]:
+    broken = {}
+    for seed in seeds:
+        try:
+            run_case(draw_case(seed))
+        except Violation as violation:
+            broken[seed] = str(violation)
+    return len(seeds), broken
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""An API server in memory: what it keeps, what it answers, and who is told. It does nothing wrong; client.py does."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.simulation_operator.clockwork import EPOCH
+from understudy_operator.apply.api import ApiError
+
+Raw = dict[str, Any]
+Told = Callable[[str, str, Raw], None]  # plural, event type, object
+PAGE = 3  # small, so that lists have several
+
+
+@dataclass(frozen=True)
+class Where:
+    plural: str
+    namespace: str
+    name: str = ""
+    sub: str = ""
+
+
+def where(path: str) -> Where:
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = ""
+    if rest[0] == "namespaces":
+        namespace, rest = rest[1], rest[2:]
+    return Where(rest[0], namespace, *rest[1:3])
+
+
+@dataclass
+class ApiServer:
+    """`now` is simulated time. `refuse` gives the answer to a creation that is not taken, None to one that is."""
+
+    now: Callable[[], float]
+    objects: dict[tuple[str, str, str], Raw] = field(default_factory=dict)
+    watchers: list[Told] = field(default_factory=list)
+    events: list[Raw] = field(default_factory=list)  # Kubernetes Events
+    refuse: Callable[[Raw], ApiError | None] = lambda _: None
+    _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
+    _pages: dict[str, list[Raw]] = field(default_factory=dict)
+
+    # Requests
+
+    def handle(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
+        at = where(path)
+        match method:
+            case "GET" if at.name:
+                return self._known(at)
+            case "GET":
+                return self._page(at, query)
+            case "POST":
+                return self._create(at, body or {})
+            case "PUT":
+                return self._replace(at, body or {})
+            case "PATCH":
+                return self._merge(at, body or {})
+            case _:
+                return self._delete(at, body or {})
+
+    def _create(self, at: Where, body: Raw) -> Raw:
+        if at.plural == "events":
+            self.events.append(body)
+            return body
+        key = (at.plural, at.namespace, body["metadata"]["name"])
+        if key in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{key} already exists")
+        if refused := self.refuse(body):
+            raise refused
+        return self.put(at.plural, body)
+
+    def _replace(self, at: Where, body: Raw) -> Raw:
+        known = self._known(at)
+        for name in ("resourceVersion", "uid"):
+            told = body["metadata"].get(name)
+            if told is not None and told != known["metadata"][name]:
+                raise ApiError(409, "Conflict", f"{at.name} has been modified")
+        if at.sub == "status":
+            return self.put(at.plural, {**known, "status": body["status"]})
+        return self.put(at.plural, {**body, "metadata": {**known["metadata"], **body["metadata"]}})
+
+    def _merge(self, at: Where, body: Raw) -> Raw:
+        known = copy.deepcopy(self._known(at))
+        for name in ("labels", "annotations"):
+            merged = {**known["metadata"].get(name, {}), **body["metadata"].get(name, {})}
+            known["metadata"][name] = {key: value for key, value in merged.items() if value is not None}
+        return self.put(at.plural, known)
+
+    def _delete(self, at: Where, body: Raw) -> Raw:
+        known = copy.deepcopy(self._known(at))
+        wanted = body.get("preconditions", {}).get("uid", known["metadata"]["uid"])
+        if wanted != known["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", f"{at.name} is another one")
+        pod = at.plural == "pods"
+        if not pod or body.get("gracePeriodSeconds") == 0 or not known["spec"].get("nodeName"):
+            return self.remove(at.plural, known)
+        if "deletionTimestamp" not in known["metadata"]:
+            known["metadata"] |= {"deletionTimestamp": self.timestamp(30.0), "deletionGracePeriodSeconds": 30}
+        return self.put(at.plural, known)
+
+    def _known(self, at: Where) -> Raw:
+        key = (at.plural, at.namespace, at.name)
+        if key not in self.objects:
+            raise ApiError(404, "NotFound", f"{key} not found")
+        return self.objects[key]
+
+    def _page(self, at: Where, query: Mapping[str, str]) -> Raw:
+        token = query.get("continue", "")
+        if token:
+            items = self._pages.pop(token, None)
+            if items is None:
+                raise ApiError(410, "Expired", "the list is too old")
+        else:
+            items = self.of(at.plural, query.get("labelSelector", ""))
+        page, rest = items[:PAGE], items[PAGE:]
+        token = ""
+        if rest:
+            token = str(next(self._versions))
+            self._pages[token] = rest
+        return {"items": page, "metadata": {"continue": token}}
+
+    # What everybody else does, without a request
+
+    def of(self, plural: str, label: str = "", **labels: str) -> list[Raw]:
+        """The objects of a kind that have this label, and these with these values."""
+        found = []
+        for (kind, _, _), raw in self.objects.items():
+            told = raw["metadata"].get("labels", {})
+            if kind == plural and (not label or label in told) and labels.items() <= told.items():
+                found.append(raw)
+        return found
+
+    def put(self, plural: str, body: Raw) -> Raw:
+        raw = copy.deepcopy(dict(body))
+        metadata = raw["metadata"]
+        key = (plural, metadata.get("namespace", ""), metadata["name"])
+        known = self.objects.get(key)
+        if known is not None and _content(known) == _content(raw):
+            return known
+        metadata.setdefault("uid", f"uid-{next(self._versions)}")
+        metadata.setdefault("creationTimestamp", self.timestamp())
+        metadata["resourceVersion"] = str(next(self._versions))
+        if texts := raw.pop("stringData", {}):
+            raw["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+        if plural == "services":
+            raw["spec"].setdefault("clusterIP", "10.0.0.7")
+        self.objects[key] = raw
+        self._tell(plural, "MODIFIED" if known else "ADDED", raw)
+        return raw
+
+    def remove(self, plural: str, raw: Raw) -> Raw:
+        metadata = raw["metadata"]
+        known = self.objects.get((plural, metadata.get("namespace", ""), metadata["name"]))
+        if known is None or known["metadata"]["uid"] != metadata["uid"]:
+            return raw
+        del self.objects[plural, metadata.get("namespace", ""), metadata["name"]]
+        gone = copy.deepcopy(known)
+        gone["metadata"]["resourceVersion"] = str(next(self._versions))
+        self._tell(plural, "DELETED", gone)
+        return gone
+
+    def timestamp(self, in_s: float = 0.0) -> str:
+        return datetime.fromtimestamp(EPOCH + self.now() + in_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _tell(self, plural: str, kind: str, raw: Raw) -> None:
+        for watcher in list(self.watchers):
+            watcher(plural, kind, raw)
+
+
+def _content(raw: Raw) -> Raw:
+    metadata = {name: value for name, value in raw["metadata"].items() if name != "resourceVersion"}
+    return {**raw, "metadata": metadata}

@@ -1,0 +1,153 @@
+"""One operator process's way to the API server, and all that can go wrong on it.
+
+- A request takes a while each way. It may be answered with 429, 500 or 504, or not at all, before or after it was done.
+- A process that gives up a request does not take it back: it may still arrive.
+- A watch is slow, tells twice, out of order, or not at all; when it has to begin anew (410) it tells what there is, and
+  never what was deleted meanwhile.
+- While the server is away, or this process is cut off, requests are refused or hang, and watches tell nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from tests.simulation_operator.api_server import ApiServer, Raw
+from understudy_operator.apply.api import REQUEST_S, Api, ApiError, Query
+from understudy_operator.observe.store import Kind
+from understudy_operator.operator import Operator
+from understudy_protocol import pod as names
+
+WATCHED = {
+    "trainingjobs": (Kind.JOB, ""),
+    "pods": (Kind.POD, names.LABEL_JOB_UID),
+    "services": (Kind.SERVICE, names.LABEL_JOB_UID),
+    "secrets": (Kind.SECRET, names.LABEL_JOB_UID),
+    "nodes": (Kind.NODE, ""),
+}
+#: A request arrives within this, also one that was given up: less than what a lease leaves between two leaders.
+LATEST_S = 0.9
+
+
+@dataclass
+class Trouble:
+    """How likely each is, for a request or an event. All of it ends when the faults do."""
+
+    slow: float = 0.0
+    throttled: float = 0.0
+    failed: float = 0.0
+    unanswered: float = 0.0
+    event_lost: float = 0.0
+    event_twice: float = 0.0
+    event_late: float = 0.0
+    away_until: float = 0.0  # the API server
+
+
+@dataclass
+class Process:
+    """A process of the operator: what it sends, and what it is told."""
+
+    server: ApiServer
+    trouble: Trouble
+    rng: random.Random
+    name: str
+    on_write: Callable[[Process, str, str], None]
+    dead: bool = False
+    cut_until: float = 0.0
+    operator: Operator | None = None
+    requests: int = 0
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def reaches(self) -> bool:
+        return not self.dead and self.server.now() >= max(self.trouble.away_until, self.cut_until)
+
+    # Requests
+
+    def connect(self, may_write: Callable[[], bool]) -> Api:
+        return _Client(self, may_write)
+
+    async def request(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
+        rng, trouble = self.rng, self.trouble
+        self.requests += 1
+        there_s = rng.uniform(0.1, LATEST_S) if rng.random() < trouble.slow else rng.uniform(0.001, 0.01)
+        arrives_at = self.server.now() + there_s
+        try:
+            await asyncio.sleep(there_s)
+        except asyncio.CancelledError:
+            if method != "GET" and not self.dead and rng.random() < 0.5:
+                left_s = max(0.0, arrives_at - self.server.now())
+                self._loop.call_later(left_s, self._arrive_unheard, method, path, query, body)
+            raise
+        if not self.reaches():
+            await asyncio.sleep(rng.choice([0.0, 0.0, REQUEST_S]))
+            raise aiohttp.ClientConnectionError("the API server is away")
+        if rng.random() < trouble.throttled:
+            raise ApiError(429, "TooManyRequests", "too many requests", rng.choice([1.0, 3.0]))
+        if rng.random() < trouble.failed:
+            raise ApiError(500, "InternalError", "etcdserver: leader changed")
+        answer = self._arrive(method, path, query, body)
+        if rng.random() < trouble.unanswered:
+            if rng.random() < 0.3:
+                raise ApiError(504, "Timeout", "request did not complete within the allotted timeout")
+            await asyncio.sleep(rng.choice([0.05, 2.0, REQUEST_S]))
+            raise TimeoutError
+        await asyncio.sleep(rng.uniform(0.001, 0.01))
+        return answer
+
+    def _arrive(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
+        if method != "GET":
+            self.on_write(self, method, path)
+        return copy.deepcopy(self.server.handle(method, path, query, copy.deepcopy(body)))
+
+    def _arrive_unheard(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:
+        if self.server.now() >= self.trouble.away_until:
+            with suppress(ApiError):
+                self._arrive(method, path, query, body)
+
+    # Watches
+
+    def told(self, plural: str, kind: str, raw: Raw) -> None:
+        if plural not in WATCHED or not self.reaches() or WATCHED[plural][1] not in {"", *_labels(raw)}:
+            return
+        rng, trouble = self.rng, self.trouble
+        if rng.random() < trouble.event_lost:
+            return
+        self._tell_later(plural, kind, raw)
+        if rng.random() < trouble.event_twice:
+            self._tell_later(plural, kind, raw)
+
+    def watch_anew(self) -> None:
+        """As after a 410: all that there is, as it is."""
+        for plural, (_, label) in WATCHED.items():
+            for raw in self.server.of(plural, label):
+                self._tell_later(plural, "", raw)
+
+    def _tell_later(self, plural: str, kind: str, raw: Raw) -> None:
+        late = self.rng.random() < self.trouble.event_late
+        delay_s = self.rng.uniform(0.1, 6.0) if late else self.rng.uniform(0.001, 0.05)
+        self._loop.call_later(delay_s, self._tell, WATCHED[plural][0], kind, copy.deepcopy(raw))
+
+    def _tell(self, kind: Kind, event_type: str, raw: Raw) -> None:
+        if not self.dead and self.operator is not None:
+            self.operator.saw(kind, event_type or None, raw)
+
+
+class _Client(Api):
+    def __init__(self, process: Process, may_write: Callable[[], bool]) -> None:
+        super().__init__(None, may_write)
+        self._process = process
+
+    async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
+        del content
+        return await self._process.request(method, path, dict(query), None if body is None else dict(body))
+
+
+def _labels(raw: Raw) -> set[str]:
+    return set(raw["metadata"].get("labels", {}))

@@ -1,0 +1,234 @@
+"""What happens in one run, and when: drawn from the seed before it begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation_operator.api_server import Raw
+from tests.simulation_operator.client import Process
+from tests.simulation_operator.world import World
+from understudy_operator.apply.api import ApiError
+
+FAULTS_S = 45.0  # in which they begin
+LASTS_S = 35.0  # each at most
+
+
+@dataclass(frozen=True)
+class Fault:
+    at: float
+    what: str
+    lasts_s: float
+    draw: float  # whom it strikes
+
+
+@dataclass(frozen=True)
+class Setup:
+    nodes: int
+    replicas: int
+    jobs: tuple[tuple[int, int], ...]  # actives and spares of each
+    slow: float
+    throttled: float
+    failed: float
+    unanswered: float
+    event_lost: float
+    event_twice: float
+    event_late: float
+
+
+def draw_setup(rng: random.Random) -> Setup:
+    jobs = tuple((rng.randint(1, 4), rng.randint(0, 2)) for _ in range(rng.choice([1, 1, 2])))
+
+    def likely(most: float) -> float:
+        return rng.choice([0.0, rng.uniform(0.0, most)])
+
+    return Setup(
+        rng.randint(2, 5),
+        rng.choice([1, 2, 2]),
+        jobs,
+        slow=likely(0.3),
+        throttled=likely(0.1),
+        failed=likely(0.15),
+        unanswered=likely(0.3),
+        event_lost=likely(0.3),
+        event_twice=likely(0.3),
+        event_late=likely(0.5),
+    )
+
+
+def draw_faults(rng: random.Random) -> list[Fault]:
+    kinds = list(STRIKES)
+    count = rng.randint(0, 8)
+    drawn = (
+        Fault(rng.uniform(0.0, FAULTS_S), rng.choice(kinds), rng.uniform(1.0, LASTS_S), rng.random())
+        for _ in range(count)
+    )
+    return sorted(drawn, key=lambda fault: fault.at)
+
+
+def schedule(world: World, faults: tuple[Fault, ...]) -> float:
+    """When all of them are over."""
+    over = 0.0
+    for fault in faults:
+        world.loop.call_later(fault.at, _strike, world, fault)
+        over = max(over, fault.at + fault.lasts_s)
+    return over
+
+
+def _strike(world: World, fault: Fault) -> None:
+    world.say(f"fault: {fault.what} for {fault.lasts_s:.1f} s")
+    STRIKES[fault.what](world, fault)
+
+
+def _later(world: World, fault: Fault, do: Callable[[], object]) -> None:
+    world.loop.call_later(fault.lasts_s, do)
+
+
+def _a_process(world: World, fault: Fault) -> Process | None:
+    """The leader, more often than not."""
+    alive = world.alive()
+    leaders = [process for process in alive if process.operator is not None and process.operator.leads()]
+    among = leaders if leaders and fault.draw < 0.7 else alive
+    return among[int(fault.draw * 1000) % len(among)] if among else None
+
+
+def _kill(world: World, fault: Fault) -> None:
+    if process := _a_process(world, fault):
+        world.kill(process)
+        _later(world, fault, lambda: world.start_replica(process.name.rpartition(".")[0]))
+
+
+def _stop(world: World, fault: Fault) -> None:
+    if process := _a_process(world, fault):
+
+        async def stop() -> None:
+            await world.stop(process)
+            world.start_replica(process.name.rpartition(".")[0])
+
+        world.background(stop())
+
+
+def _cut(world: World, fault: Fault) -> None:
+    if process := _a_process(world, fault):
+        process.cut_until = max(process.cut_until, world.loop.time() + fault.lasts_s)
+        _later(world, fault, process.watch_anew)
+
+
+def _away(world: World, fault: Fault) -> None:
+    trouble = world.trouble
+    trouble.away_until = max(trouble.away_until, world.loop.time() + fault.lasts_s)
+
+    def back() -> None:
+        for process in world.alive():
+            process.watch_anew()
+
+    _later(world, fault, back)
+
+
+def _gone_410(world: World, fault: Fault) -> None:
+    """A watch misses all until it begins anew."""
+    if process := _a_process(world, fault):
+        world.unwatch(process)
+        _later(world, fault, lambda: world.watch(process))
+
+
+def _a_pod(world: World, fault: Fault) -> Raw | None:
+    pods = world.server.of("pods")
+    return pods[int(fault.draw * 1000) % len(pods)] if pods else None
+
+
+def _crash_pod(world: World, fault: Fault) -> None:
+    if pod := _a_pod(world, fault):
+        world.cluster.end(pod, None)
+
+
+def _delete_pod(world: World, fault: Fault) -> None:
+    if pod := _a_pod(world, fault):
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        world.server.handle("DELETE", path, {}, {})
+
+
+def _delete_service(world: World, fault: Fault) -> None:
+    services = world.server.of("services")
+    if services:
+        world.server.remove("services", services[int(fault.draw * 1000) % len(services)])
+
+
+def _delete_secret(world: World, fault: Fault) -> None:
+    secrets = world.server.of("secrets")
+    if secrets and world.replicas == 1 and len(world.processes) == 1:  # one that has led, and so has seen the key
+        world.server.remove("secrets", secrets[int(fault.draw * 1000) % len(secrets)])
+
+
+def _node(world: World, fault: Fault) -> None:
+    up = [node for node in world.cluster.nodes if node not in world.cluster.down]
+    if len(up) > 1:
+        node = up[int(fault.draw * 1000) % len(up)]
+        world.cluster.power_off(node)
+        _later(world, fault, lambda: world.cluster.power_on(node))
+
+
+def _quota(world: World, fault: Fault) -> None:
+    most = len(world.server.of("pods")) + int(fault.draw * 3)
+
+    def refuse(body: Raw) -> ApiError | None:
+        full = body.get("kind") == "Pod" and len(world.server.of("pods")) >= most
+        return ApiError(403, "Forbidden", "pods is forbidden: exceeded quota: q") if full else None
+
+    world.server.refuse = refuse
+    _later(world, fault, world.accept_all)
+
+
+def _webhook(world: World, fault: Fault) -> None:
+    def refuse(body: Raw) -> ApiError | None:
+        if body.get("kind") not in ("Pod", "Service"):
+            return None
+        return ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "v": timeout')
+
+    world.server.refuse = refuse
+    _later(world, fault, world.accept_all)
+
+
+def _a_job(world: World, fault: Fault) -> str:
+    return f"job-{int(fault.draw * 1000) % 2}"
+
+
+def _delete_job(world: World, fault: Fault) -> None:
+    world.delete(_a_job(world, fault))
+
+
+def _replace_job(world: World, fault: Fault) -> None:
+    name = _a_job(world, fault)
+    if world.job(name):
+        world.delete(name)
+        world.apply(name, 1 + int(fault.draw * 100) % 3, int(fault.draw * 10) % 2)
+
+
+def _spares(world: World, fault: Fault) -> None:
+    world.change_spares(_a_job(world, fault), int(fault.draw * 100) % 4)
+
+
+def _finish(world: World, fault: Fault) -> None:
+    for training in list(world.trainings.values())[:1]:
+        training.ends_at = min(training.ends_at, world.loop.time())
+
+
+STRIKES: dict[str, Callable[[World, Fault], None]] = {
+    "kill": _kill,
+    "stop": _stop,
+    "cut": _cut,
+    "away": _away,
+    "gone": _gone_410,
+    "crash pod": _crash_pod,
+    "delete pod": _delete_pod,
+    "delete service": _delete_service,
+    "delete secret": _delete_secret,
+    "node": _node,
+    "quota": _quota,
+    "webhook": _webhook,
+    "delete job": _delete_job,
+    "replace job": _replace_job,
+    "spares": _spares,
+    "finish": _finish,
+}

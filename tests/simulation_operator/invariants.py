@@ -1,0 +1,103 @@
+"""What must hold once the faults are over and everybody has had the time to mend things.
+
+While they last, world.py watches that nobody writes without the lease, and that no pod which trains is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation_operator.api_server import Raw
+from tests.simulation_operator.client import Process
+from tests.simulation_operator.training import Training
+from tests.simulation_operator.world import World
+from understudy_operator.observe.store import Kind
+from understudy_protocol import pod as names
+
+#: Everything is listed this often here, so what was lost is known again.
+RESYNC_S = 10.0
+#: From the last fault to rest: a lost lease, a failed list's pause, a list, and what follows from it; a pass's longest
+#: backoff; 10 s until what was refused is tried again.
+MEND_S = 60.0
+REST_S = 15.0
+#: Writes that one job, and one fault, may cost at most, trouble with the API server included.
+WRITES_A_JOB = 60
+WRITES_A_FAULT = 60
+#: What the store keeps beside the objects: one entry a job and kind, and uids that were removed since the last list.
+KEPT_A_JOB = 4
+
+
+def what_is_wrong(world: World, faults: int) -> Iterator[str]:
+    yield from world.violations
+    for uid, training in world.trainings.items():
+        (job,) = [raw for raw in world.server.of("trainingjobs") if raw["metadata"]["uid"] == uid]
+        yield from _job(world, job, training)
+    jobs = set(world.trainings)
+    for plural in ("pods", "services", "secrets"):
+        left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - jobs
+        if left:
+            yield f"{plural} of jobs that are gone: {left}"
+    leaders = [process for process in world.alive() if process.operator is not None and process.operator.leads()]
+    if len(leaders) != 1:
+        yield f"{len(leaders)} replicas lead"
+    for process in world.alive():
+        yield from _process(world, process, process in leaders)
+    if world.loop.time() - world.last_write_at < REST_S:
+        yield f"somebody writes at rest: the last write was at {world.last_write_at:.3f}"
+    writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(jobs)) + WRITES_A_FAULT * faults
+    if writes > most:
+        yield f"{writes} writes, where {most} would do: {dict(world.writes)}"
+
+
+def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
+    name, status = job["metadata"]["name"], job.get("status", {})
+    running = world.cluster.running(training.job_uid)
+    if training.closed is not None:
+        if status.get("phase") != "Succeeded":
+            yield f"{name} has succeeded, and its status says {status.get('phase')}"
+        if running:
+            yield f"{name} has succeeded, and {len(running)} of its pods run"
+        return
+    wanted = training.actives + job["spec"]["spares"]["replicas"]
+    alive = [
+        pod
+        for pod in world.server.of("pods", **{names.LABEL_JOB_UID: training.job_uid})
+        if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    if job["spec"]["spares"]["replicas"] == 0 and training.in_office not in training.seats.values():
+        wanted += 1  # there were spares once: one of them coordinates, and stays for that
+    if (len(running), len(alive)) != (wanted, wanted):
+        yield f"{name} wants {wanted} pods: {len(running)} run of {len(alive)}"
+    if len(training.seats) != training.actives or not all(map(training.seated, training.seats.values())):
+        yield f"{name} does not train: {training.seats}"
+    if status.get("phase") != "Running" or status.get("round") != training.round:
+        yield f"{name} trains in round {training.round}: {status.get('phase')}, round {status.get('round')}"
+    if status.get("coordinator", {}).get("podUID") != training.in_office:
+        yield f"{name} is coordinated by {training.in_office}: {status.get('coordinator')}"
+    labelled = [pod["metadata"]["uid"] for pod in alive if pod["metadata"]["labels"].get(names.LABEL_COORDINATOR)]
+    if labelled != [training.in_office]:
+        yield f"{name} is coordinated by {training.in_office}, and the label is at {labelled}"
+    refused = [entry for entry in status["conditions"] if entry["type"] in ("Invalid", "Blocked")]
+    if any(entry["status"] == "True" for entry in refused):
+        yield f"{name} is well: {refused}"
+
+
+def _process(world: World, process: Process, leads: bool) -> Iterator[str]:
+    operator = process.operator
+    assert operator is not None
+    if not operator.alive:
+        yield f"{process.name} has lost a task"
+    for kind in Kind:
+        there = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in world.server.of(kind.value)}
+        known = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in operator.store.all(kind)}
+        if there != known:
+            yield f"{process.name}: {kind.value} are {there}, and it knows {known}"
+    objects = sum(len(world.server.of(kind.value)) for kind in Kind)
+    size = operator.store.size()
+    if size > objects + KEPT_A_JOB * len(world.trainings):
+        yield f"{process.name} keeps {size} entries for {objects} objects"
+    workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
+    if workers != wanted:
+        yield f"{process.name} has {workers} workers, and needs {wanted}"
+    if operator._gateway._unanswered:
+        yield f"{process.name} still has creations to settle: {operator._gateway._unanswered}"

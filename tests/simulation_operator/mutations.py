@@ -1,0 +1,71 @@
+"""Rules broken on purpose, one at a time: the simulation has to find each.
+
+A rule whose breach the next list mends (a late word that wins) is for the unit tests of the store; the election's times
+are for those of plan/leadership.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from understudy_operator.apply.api import TROUBLE
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.operator import Operator
+from understudy_operator.resync import Resync
+
+
+@dataclass(frozen=True)
+class Mutation:
+    what: str
+    where: Any
+    name: str
+    instead: Any
+
+
+async def _settles_nothing(self: Gateway, job: Any) -> None:
+    del self, job
+
+
+def _lets_nothing_be_settled(self: Gateway, job_uid: str, name: str) -> None:
+    del self, job_uid, name
+
+
+def _never_looks_at_the_lease(self: Operator) -> bool:
+    del self
+    return True
+
+
+def _lists_only_add(self: Store, kind: Kind, raws: list[Raw], asked_at: float) -> None:
+    del asked_at
+    for raw in raws:
+        self.put(kind, raw)
+
+
+async def _lists_once(self: Resync) -> None:
+    while not self.done_once:
+        with suppress(*TROUBLE):
+            await self._list()
+            self.done_once = True
+    self._on_listed()
+    await asyncio.Event().wait()
+
+
+MUTATIONS = (
+    Mutation("a creation without an answer is not asked for again", Gateway, "settle", _settles_nothing),
+    Mutation("what was answered is not struck off", Gateway, "_answered", _lets_nothing_be_settled),
+    Mutation("a write does not ask for the lease", Operator, "leads", _never_looks_at_the_lease),
+    Mutation("a list removes nothing", Store, "replace", _lists_only_add),
+    Mutation("nothing is listed after the start", Resync, "run", _lists_once),
+)
+
+
+@contextmanager
+def broken(mutation: Mutation) -> Iterator[None]:
+    with mock.patch.object(mutation.where, mutation.name, mutation.instead):
+        yield

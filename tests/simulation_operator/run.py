@@ -1,0 +1,85 @@
+"""One run under one seed: set up, strike, let it mend, judge."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from unittest import mock
+
+from tests.simulation_operator.client import Trouble
+from tests.simulation_operator.clockwork import run_simulated
+from tests.simulation_operator.faults import Fault, Setup, draw_faults, draw_setup, schedule
+from tests.simulation_operator.invariants import MEND_S, REST_S, RESYNC_S, what_is_wrong
+from tests.simulation_operator.world import Violation, World
+from understudy_operator import resync, worker
+
+TROUBLE = ("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late")
+
+
+@dataclass(frozen=True)
+class Case:
+    seed: int
+    setup: Setup
+    faults: tuple[Fault, ...]
+
+
+def draw_case(seed: int) -> Case:
+    rng = random.Random(f"operator-{seed}")
+    return Case(seed, draw_setup(rng), tuple(draw_faults(rng)))
+
+
+def run_case(case: Case) -> list[str]:
+    """Its trace. Raises Violation, with all that is needed to see why."""
+    trace: list[str] = []
+    worlds: list[World] = []
+    tokens = itertools.count()
+    random.seed(case.seed)  # of the pauses' lengths
+    logging.getLogger("understudy_operator").setLevel(logging.CRITICAL)
+
+    def link(*given: object) -> object:
+        return worlds[0].link(*given)  # type: ignore[arg-type]
+
+    try:
+        with (
+            mock.patch.object(worker, "CoordinatorLink", link),
+            mock.patch.object(worker, "secrets", SimpleNamespace(token_hex=lambda _: f"token-{next(tokens)}")),
+            mock.patch.object(resync, "RESYNC_S", RESYNC_S),
+        ):
+            run_simulated(_main(case, worlds))
+    except Exception as error:
+        raise Violation(_report(case, worlds, error)) from error
+    finally:
+        logging.getLogger("understudy_operator").setLevel(logging.NOTSET)
+        trace += worlds[0].trace if worlds else []
+    return trace
+
+
+async def _main(case: Case, worlds: list[World]) -> None:
+    setup = case.setup
+    world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas)
+    worlds.append(world)
+    for name in TROUBLE:
+        setattr(world.trouble, name, getattr(setup, name))
+    for number, (actives, spares) in enumerate(setup.jobs):
+        world.apply(f"job-{number}", actives, spares)
+    over = schedule(world, case.faults)
+    await asyncio.sleep(max(over, 20.0))
+    for name in TROUBLE:
+        setattr(world.trouble, name, getattr(Trouble(), name))
+    world.say("the faults are over")
+    await asyncio.sleep(MEND_S + REST_S)
+    wrong = list(what_is_wrong(world, len(case.faults) + (4 if any(asdict(world.trouble).values()) else 2)))
+    assert not wrong, "\n".join(wrong)
+
+
+def _report(case: Case, worlds: list[World], error: Exception) -> str:
+    lines = [
+        f"{type(error).__name__}: {error}",
+        f"replay: pytest tests/simulation_operator --operator-seed {case.seed}",
+    ]
+    lines += [str(case.setup), *(f"  {fault}" for fault in case.faults)]
+    return "\n".join([*lines, *(worlds[0].trace if worlds else ())])

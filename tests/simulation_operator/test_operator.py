@@ -1,0 +1,40 @@
+"""The operator against an API server that does what API servers do, and under faults of all that it stands on."""
+
+import pytest
+
+from tests.simulation_operator.mutations import MUTATIONS, Mutation, broken
+from tests.simulation_operator.run import draw_case, run_case
+from tests.simulation_operator.world import Violation
+
+SEEDS = 50
+SEEDS_TO_FIND = 30
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    def option(name: str, default: int | None) -> int | None:
+        value: int | None = metafunc.config.getoption(name, default)
+        return value  # this folder's conftest is unread where `pytest` got no path
+
+    if "seed" in metafunc.fixturenames:
+        seed, first = option("--operator-seed", None), option("--operator-first-seed", 0) or 0
+        count = option("--operator-seeds", SEEDS) or SEEDS
+        metafunc.parametrize("seed", [seed] if seed is not None else range(first, first + count))
+
+
+def test_all_is_well_once_the_faults_are_over(seed: int) -> None:
+    run_case(draw_case(seed))
+
+
+def test_a_seed_replays_to_the_letter() -> None:
+    assert run_case(draw_case(7)) == run_case(draw_case(7))
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
+def test_a_broken_rule_is_found(mutation: Mutation) -> None:
+    with broken(mutation):
+        for seed in range(SEEDS_TO_FIND):
+            try:
+                run_case(draw_case(seed))
+            except Violation:
+                return
+    pytest.fail(f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds")

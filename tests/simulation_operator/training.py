@@ -1,0 +1,165 @@
+"""One job's data plane as the operator sees it: who is in office, who holds which rank, who was lost, how it ended.
+
+A coordinator is appointed and never elected (there is no electorate): so each loss of one is the operator's to mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation_operator.api_server import Raw
+from tests.simulation_operator.clockwork import EPOCH
+from tests.simulation_operator.cluster import Cluster
+from understudy_operator.plan.answers import NO_ANSWERS, Answer, Answers
+from understudy_operator.plan.intents import Follow
+from understudy_operator.plan.observed import Coordination
+from understudy_protocol import pod as names
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Appoint, Lost, MemberView, Snapshot
+from understudy_protocol.words import CloseReason, Fault, RoundToken, WorkersState
+
+SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+LOST_KEPT = 20
+TICK_S = 0.5
+
+
+@dataclass
+class Training:
+    cluster: Cluster
+    job_uid: str
+    actives: int
+    in_office: str = ""
+    epoch: int = 0
+    round: int = -1
+    seats: dict[int, str] = field(default_factory=dict)  # rank -> pod uid
+    closed: Close | None = None
+    ends_at: float = float("inf")
+    links: list[Link] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    since: float = 0.0
+    _members: dict[str, Raw] = field(default_factory=dict)
+    _lost: list[Lost] = field(default_factory=list)
+
+    @property
+    def now(self) -> float:
+        return EPOCH + self.cluster.server.now()
+
+    def appoint(self, pod_uid: str, appoint: Appoint) -> None:
+        if appoint.epoch > self.epoch and pod_uid in self._running():
+            self.epoch, self.round = appoint.epoch, max(self.round, appoint.at_least_round)
+            self._take_office(pod_uid)
+            self.tick()
+
+    def tick(self) -> None:
+        """A moment passes: what the coordinator, if there is one, makes of it."""
+        running = self._running()
+        if self.in_office not in running:
+            if self.in_office:
+                self._take_office("")
+            return
+        if self.closed is None and self.now - EPOCH >= self.ends_at and len(self.seats) == self.actives:
+            self.closed = SUCCEEDED
+        if self.closed is None:
+            self._lose(running)
+            self._seat(running)
+        self._members = running
+        told = self._told()
+        if told != self.snapshot:
+            self.snapshot = told
+            self._changed()
+
+    def end(self) -> None:
+        """The close has reached everybody."""
+        for pod in self._running().values():
+            self.cluster.end(pod, self.closed)
+
+    def seated(self, pod_uid: str) -> bool:
+        return self.closed is None and pod_uid in self.seats.values() and pod_uid in self._running()
+
+    def coordination(self, since: float) -> Coordination:
+        since = max(since, self.since)
+        if self.in_office:
+            return Coordination(self.snapshot, self.in_office, since)
+        asked = {uid: Answer("not in office") for uid in self._running()}
+        return Coordination(self.snapshot, "", since, Answers(asked, since) if asked else NO_ANSWERS)
+
+    def _take_office(self, pod_uid: str) -> None:
+        self.in_office, self.since = pod_uid, self.now
+        self._changed()
+
+    def _lose(self, running: dict[str, Raw]) -> None:
+        for uid, pod in self._members.items():
+            if uid not in running:
+                node = pod["spec"]["nodeName"]
+                fault = Fault.NODE if node in self.cluster.down else Fault.POD
+                self._lost.append(Lost(uid, pod["metadata"]["name"], node, fault, "it is gone", self.now))
+        self._lost = [lost for lost in self._lost if lost.pod_uid not in running][-LOST_KEPT:]
+
+    def _seat(self, running: dict[str, Raw]) -> None:
+        if self.round < 0:
+            by_index = {index: uid for uid, pod in running.items() if (index := index_of(pod)) is not None}
+            if len(by_index) == self.actives:
+                self.seats, self.round = by_index, 0
+            return
+        vacant = [rank for rank in range(self.actives) if self.seats.get(rank) not in running]
+        waiting = [uid for uid in running if uid not in self.seats.values()]
+        if vacant and len(waiting) >= len(vacant):
+            self.seats |= dict(zip(vacant, waiting, strict=False))
+            self.round += 1
+
+    def _told(self) -> Snapshot:
+        ranks = {uid: rank for rank, uid in self.seats.items()}
+        members = tuple(_member(pod, ranks.get(uid)) for uid, pod in self._members.items())
+        vacant = [rank for rank in range(self.actives) if self.seats.get(rank) not in self._members]
+        waits = f"{len(vacant)} of {self.actives} pods" if vacant else ""
+        token = RoundToken(self.epoch, 1, self.round)
+        return Snapshot(token, self.in_office, members, tuple(self._lost), (), {}, None, waits, self.closed)
+
+    def _running(self) -> dict[str, Raw]:
+        return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid)}
+
+    def _changed(self) -> None:
+        for link in self.links:
+            link.on_change()
+
+
+class Link:
+    """In observe/coordinator_link.py's place: a line that finds who is in office at once."""
+
+    def __init__(self, training: Training | None, before: Coordination, on_change: Callable[[], None]) -> None:
+        self._training, self._before, self.on_change = training, before, on_change
+        self._since = before.since if training is None else training.now
+        self.over = False
+        if training is not None:
+            training.links.append(self)
+
+    @property
+    def coordination(self) -> Coordination:
+        if self._training is None:
+            return replace(self._before, since=self._since)
+        return self._training.coordination(self._since)
+
+    def follow(self, follow: Follow) -> None:
+        for callee in (*follow.first, *follow.others):
+            if callee.appoint is not None and self._training is not None:
+                self._training.appoint(callee.pod_uid, callee.appoint)
+
+    async def end(self, end: Any) -> None:
+        del end  # the garbage collector ends them
+
+    async def close(self) -> None:
+        if self._training is not None and self in self._training.links:
+            self._training.links.remove(self)
+
+
+def index_of(pod: Raw) -> int | None:
+    variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["initContainers"][0]["env"]}
+    return int(variables[names.ENV_INDEX]) if variables[names.ENV_INDEX] else None
+
+
+def _member(pod: Raw, rank: int | None) -> MemberView:
+    workers = WorkersState.IDLE if rank is None else WorkersState.RUNNING
+    metadata = pod["metadata"]
+    return MemberView(metadata["uid"], metadata["name"], pod["spec"]["nodeName"], index_of(pod), rank, workers)

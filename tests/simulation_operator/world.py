@@ -1,0 +1,199 @@
+"""The whole: an API server, a cluster, the jobs' trainings, and the replicas of the real operator."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation_operator.api_server import ApiServer, Raw, where
+from tests.simulation_operator.client import Process, Trouble
+from tests.simulation_operator.clockwork import clock_of
+from tests.simulation_operator.cluster import Cluster
+from tests.simulation_operator.training import TICK_S, Link, Training
+from tests.unit.operator.given import IMAGE, TEMPLATE
+from understudy_operator.operator import Operator
+from understudy_operator.plan.objects import API_VERSION, KIND
+from understudy_operator.plan.observed import Coordination
+from understudy_protocol import pod as names
+
+LEASE = ("system", "operator")
+NAMESPACE = "research"
+TRACED = 400
+
+
+class Violation(AssertionError):
+    """What must not be."""
+
+
+@dataclass
+class World:
+    rng: random.Random
+    nodes: int
+    replicas: int
+    trouble: Trouble = field(default_factory=Trouble)
+    trainings: dict[str, Training] = field(default_factory=dict)  # by job uid
+    processes: list[Process] = field(default_factory=list)  # all that there ever were
+    writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
+    last_write_at: float = 0.0
+    keys: dict[str, str] = field(default_factory=dict)  # the first of each job, by its uid
+    violations: list[str] = field(default_factory=list)
+    _background: set[asyncio.Task[None]] = field(default_factory=set)
+    trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.server = ApiServer(self.loop.time)
+        self.cluster = Cluster(self.server, self.rng, [f"n{number}" for number in range(self.nodes)])
+        self.cluster.start()
+        self.server.watchers.append(self._told)
+        for number in range(self.replicas):
+            self.start_replica(f"operator-{number}")
+        self._every(TICK_S, self._tick)
+
+    # Users
+
+    def apply(self, name: str, actives: int, spares: int) -> None:
+        replicated = {"name": "workers", "template": {"spec": {"parallelism": actives, "template": TEMPLATE}}}
+        spec = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": {"replicas": spares}}
+        metadata = {"namespace": NAMESPACE, "name": name, "generation": 1}
+        self.say(f"apply {name}: {actives} + {spares}")
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+        raw = self.server.put("trainingjobs", body)
+        uid = raw["metadata"]["uid"]
+        self.trainings[uid] = Training(self.cluster, uid, actives)
+
+    def job(self, name: str) -> Raw | None:
+        raw = self.server.objects.get(("trainingjobs", NAMESPACE, name))
+        return copy.deepcopy(raw) if raw is not None else None
+
+    def change_spares(self, name: str, spares: int) -> None:
+        if raw := self.job(name):
+            raw["spec"]["spares"]["replicas"] = spares
+            raw["metadata"]["generation"] += 1
+            self.server.put("trainingjobs", raw)
+
+    def delete(self, name: str) -> None:
+        if raw := self.job(name):
+            self.server.remove("trainingjobs", raw)
+
+    # Replicas
+
+    def start_replica(self, name: str) -> None:
+        process = Process(self.server, self.trouble, self.rng, f"{name}.{len(self.processes)}", self._written)
+        process.operator = Operator(process.connect, IMAGE, LEASE, process.name, clock_of(self.loop))
+        self.processes.append(process)
+        process.operator.start()
+        self.watch(process)
+        self.say(f"{process.name} starts")
+
+    def alive(self) -> list[Process]:
+        return [process for process in self.processes if not process.dead]
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL: nothing of it runs any more, and what it has sent may still arrive."""
+        self.say(f"{process.name} is killed")
+        operator = process.operator
+        assert operator is not None
+        doomed = [*operator._tasks, operator._beginning, *(worker._task for worker in operator._workers.values())]
+        for task in doomed:
+            if task is not None:
+                task.cancel()
+        operator._writer.give_up()
+        self._gone(process)
+
+    async def stop(self, process: Process) -> None:
+        self.say(f"{process.name} is stopped")
+        assert process.operator is not None
+        await process.operator.stop()
+        self._gone(process)
+
+    def _gone(self, process: Process) -> None:
+        process.dead = True
+        self.unwatch(process)
+
+    def link(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> Link:
+        """In CoordinatorLink's place."""
+        del key
+        return Link(self.trainings.get(job_uid), before, on_change)
+
+    def watch(self, process: Process) -> None:
+        if not process.dead:
+            self.server.watchers.append(process.told)
+            process.watch_anew()
+
+    def unwatch(self, process: Process) -> None:
+        if process.told in self.server.watchers:
+            self.server.watchers.remove(process.told)
+
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def accept_all(self) -> None:
+        self.server.refuse = lambda _: None
+
+    # What is watched for
+
+    def say(self, text: str) -> None:
+        self.trace.append(f"{self.loop.time():8.3f} {text}")
+
+    def _written(self, process: Process, method: str, path: str) -> None:
+        at = where(path)
+        if at.plural == "leases":
+            return
+        self.writes[f"{method} {at.plural}"] += 1
+        self.last_write_at = self.loop.time()
+        self.say(f"{process.name}: {method} {at.plural}/{at.name}{'/' + at.sub if at.sub else ''}")
+        lease = self.server.objects.get(("leases", *LEASE))
+        if lease is None or lease["spec"]["holderIdentity"] not in ("", process.name):
+            self.violate(f"{process.name} writes, and does not hold the lease")
+        if method == "DELETE" and at.plural == "pods":
+            self._may_go(at.name)
+
+    def _may_go(self, name: str) -> None:
+        pod = self.server.objects.get(("pods", NAMESPACE, name))
+        if pod is None:
+            return
+        metadata = pod["metadata"]
+        training = self.trainings.get(metadata["labels"][names.LABEL_JOB_UID])
+        if training is not None and training.seated(metadata["uid"]):
+            self.violate(f"{name} trains, and is deleted")
+
+    def violate(self, what: str) -> None:
+        self.say(f"VIOLATION: {what}")
+        self.violations.append(what)
+
+    def _told(self, plural: str, kind: str, raw: Raw) -> None:
+        if plural in ("pods", "trainingjobs", "nodes"):
+            metadata, status = raw["metadata"], raw.get("status", {})
+            going = " terminating" if "deletionTimestamp" in metadata else ""
+            self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
+        if plural == "secrets" and kind == "ADDED":
+            uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
+            if self.keys.setdefault(uid, key) != key:
+                self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
+        if plural == "trainingjobs" and kind == "DELETED":
+            self.trainings.pop(metadata["uid"], None)
+        for training in list(self.trainings.values()):
+            if plural in ("pods", "nodes"):
+                self.loop.call_soon(training.tick)
+
+    def _tick(self) -> None:
+        for training in list(self.trainings.values()):
+            training.tick()
+            if training.closed is not None:
+                training.end()
+        self.cluster.collect_orphans()
+
+    def _every(self, pause_s: float, do: Callable[[], None]) -> None:
+        def again() -> None:
+            do()
+            self.loop.call_later(pause_s, again)
+
+        self.loop.call_later(pause_s, again)

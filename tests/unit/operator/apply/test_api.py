@@ -1,0 +1,128 @@
+"""What the API server says when it is busy, and what becomes of a request that is given up."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from understudy_operator.apply.api import ATTEMPTS, PAGE, Api, ApiError, NotLeading, Query, Raw
+
+Answer = Raw | Exception
+ONE: Raw = {"metadata": {"name": "one"}}
+TWO: Raw = {"metadata": {"name": "two"}}
+
+
+class Scripted(Api):
+    """Gives these answers in turn, and notes what it was asked for."""
+
+    def __init__(self, *answers: Answer, may_write: Callable[[], bool] = lambda: True) -> None:
+        super().__init__(None, may_write)
+        self.answers = list(answers)
+        self.sent: list[tuple[str, dict[str, str]]] = []
+        self.held, self.asked = asyncio.Event(), asyncio.Event()
+        self.held.set()
+
+    async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
+        del path, body, content
+        self.sent.append((method, dict(query)))
+        self.asked.set()
+        await self.held.wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    pauses: list[float] = []
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    monkeypatch.setattr("understudy_operator.apply.api.asyncio.sleep", sleep)
+    return pauses
+
+
+def busy(after_s: float = 2.0) -> ApiError:
+    return ApiError(429, "TooManyRequests", "busy", after_s)
+
+
+async def test_a_busy_server_is_asked_again_when_it_says_and_not_before(slept: list[float]):
+    client = Scripted(busy(2.0), busy(8.0), {"kind": "Pod"})
+    assert await client.create("/api/v1/pods", {}) == {"kind": "Pod"}
+    assert len(client.sent) == 3
+    assert 1.5 <= slept[0] <= 2.5
+    assert 6.0 <= slept[1] <= 10.0
+
+
+async def test_one_that_stays_busy_is_given_up_in_the_end(slept: list[float]):
+    client = Scripted(*(busy() for _ in range(ATTEMPTS)))
+    with pytest.raises(ApiError) as refusal:
+        await client.get("/api/v1/nodes/n")
+    assert (refusal.value.status, len(client.sent), len(slept)) == (429, ATTEMPTS, ATTEMPTS - 1)
+
+
+async def test_no_other_refusal_is_tried_again():
+    client = Scripted(ApiError(409, "Conflict", "no"))
+    with pytest.raises(ApiError):
+        await client.replace("/x", {})
+    assert len(client.sent) == 1
+
+
+async def test_a_list_comes_in_pages_and_is_consistent():
+    client = Scripted({"items": [ONE], "metadata": {"continue": "next"}}, {"items": [TWO], "metadata": {}})
+    assert await client.list("/api/v1/pods", "label") == [ONE, TWO]
+    asked = [query for _, query in client.sent]
+    assert asked == [
+        {"limit": str(PAGE), "labelSelector": "label"},
+        {"limit": str(PAGE), "labelSelector": "label", "continue": "next"},
+    ]
+
+
+async def test_a_list_whose_next_page_has_expired_begins_anew():
+    first: Raw = {"items": [ONE], "metadata": {"continue": "next"}}
+    client = Scripted(first, ApiError(410, "Expired", "too old"), {"items": [ONE, TWO], "metadata": {}})
+    assert await client.list("/api/v1/pods") == [ONE, TWO]
+
+
+async def test_who_does_not_lead_reads_and_writes_nothing():
+    client = Scripted({"items": [], "metadata": {}}, may_write=lambda: False)
+    await client.get("/api/v1/nodes/n")
+    for write in (client.create, client.replace, client.merge, client.delete):
+        with pytest.raises(NotLeading):
+            await write("/x", {})
+    assert len(client.sent) == 1
+
+
+async def test_who_lost_the_lease_while_a_busy_server_let_it_wait_writes_nothing(slept: list[float]):
+    leads = [True, False]
+    client = Scripted(busy(), {}, may_write=lambda: leads.pop(0))
+    with pytest.raises(NotLeading):
+        await client.create("/x", {})
+    assert len(client.sent) == 1
+
+
+async def test_a_write_whose_caller_is_cancelled_is_waited_for_at_a_clean_stop():
+    client = Scripted({"kind": "Pod"})
+    client.held.clear()
+    caller = asyncio.create_task(client.create("/x", {}))
+    await client.asked.wait()
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    assert not await client.finish(0.01)
+    client.held.set()
+    assert await client.finish(1.0)
+
+
+async def test_and_is_given_up_where_the_lease_is_lost():
+    client = Scripted({"kind": "Pod"})
+    client.held.clear()
+    caller = asyncio.create_task(client.create("/x", {}))
+    await client.asked.wait()
+    client.give_up()
+    await asyncio.gather(caller, return_exceptions=True)
+    assert await client.finish(1.0)
+    assert len(client.answers) == 1  # nobody took it

@@ -1,0 +1,142 @@
+"""The election's edge: it keeps a Lease on the API server, survives its silence, and gives it back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import FakeApi, Raw
+from understudy_operator.apply import election
+from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.election import Election
+from understudy_operator.clock import Clock
+from understudy_operator.plan import leadership
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
+LEASE = f"{LEASES}/operator"
+LIMIT_S = 10.0
+
+
+class Server(FakeApi):
+    """It can be silent, or refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent = asyncio.Event()  # set: it answers nothing
+        self.trouble: Exception | None = None
+
+    async def get(self, path: str) -> Raw:
+        await self._wait()
+        return await super().get(path)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
+        await self._wait()
+        return await super().create(path, body)
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
+        await self._wait()
+        return await super().replace(path, body)
+
+    async def _wait(self) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        if self.silent.is_set():
+            await asyncio.Event().wait()
+
+    @property
+    def holder(self) -> str:
+        return str(self.objects[LEASE]["spec"]["holderIdentity"]) if LEASE in self.objects else ""
+
+
+class Replica:
+    def __init__(self, server: Server, name: str) -> None:
+        self.acts = False
+        self.election = Election(server, ("system", "operator"), name, Clock(), self._lead, self._stand_by)
+        self.task = asyncio.create_task(self.election.run())
+
+    def _lead(self) -> None:
+        assert not self.acts
+        self.acts = True
+
+    async def _stand_by(self) -> None:
+        assert self.acts
+        self.acts = False
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All times a tenth of what they are, but the lease's own, which is told in whole seconds."""
+    for name in ("GIVE_UP_S", "RENEW_EVERY_S", "LOOK_EVERY_S", "RETRY_S"):
+        monkeypatch.setattr(leadership, name, getattr(leadership, name) / 10)
+    monkeypatch.setattr(election, "CALL_S", 0.1)
+
+
+@asynccontextmanager
+async def running(server: Server, *names: str) -> AsyncIterator[list[Replica]]:
+    replicas = [Replica(server, name) for name in names]
+    try:
+        yield replicas
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+            await asyncio.sleep(0.005)
+
+
+async def test_one_of_two_leads_and_when_it_stops_in_peace_the_other_one_does():
+    server = Server()
+    async with running(server, "a", "b") as replicas:
+        await until(lambda: any(replica.acts for replica in replicas))
+        assert sum(replica.election.leads() for replica in replicas) == 1
+        (first,) = [replica for replica in replicas if replica.acts]
+        (second,) = [replica for replica in replicas if replica is not first]
+        await first.stop()
+        await first.election.release()
+        assert (server.holder, first.election.leads()) == ("", False)
+        await until(lambda: second.acts)
+    assert server.objects[LEASE]["spec"]["leaseTransitions"] == 1
+
+
+@pytest.mark.parametrize("trouble", [None, OSError("no route"), ApiError(503, "", "down"), ApiError(403, "", "no")])
+async def test_a_leader_whose_api_server_fails_it_stands_by_in_time_and_leads_again_when_it_is_back(
+    trouble: Exception | None,
+):
+    server = Server()
+    async with running(server, "a") as (replica,):
+        await until(lambda: replica.acts)
+        server.trouble = trouble
+        server.silent.set()
+        await until(lambda: not replica.acts)
+        assert not replica.election.leads()
+        server.trouble = None
+        server.silent.clear()
+        await until(lambda: replica.acts)
+
+
+async def test_a_leader_whose_lease_was_taken_stands_by():
+    server = Server()
+    async with running(server, "a") as (replica,):
+        await until(lambda: replica.acts)
+        taken = server.objects[LEASE]
+        server.put(LEASE, {**taken, "spec": {**taken["spec"], "holderIdentity": "b"}})
+        await until(lambda: not replica.acts)
+        assert server.holder == "b"
+
+
+async def test_the_lease_says_when_it_was_taken_and_renewed():
+    server = Server()
+    async with running(server, "a") as (replica,):
+        await until(lambda: replica.acts)
+        first = server.objects[LEASE]["spec"]
+        await until(lambda: server.objects[LEASE]["spec"]["renewTime"] != first["renewTime"])
+    spec = server.objects[LEASE]["spec"]
+    assert (spec["acquireTime"], spec["renewTime"] > spec["acquireTime"]) == (first["acquireTime"], True)

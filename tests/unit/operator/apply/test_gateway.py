@@ -1,0 +1,181 @@
+"""What is written, and what is done about writes that are refused, late, in conflict or without an answer."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import FakeApi, Raw
+from tests.unit.operator.given import a_job
+from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.gateway import LARGEST_BATCH, Gateway
+from understudy_operator.apply.pace import Pace
+from understudy_operator.clock import Clock
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.intents import CreatePod, DeletePod
+from understudy_operator.plan.refusals import Why
+from understudy_protocol import pod as names
+
+PODS = "/api/v1/namespaces/research/pods"
+JOB_PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
+JOB = a_job()
+
+
+class Server(FakeApi):
+    """`after` is raised once a creation was done: its answer is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after: Exception | None = None
+        self.at_once, self.most_at_once = 0, 0
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
+        raw = await super().create(path, body)
+        if self.after is not None:
+            raise self.after
+        return raw
+
+    async def delete(self, path: str, body: Mapping[str, Any]) -> Raw:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return await super().delete(path, body)
+
+
+class Given:
+    def __init__(self) -> None:
+        self.api, self.store = Server(), Store()
+        self.gateway = Gateway(self.api, self.store, Clock())
+
+    def known(self) -> list[str]:
+        return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.POD, JOB.uid)]
+
+
+@pytest.fixture
+def given() -> Given:
+    return Given()
+
+
+def a_creation(name: str = "a") -> CreatePod:
+    labels = {names.LABEL_JOB: JOB.name, names.LABEL_JOB_UID: JOB.uid}
+    metadata = {"name": name, "namespace": "research", "labels": labels}
+    return CreatePod({"kind": "Pod", "metadata": metadata, "spec": {}}, "it is missing")
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), OSError("reset"), ApiError(504, "Timeout", "not in time")])
+async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_done_again(given: Given, lost: Exception):
+    # given a creation that was done, and the operator does not know
+    given.api.after = lost
+    if isinstance(lost, ApiError):
+        assert [refusal.why for refusal in await given.gateway.pods(JOB, [a_creation()])] == [Why.SERVER]
+    else:
+        with pytest.raises(type(lost)):
+            await given.gateway.pods(JOB, [a_creation()])
+    assert given.known() == []
+
+    # when the next pass begins
+    given.api.after = None
+    await given.gateway.settle(JOB)
+
+    # then it knows, and nothing is open any more
+    assert given.known() == ["a"]
+    assert len(given.api.of_kind("Pod")) == 1
+    assert await given.gateway.pods(JOB, [a_creation("b")]) == []
+    assert given.known() == ["a", "b"]
+
+
+async def test_as_long_as_a_creation_is_open_none_is_added_and_what_the_server_says_is_told(given: Given):
+    given.api.after = ApiError(500, "InternalError", "etcdserver: request timed out")
+    await given.gateway.pods(JOB, [a_creation()])
+    await given.gateway.settle(JOB)  # AlreadyExists is an answer: it is there
+    given.api.objects.clear()
+    given.store.replace(Kind.POD, [], float("inf"))
+    await given.gateway.pods(JOB, [a_creation("b")])
+    given.api.objects.clear()
+    await given.gateway.settle(JOB)
+    refusals = await given.gateway.pods(JOB, [a_creation("c")])
+    assert [refusal.message for refusal in refusals] == ["etcdserver: request timed out"]
+    assert f"{PODS}/c" not in given.api.objects
+
+
+async def test_a_webhook_that_fails_leaves_nothing_open(given: Given):
+    given.api.after = ApiError(500, "InternalError", 'failed calling webhook "v": context deadline exceeded')
+    (refusal,) = await given.gateway.pods(JOB, [a_creation()])
+    assert refusal.why is Why.WEBHOOK
+    given.api.after = None
+    assert await given.gateway.pods(JOB, [a_creation("b")]) == []
+
+
+async def test_what_was_open_is_forgotten_with_the_job(given: Given):
+    given.api.after = TimeoutError()
+    with pytest.raises(TimeoutError):
+        await given.gateway.pods(JOB, [a_creation()])
+    given.api.after = None
+    given.gateway.forget(JOB.uid)
+    given.api.objects.clear()
+    await given.gateway.settle(JOB)
+    assert given.api.of_kind("Pod") == []
+
+
+async def test_a_status_in_conflict_reads_the_job_anew(given: Given):
+    raw = {"kind": "TrainingJob", "metadata": {"namespace": "research", "name": "llm", "uid": JOB.uid}}
+    now = given.api.put(JOB_PATH, raw)
+    old = replace(JOB, resource_version="1")
+    assert not await given.gateway.status(old, {"phase": "Running"})
+    assert given.store.get(Kind.JOB, ("research", "llm")) == now
+    assert await given.gateway.status(replace(JOB, resource_version=now["metadata"]["resourceVersion"]), {"phase": "x"})
+    assert given.api.objects[JOB_PATH]["status"] == {"phase": "x"}
+
+
+async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgotten(given: Given):
+    metadata = {"namespace": "research", "name": "llm", "uid": JOB.uid, "resourceVersion": "7"}
+    given.store.put(Kind.JOB, {"metadata": metadata})
+    assert not await given.gateway.status(JOB, {})
+    assert given.store.get(Kind.JOB, ("research", "llm")) is None
+
+
+async def test_deletions_go_in_parallel_but_not_all_at_once(given: Given):
+    for number in range(3 * LARGEST_BATCH):
+        given.api.put(f"{PODS}/p{number}", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
+    intents = [DeletePod(f"p{number}", f"uid-{number}", None, "surplus") for number in range(3 * LARGEST_BATCH)]
+    await given.gateway.pods(JOB, intents)
+    assert given.api.of_kind("Pod") == []
+    assert given.api.most_at_once == LARGEST_BATCH
+
+
+async def test_an_error_of_one_does_not_keep_the_others_from_being_done(given: Given):
+    given.api.put(f"{PODS}/old", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
+    given.api.after = OSError("reset")
+    with pytest.raises(OSError, match="reset"):
+        await given.gateway.pods(JOB, [a_creation(), DeletePod("old", "uid", None, "lost")])
+    assert f"{PODS}/old" not in given.api.objects
+
+
+async def test_a_pod_that_somebodys_finalizer_holds_is_not_taken_for_gone(given: Given):
+    labels = {names.LABEL_JOB_UID: JOB.uid}
+    metadata = {"namespace": "research", "finalizers": ["example.com/mine"], "labels": labels}
+    given.store.put(Kind.POD, given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}}))
+    await given.gateway.pods(JOB, [DeletePod("held", "uid", 0, "its node is gone")])
+    assert given.known() == ["held"]
+
+
+async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):
+    now, slept = 0.0, []
+
+    async def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+
+    monkeypatch.setattr("understudy_operator.apply.pace.asyncio.sleep", sleep)
+    pace = Pace(lambda: now, per_s=10.0, burst=5.0)
+    for _ in range(5):
+        await pace.turn()
+    assert slept == []
+    for _ in range(3):
+        await pace.turn()
+    assert slept == pytest.approx([0.1, 0.2, 0.3])
+    now = 10.0
+    await pace.turn()
+    assert len(slept) == 3

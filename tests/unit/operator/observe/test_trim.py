@@ -1,0 +1,69 @@
+"""What is kept of an object is enough to read it by, and little."""
+
+import copy
+import json
+from typing import Any
+
+from tests.unit.operator.given import IMAGE, a_job
+from tests.unit.operator.observe.test_read import LIMITED, POD
+from understudy_operator.observe.read import read_node, read_pod
+from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
+from understudy_operator.plan.pods import pod_manifest
+
+
+def a_whole_pod() -> dict[str, Any]:
+    """As an API server tells it, with all that nobody here reads."""
+    manifest = pod_manifest(a_job(), index=1, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
+    metadata = {**POD["metadata"], **manifest["metadata"], "managedFields": [{"manager": "kubelet", "x": "y" * 2000}]}
+    status = {
+        **POD["status"],
+        "hostIPs": [{"ip": "10.0.0.1"}],
+        "containerStatuses": [
+            {
+                "name": "trainer",
+                "image": "example.com/trainer:1",
+                "imageID": "sha256:1",
+                "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+            }
+        ],
+    }
+    return {"metadata": metadata, "spec": manifest["spec"], "status": status}
+
+
+def test_a_pod_reads_the_same_before_and_after():
+    raw = a_whole_pod()
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    assert read_pod(raw).out_of_memory
+    limited = copy.deepcopy(raw)
+    limited["spec"]["containers"][0]["resources"] = LIMITED["resources"]
+    assert "limit 64Gi" in read_pod(trimmed_pod(limited)).out_of_memory
+
+
+def test_a_pod_that_has_just_been_created_reads_the_same_too():
+    raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+
+
+def test_less_than_a_third_of_a_pod_is_kept():
+    raw = a_whole_pod()
+    assert len(json.dumps(trimmed_pod(raw))) < len(json.dumps(raw)) / 3
+
+
+def test_a_node_reads_the_same_and_its_images_are_not_kept():
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z", "lastHeartbeatTime": "x"}
+    raw = {
+        "metadata": {"name": "n1", "labels": {"rack": "r1"}, "annotations": {"understudy.dev/faulty": "Xid 79"}},
+        "spec": {"taints": [{"key": "node.kubernetes.io/out-of-service"}], "podCIDR": "10.0.0.0/24"},
+        "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready], "images": [{"names": ["x"]}]},
+    }
+    assert read_node(trimmed_node(raw)) == read_node(raw)
+    assert trimmed_node(raw)["status"] == {
+        "conditions": [{name: ready[name] for name in ("type", "status", "lastTransitionTime")}]
+    }
+
+
+def test_a_long_annotation_is_not_kept_and_the_object_given_is_not_changed():
+    manifest = "x" * (LONGEST_ANNOTATION + 1)
+    raw = {"metadata": {"name": "a", "annotations": {"last-applied": manifest, "short": "y"}}, "spec": {"z": 1}}
+    assert trimmed(raw) == {"metadata": {"name": "a", "annotations": {"short": "y"}}, "spec": {"z": 1}}
+    assert raw["metadata"]["annotations"]["last-applied"] == manifest  # type: ignore[index]

@@ -1,0 +1,32 @@
+"""What the API server's answers mean for the job, in the API server's own words."""
+
+import pytest
+
+from understudy_operator.plan.refusals import Why, judged
+
+CASES = [
+    (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', Why.MANIFEST),
+    (400, 'strict decoding error: unknown field "spec.containers[0].imagePullPolcy"', Why.MANIFEST),
+    (403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3', Why.QUOTA),
+    (403, 'pods "x" is forbidden: unable to create new content in namespace a because it is being terminated',
+     Why.NAMESPACE),
+    (403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation', Why.FORBIDDEN),
+    (400, 'admission webhook "v.example.com" denied the request: no', Why.ADMISSION),
+    (422, "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request", Why.ADMISSION),
+    (500, 'Internal error occurred: failed calling webhook "v.example.com": failed to call webhook: Post "https://v": '
+     "context deadline exceeded", Why.WEBHOOK),
+    (500, "etcdserver: request timed out", Why.SERVER),
+    (504, "request did not complete within the allotted timeout", Why.SERVER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "message", "why"), CASES)
+def test_why_a_write_was_refused(status: int, message: str, why: Why):
+    refusal = judged(status, message)
+    assert refusal is not None
+    assert (refusal.why, refusal.message, refusal.lasting) == (why, message, why is Why.MANIFEST)
+
+
+@pytest.mark.parametrize(("status", "message"), [(409, "the object has been modified"), (404, "not found")])
+def test_what_is_no_refusal(status: int, message: str):
+    assert judged(status, message) is None

@@ -1,0 +1,155 @@
+"""A job of 5,000 pods: what a fault costs the API server does not grow with the job, nor does what rest costs us."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_job
+from tests.unit.operator.test_worker import FakeLink, links
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
+from understudy_operator.observe.read import read_pod
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.observed import Coordination, Job
+from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.worker import JobWorker
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Cause, MemberView, Recovery, Snapshot
+from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
+
+__all__ = ["links"]  # a fixture
+
+ACTIVES, SPARES = 4_990, 10
+KEY = ("research", "llm")
+PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
+CHANGED = ("p17", "p4995")
+WRITES = 6
+LIMIT_S = 40.0
+
+
+class World:
+    """A job in round 0: every pod runs, and the first spare coordinates."""
+
+    def __init__(self) -> None:
+        self.api, self.store = FakeApi(), Store()
+        template = {"spec": {"parallelism": ACTIVES, "template": TEMPLATE}}
+        spec = {
+            "replicatedJobs": [{"name": "workers", "template": template}],
+            "launcher": {"nprocPerNode": 1},
+            "spares": {"replicas": SPARES},
+        }
+        metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "creationTimestamp": CREATED}
+        coordinator = {"epoch": 7, "term": 1, "podName": "p4990", "podUID": "uid-p4990"}
+        status = {"coordinator": coordinator, "round": 0, "term": 1}
+        body = {"kind": "TrainingJob", "metadata": metadata, "spec": spec, "status": status}
+        self.put(PATH, Kind.JOB, body)
+        made = replace(a_job(parallelism=ACTIVES), uid="job-uid")
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.put("/api/v1/nodes/n", Kind.NODE, {"kind": "Node", "metadata": {"name": "n"}, "status": ready})
+        for number in range(ACTIVES + SPARES):
+            self.add_pod(made, number)
+        self.seats: dict[str, int | None] = {f"p{n}": n if n < ACTIVES else None for n in range(ACTIVES + SPARES)}
+
+    def put(self, path: str, kind: Kind, body: Raw) -> None:
+        self.store.put(kind, self.api.put(path, body))
+
+    def add_pod(self, job: Job, number: int) -> None:
+        """Into the store; the API server has only those of CHANGED, which are all that is ever written."""
+        index = number if number < ACTIVES else None
+        pod = pod_manifest(job, index=index, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
+        sidecar = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
+        pod["metadata"] |= {"name": f"p{number}", "uid": f"uid-p{number}", "creationTimestamp": CREATED}
+        pod["metadata"]["resourceVersion"] = "1"
+        if number == ACTIVES:
+            pod["metadata"]["labels"][names.LABEL_COORDINATOR] = "true"
+        pod["spec"]["nodeName"] = "n"
+        pod["status"] = {"phase": "Running", "podIP": "10.0.0.1", "initContainerStatuses": [sidecar]}
+        self.store.put(Kind.POD, pod)
+        if f"p{number}" in CHANGED:
+            self.put(f"/api/v1/namespaces/research/pods/p{number}", Kind.POD, pod)
+
+    def tells(self, number: int, *recoveries: Recovery) -> Coordination:
+        def view(name: str, rank: int | None) -> MemberView:
+            workers = WorkersState.IDLE if rank is None else WorkersState.RUNNING
+            return MemberView(f"uid-{name}", name, "n", rank, rank, workers)
+
+        members = tuple(view(name, rank) for name, rank in self.seats.items())
+        token = RoundToken(7, 1, number)
+        told = Snapshot(token, "uid-p4990", members, (), recoveries, {"InPlace": len(recoveries)}, None, "", None)
+        return Coordination(told, "uid-p4990", NOW)
+
+    def status(self) -> Raw:
+        status: Raw = self.api.objects[PATH]["status"]
+        return status
+
+    def writes(self) -> Counter[str]:
+        return Counter(f"{method} {path.split('/')[-2]}" for method, path in self.api.calls if method != "GET")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorker]:
+    """Its worker, once status tells that the job runs and there is nothing left to write."""
+    worker = JobWorker(KEY, world.store, Gateway(world.api, world.store, Clock()), IMAGE, lambda _: None, Clock())
+    try:
+        await until(lambda: bool(links))
+        links[0].coordination = world.tells(0)
+        await rest(world, worker, links[0])
+        assert world.status()["phase"] == "Running"
+        world.api.calls.clear()
+        yield worker
+    finally:
+        await worker.stop()
+
+
+async def rest(world: World, worker: JobWorker, link: FakeLink) -> None:
+    """Until a whole pass, of which following the link is the last, has written nothing."""
+    while True:
+        before, passes = len(world.api.calls), len(link.done)
+        worker.wake()
+        await until(lambda passes=passes: len(link.done) >= passes + 2)  # type: ignore[misc]
+        if len(world.api.calls) == before:
+            return
+
+
+async def test_what_a_fault_costs_does_not_grow_with_the_job(links: list[FakeLink]):
+    # given a job of 5,000 that runs, and whose status tells it
+    world = World()
+    async with running(world, links) as worker:
+        # when a worker fails, and the next round runs in place
+        cause = Cause(17, "p17", "n", 1, None, "RuntimeError: CUDA error")
+        open_still = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, time.time(), None)
+        links[0].coordination = world.tells(1, open_still)
+        worker.wake()
+        await until(lambda: world.status()["phase"] == "Recovering")
+        recovered = replace(open_still, resumed_at=time.time() + 0.5)
+        links[0].coordination = world.tells(1, recovered)
+        await rest(world, worker, links[0])
+
+        # then status and events tell it, and no pod was written
+        assert world.status()["phase"] == "Running"
+        assert {raw["reason"] for raw in world.api.of_kind("Event")} >= {"FaultDetected", "Recovered"}
+        assert set(world.writes()) == {"PUT trainingjobs", "POST events"}
+        assert sum(world.writes().values()) <= WRITES
+
+        # when a spare takes a rank, then the two pods that have changed are labelled, and no others
+        world.api.calls.clear()
+        world.seats |= {"p17": None, "p4995": 17}
+        links[0].coordination = world.tells(2, recovered)
+        await rest(world, worker, links[0])
+        assert world.writes()["PATCH pods"] == 2
+
+    # and what is read of pods that have not changed is not read again
+    begun = time.process_time()
+    for _ in range(10):
+        world.store.facts_of_job(Kind.POD, "job-uid", read_pod)
+    assert (time.process_time() - begun) / 10 < 0.05
