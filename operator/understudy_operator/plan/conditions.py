@@ -62,7 +62,7 @@ def _invalid(observed: Observed, before: Mapping[str, Any] | None) -> Wanted:
 
 
 def _shrunk(observed: Observed) -> str:
-    told, declared = observed.snapshot, observed.job.spec.actives
+    told, declared = observed.snapshot, observed.job.world.actives
     if told is None or not 0 < told.actives < declared:
         return ""
     return f"trains with {told.actives} of {declared} members: it grows when pods are there for the others"

@@ -156,7 +156,7 @@ def _patience_s(observed: Observed, holder: Pod) -> float:
     may_follow = [pod for pod in observed.pods if pod.sidecar_started and not pod.ended and pod.uid != holder.uid]
     if all(pod.uid in answered for pod in may_follow):
         return 0.0
-    return 2 * (observed.job.spec.fence_s or FENCE_S)
+    return 2 * (observed.job.world.fence_s or FENCE_S)
 
 
 def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:
@@ -164,14 +164,14 @@ def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:
 
 
 def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:
-    spec = observed.job.spec
+    world = observed.job.world
     spares = sorted((pod for pod in able if _waits(pod)), key=lambda pod: pod.created_at)
     if spares:
         return spares[0]
     first = not observed.job.status.get("coordinator")
-    if first and spec.spares and now - observed.job.created_at < SPARE_PATIENCE_S:
+    if first and world.spares and now - observed.job.created_at < SPARE_PATIENCE_S:
         return None
-    if len(able) >= spec.actives or not first:  # the first waits for everybody
+    if len(able) >= world.actives or not first:  # the first waits for everybody
         return min(able, key=lambda pod: (pod.index is None, pod.index or 0, pod.name), default=None)
     return None
 
@@ -195,7 +195,7 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
 
 def _nodes(observed: Observed, pods: Iterable[Pod]) -> tuple[NodeFact, ...]:
     """What a pod cannot read itself: the topology domains of the job's pods, and what is held against their nodes."""
-    key = observed.job.spec.topology_key
+    key = observed.job.world.topology_key
     nodes = {pod.node: observed.nodes[pod.node] for pod in pods if pod.node in observed.nodes}
     facts = (NodeFact(name, node.labels.get(key, ""), node.faulty) for name, node in sorted(nodes.items()))
     return tuple(fact for fact in facts if key or fact.faulty)

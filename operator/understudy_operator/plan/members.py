@@ -49,7 +49,7 @@ def _came_back(node: Node | None, at: float) -> bool:
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
     if not observed.coordinator_address or not observed.has_secret:
         return
-    spec, live = observed.job.spec, observed.live()
+    world, live = observed.job.world, observed.live()
     avoid = silent_nodes(observed, now)
 
     def create(index: int | None, number: int, reason: str) -> CreatePod:
@@ -65,13 +65,13 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
 
     if _before_first_round(observed):
         there = {pod.index for pod in live}
-        missing = [index for index in range(spec.actives) if index not in there]
+        missing = [index for index in range(world.actives) if index not in there]
         yield from (create(index, index, f"group rank {index} has no pod") for index in missing)
-        spares = spec.spares - sum(pod.spare for pod in live)
+        spares = world.spares - sum(pod.spare for pod in live)
     else:
-        spares = spec.actives + spec.spares - len(live)
+        spares = world.actives + world.spares - len(live)
     for number in range(spares):
-        yield create(None, spec.actives + number, f"a spare is missing ({len(live)} pods are alive)")
+        yield create(None, world.actives + number, f"a spare is missing ({len(live)} pods are alive)")
 
 
 def _before_first_round(observed: Observed) -> bool:
@@ -102,21 +102,21 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 
 def _surplus(observed: Observed) -> Iterator[DeletePod]:
-    spec, live = observed.job.spec, observed.live()
+    world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
     if _before_first_round(observed):
         spares = [pod for pod in live if pod.spare]
-        surplus = len(spares) - spec.spares
+        surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
     elif observed.snapshot is None or not observed.seating_known or observed.snapshot.waiting_for:
         return
     else:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
-        surplus = len(live) - spec.actives - spec.spares
+        surplus = len(live) - world.actives - world.spares
         free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
     free.sort(key=lambda pod: (pod.sidecar_started, -pod.created_at))  # unstarted ones first, then the youngest
     for pod in free[: max(0, surplus)]:
-        yield DeletePod(pod.name, pod.uid, None, f"{spec.spares} spares are wanted")
+        yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted")
 
 
 def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:

@@ -5,46 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
 
 #: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """A TrainingJob's spec, with the API's defaults in place."""
-
-    replicated_job: str
-    replicas: int  # Jobs
-    parallelism: int  # pods a Job
-    pod_template: Mapping[str, Any]
-    job_template_metadata: Mapping[str, Any]
-    nproc_per_node: int
-    container: str  # of the trainer
-    spares: int
-    in_place_max_restarts: int
-    in_place_window_s: float
-    min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
-    spare_timeout_s: float = 30.0
-    fence_s: float = 30.0  # 0: Off
-    backoff_max_s: float = 30.0  # 0: rounds that fail at their start follow each other at once
-    topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
-    mode: str = "Wrap"  # or Torchrun
-    zygote: bool = True
-    preload: tuple[str, ...] | None = None  # None: the launcher's own
-    on_sigterm: str = "Auto"
-    log_prefix: bool = True
-    warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
-    nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
-    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
-    step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
-
-    @property
-    def actives(self) -> int:
-        return self.replicas * self.parallelism
 
 
 @dataclass(frozen=True)
@@ -60,6 +27,12 @@ class Job:
     spec: JobSpec
     status: Mapping[str, Any]
     orphans: bool = False  # it is deleted without its pods
+
+    @property
+    def world(self) -> World:
+        """Of a job that has one: nobody asks it of another."""
+        assert self.spec.world is not None
+        return self.spec.world
 
     @property
     def round(self) -> int:

@@ -5,7 +5,7 @@ times) is carried over. What no coordinator says (the operator has just started,
 there) stays as it was. Without a change there is no write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan.causes import explained
@@ -40,7 +40,7 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
         status["terminalState"] = TERMINAL_STATES[close.reason]
         status.setdefault("completionTime", micro_time(now))
     status["members"], status["spares"] = _counts(observed)
-    status["replicatedJobsStatus"] = [_jobs(observed, status["members"])]
+    status["replicatedJobsStatus"] = list(_jobs(observed, status["members"]))
     status["phase"] = _phase(observed, status)
     status["conditions"] = plan_conditions(observed, status, now)
     return status
@@ -74,7 +74,7 @@ def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[s
 
 def _counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
     """Members and spares."""
-    spec, before = observed.job.spec, observed.job.status
+    world, before = observed.job.world, observed.job.status
     if observed.close is not None:
         active = ready = spares = claimed = 0
     elif observed.snapshot is not None and _tells_seats(observed, observed.snapshot):
@@ -82,8 +82,8 @@ def _counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
     else:
         active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
         spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
-    members = {"desired": spec.actives, "active": active, "ready": ready}
-    return members, {"desired": spec.spares, "ready": spares, "claimed": claimed}
+    members = {"desired": world.actives, "active": active, "ready": ready}
+    return members, {"desired": world.spares, "ready": spares, "claimed": claimed}
 
 
 def _tells_seats(observed: Observed, snapshot: Snapshot) -> bool:
@@ -102,22 +102,24 @@ def _seats(observed: Observed, snapshot: Snapshot) -> tuple[int, int, int, int]:
     at_work = sum(member.workers in AT_WORK for member in seated)
     spares = sum(is_spare(member) for member in members)
     taken = sum(live[member.pod_uid].spare for member in seated)
-    missing = max(0, observed.job.spec.spares - spares)
+    missing = max(0, observed.job.world.spares - spares)
     return len(seated), at_work, spares, min(taken, missing)
 
 
-def _jobs(observed: Observed, members: Mapping[str, int]) -> dict[str, Any]:
-    """All Jobs share the fate of the training, so they are counted together."""
-    jobs, close = observed.job.spec.replicas, observed.close
+def _jobs(observed: Observed, members: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """All Jobs of the world share the fate of the training, so they are counted together."""
+    close = observed.close
     reason = None if close is None else close.reason
-    return {
-        "name": observed.job.spec.replicated_job,
-        "ready": jobs if reason is None and members["ready"] == members["desired"] else 0,
-        "succeeded": jobs if reason is CloseReason.SUCCEEDED else 0,
-        "failed": jobs if reason is CloseReason.FAILED else 0,
-        "active": jobs if reason is None else 0,
-        "suspended": 0,
-    }
+    for group in observed.job.world.groups:
+        jobs = group.replicas
+        yield {
+            "name": group.name,
+            "ready": jobs if reason is None and members["ready"] == members["desired"] else 0,
+            "succeeded": jobs if reason is CloseReason.SUCCEEDED else 0,
+            "failed": jobs if reason is CloseReason.FAILED else 0,
+            "active": jobs if reason is None else 0,
+            "suspended": 0,
+        }
 
 
 def _phase(observed: Observed, status: Mapping[str, Any]) -> str:

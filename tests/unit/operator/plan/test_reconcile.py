@@ -146,7 +146,7 @@ class World:
     def snapshot(self, coordinator: Pod, epoch: int) -> Snapshot:
         seated = {uid: rank for rank, uid in self.seats.items()}
         joined = [pod for pod in self.pods.values() if self.is_heard(pod)]
-        missing = self.job.spec.actives - len(seated)
+        missing = self.job.world.actives - len(seated)
         return a_snapshot(
             [member(pod, seated.get(pod.uid)) for pod in joined],
             number=self.round,
@@ -214,7 +214,7 @@ class World:
         heard = {uid: pod for uid, pod in self.pods.items() if self.is_heard(pod) and pod.alive}
         self.seats = {rank: uid for rank, uid in self.seats.items() if uid in heard}
         waiting = sorted(set(heard) - set(self.seats.values()), key=lambda uid: (heard[uid].spare, uid))
-        vacant = [rank for rank in range(self.job.spec.actives) if rank not in self.seats]
+        vacant = [rank for rank in range(self.job.world.actives) if rank not in self.seats]
         office = self.job.status.get("coordinator", {}).get("podUID") in heard
         if office and vacant and len(waiting) >= len(vacant):
             self.seats |= dict(zip(vacant, waiting, strict=False))
@@ -234,11 +234,11 @@ class World:
 
     def is_whole(self) -> bool:
         heard = [pod for pod in self.pods.values() if pod.alive and self.is_heard(pod)]
-        return len(heard) == self.wanted and len(self.seats) == self.job.spec.actives and bool(self.told.in_office)
+        return len(heard) == self.wanted and len(self.seats) == self.job.world.actives and bool(self.told.in_office)
 
     @property
     def wanted(self) -> int:
-        return self.job.spec.actives + self.job.spec.spares
+        return self.job.world.actives + self.job.world.spares
 
     # Misfortunes
 
@@ -260,7 +260,8 @@ class World:
         self.pods[pod.uid] = terminating(pod, self.now)
 
     def change_spares(self, spares: int) -> None:
-        self.job = replace(self.job, spec=replace(self.job.spec, spares=spares))
+        world = replace(self.job.world, spares=spares)
+        self.job = replace(self.job, spec=replace(self.job.spec, world=world))
 
 
 MISFORTUNES = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
@@ -274,7 +275,7 @@ def assert_at_rest(world: World) -> None:
     """All that is declared is there, each rank is held, and a further pass does nothing."""
     alive = [pod for pod in world.pods.values() if pod.alive]
     assert len(alive) == world.wanted
-    assert sorted(world.seats) == list(range(world.job.spec.actives))
+    assert sorted(world.seats) == list(range(world.job.world.actives))
     plan = plan_of(world.observe(), world.now)
     assert (plan.objects, plan.status, plan.pods, plan.events) == ((), None, (), ())
     assert isinstance(plan.link, Follow)
@@ -314,7 +315,7 @@ def test_spares_follow_what_is_wanted(numbers: list[int]):
     world.settle()
     for number in numbers:
         held = dict(world.seats)
-        world.created, world.deleted, before = 0, 0, world.job.spec.spares
+        world.created, world.deleted, before = 0, 0, world.job.world.spares
         world.change_spares(number)
         world.settle()
         assert_at_rest(world)
