@@ -9,7 +9,7 @@ from understudy_operator.apply.api import Api
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.observe.read import read_node
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
-from understudy_operator.plan.objects import API_VERSION
+from understudy_operator.plan.ownership import API_VERSION
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 
@@ -19,6 +19,7 @@ _PATHS = {
     Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
+    Kind.CHILD: ("/apis/batch/v1/jobs", names.LABEL_JOB_UID),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }
 log = logging.getLogger(__name__)

@@ -17,9 +17,12 @@ from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.read import read_job, read_node, read_pod
+from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.jobset.metadata import subdomain
+from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.objects import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
@@ -45,6 +48,8 @@ class JobWorker:
         self._coordination = Coordination()
         self._refusals: tuple[str, ...] | None = None  # None: nothing has been tried yet
         self._job_uid = ""
+        self._membership = ""  # of the link
+        self._checked = 0  # the generation whose templates the API server would take
         self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
         self.wake()
 
@@ -101,7 +106,7 @@ class JobWorker:
     async def _forget_job(self) -> None:
         """It was deleted, whatever its name stands for now."""
         await self._unfollow(FAREWELL)
-        self._coordination, self._refusals = Coordination(), None
+        self._coordination, self._refusals, self._checked = Coordination(), None, 0
 
     def _unknown_nodes(self, job: Job) -> set[str]:
         """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
@@ -118,11 +123,17 @@ class JobWorker:
             nodes=_nodes(self._store),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
-            has_hostnames_service=self._ours(Kind.SERVICE, job, job.name) is not None,
+            has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
             refusals=self._refusals,
+            children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, job.uid)),
+            claims=frozenset(name for name in self._claims(job) if self._store.get(Kind.CLAIM, (job.namespace, name))),
+            checked=self._checked == job.generation,
         )
+
+    def _claims(self, job: Job) -> list[str]:
+        return [claim_name(job, claim.name) for claim in job.spec.claims]
 
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
@@ -134,8 +145,15 @@ class JobWorker:
         refusals = [await self._gateway.create(create) for create in plan.objects]
         if not all(refusals):
             self.wake()  # something is new: pods may be possible now
+        if plan.checks:
+            told_of_checks = await self._gateway.jobs.check(plan.checks)
+            refusals += told_of_checks
+            if not told_of_checks:
+                self._checked = job.generation
+                self.wake()
         if plan.status is not None:
             await self._gateway.status(job, plan.status)
+        refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
         refusals += await self._gateway.pods(job.namespace, plan.pods)
         told = tuple(refusal for refusal in refusals if refusal)
         if told != self._refusals:
@@ -144,17 +162,20 @@ class JobWorker:
         await self._follow(job, plan.link)
         for event in plan.events:
             await self._gateway.event(job, event)
+        if plan.remove:
+            await self._gateway.remove(job, plan.remove)
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
-                if self._link is not None and self._link.over:
+                if self._link is not None and (self._link.over or self._membership != job.membership):
                     await self._unfollow(Unfollow())
                 secret = self._ours(Kind.SECRET, job, secret_name(job.name))
                 if self._link is None and secret is not None:
-                    self._link = CoordinatorLink(job.uid, decode_key(secret), self._coordination, self.wake)
+                    self._membership = job.membership
+                    self._link = CoordinatorLink(job.membership, decode_key(secret), self._coordination, self.wake)
                 if self._link is not None:
                     self._link.follow(follow)
 

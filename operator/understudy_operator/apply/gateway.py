@@ -12,23 +12,39 @@ from datetime import UTC, datetime
 from typing import Any
 
 from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod
-from understudy_operator.plan.objects import API_VERSION, KIND
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import API_VERSION, KIND
 from understudy_protocol import pod as names
 
 FIRST_BATCH = 4
 LARGEST_BATCH = 64
 #: Statuses that say that an object will not do, however often it is sent.
 REFUSALS = (400, 403, 422)
-_PLURALS = {"Secret": ("secrets", Kind.SECRET), "Service": ("services", Kind.SERVICE)}
+_PLURALS = {
+    "Secret": ("secrets", Kind.SECRET),
+    "Service": ("services", Kind.SERVICE),
+    "PersistentVolumeClaim": ("persistentvolumeclaims", Kind.CLAIM),
+}
 log = logging.getLogger(__name__)
 
 
 class Gateway:
     def __init__(self, api: Api, store: Store) -> None:
         self._api, self._store = api, store
+        self.jobs = JobGateway(api, store)
+
+    async def remove(self, job: Job, reason: str) -> None:
+        """Delete the TrainingJob, after all that belongs to it."""
+        body: Raw = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Foreground"}
+        try:
+            await self._api.delete(_job_path(job), body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        log.info("job %s/%s deleted: %s", job.namespace, job.name, reason)
 
     async def create(self, intent: Create) -> str:
         """The message of why it cannot be there; "" once it is."""
@@ -42,7 +58,8 @@ class Gateway:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._api.get(f"{path}/{metadata['name']}")
-        if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID]:
+        shared = kind is Kind.CLAIM and "ownerReferences" not in metadata
+        if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID] and not shared:
             return (
                 f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
                 "that is deleted; if nothing deletes it, delete it yourself or give the job another name"

@@ -5,10 +5,9 @@ from typing import Any
 
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan import spec as facts
+from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 
-EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -24,6 +24,8 @@ class Kind(Enum):
     NODE = "nodes"
     SERVICE = "services"
     SECRET = "secrets"  # noqa: S105
+    CHILD = "jobs"
+    CLAIM = "persistentvolumeclaims"  # those that this operator has made, or found in their place
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
@@ -35,6 +36,49 @@ class Job:
         return self.spec.world
 
     @property
+    def terminal(self) -> bool:
+        """Whether it has ended, as status tells."""
+        return bool(self.status.get("terminalState"))
+
+    @property
+    def former_epoch(self) -> int:
+        """What names the attempt of the world: the newest epoch before it; 0 in the first one."""
+        return int(self.status.get("coordinator", {}).get("formerEpoch", 0))
+
+    @property
+    def membership(self) -> str:
+        """What members prove to belong to: pods of one attempt cannot join another one's."""
+        return f"{self.uid}-{self.former_epoch}" if self.former_epoch else self.uid
+
+    @property
+    def restarts(self) -> int:
+        """Of the whole job."""
+        return int(self.status.get("restarts", 0))
+
+    @property
+    def restarts_counted_whole(self) -> int:
+        """Of the whole job, those that count towards maxRestarts."""
+        return int(self.status.get("restartsCountTowardsMax", 0))
+
+    @property
+    def restarts_counted(self) -> int:
+        """All that count towards maxRestarts, of single Jobs as well."""
+        entries = self.status.get("replicatedJobsStatus", ())
+        return self.restarts_counted_whole + sum(sum(x.get("jobRestartsCountTowardsMax", ())) for x in entries)
+
+    def restarts_of(self, group: str, index: int) -> int:
+        """Of a Job alone."""
+        return self._of_job(group, index, "jobRestarts")
+
+    def counted_restarts_of(self, group: str, index: int) -> int:
+        return self._of_job(group, index, "jobRestartsCountTowardsMax")
+
+    def _of_job(self, group: str, index: int, field: str) -> int:
+        entries = self.status.get("replicatedJobsStatus", ())
+        told = next((entry.get(field, ()) for entry in entries if entry["name"] == group), ())
+        return int(told[index]) if index < len(told) else 0
+
+    @property
     def round(self) -> int:
         """The newest round that status tells; -1 before the first."""
         return int(self.status.get("round", -1))
@@ -60,6 +104,7 @@ class Pod:
     trouble: str  # why it does not start, as the scheduler or the kubelet says; "" if nothing is wrong
     exit_code: int | None = None  # of the trainer container
     out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
+    attempt: int = 0  # of the world, that it was made in
 
     @property
     def ended(self) -> bool:
@@ -68,6 +113,32 @@ class Pod:
     @property
     def alive(self) -> bool:
         return not self.ended and self.deleting_since is None
+
+
+@dataclass(frozen=True)
+class ChildJob:
+    """A Job of batch/v1 that was made of a replicatedJob."""
+
+    uid: str
+    name: str
+    group: str  # its replicatedJob
+    index: int
+    attempt: int  # restarts of the whole job when it was made
+    own_attempt: int  # restarts of this Job alone
+    wanted: int  # pods that make it ready
+    deleting: bool = False
+    suspended: bool = False
+    started: bool = False  # at any time
+    active: int = 0  # pods
+    ready: int = 0
+    succeeded: int = 0
+    ended: bool = False
+    succeeded_whole: bool = False  # and not failed
+    reason: str = ""  # of its failure
+    message: str = ""
+    ended_at: float = 0.0
+    fingerprint: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
 
 
 @dataclass(frozen=True)
@@ -100,6 +171,14 @@ def has_majority(snapshot: Snapshot) -> bool:
     return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
 
 
+def ends_early(observed: "Observed") -> bool:
+    """Whether the job has ended for a reason other than the world's end: its members train on."""
+    told = observed.job.status.get("replicatedJobsStatus", ())
+    ours = {group.name for group in observed.job.world.groups}
+    known = any(entry["name"] in ours for entry in told)
+    return observed.job.terminal and known and observed.close_by_itself is None
+
+
 @dataclass(frozen=True)
 class Observed:
     job: Job
@@ -111,6 +190,13 @@ class Observed:
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
     entropy: str  # fresh randomness of this pass, for names and keys
     refusals: tuple[str, ...] | None = None  # why the API server refused the last pass's writes; None: none was tried
+    children: tuple[ChildJob, ...] = ()
+    former: tuple[Pod, ...] = ()  # pods of former attempts
+    claims: frozenset[str] = frozenset()  # volume claims that are there
+    checked: bool = True  # whether the API server has said what it thinks of this generation's templates
+    complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
+    #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
+    computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -137,15 +223,32 @@ class Observed:
 
     @property
     def close(self) -> Close | None:
-        """Why the job ended, told by status once it is there, before by the coordinator or by any finished pod."""
+        """Why the world ended: told by status once the job has, before by the coordinator or by any finished pod."""
         for reason, state in TERMINAL_STATES.items():
             if self.job.status.get("terminalState") == state:
                 conditions = self.job.status.get("conditions", ())
                 return Close(reason, next((x["message"] for x in conditions if x["type"] == state), ""))
+        return self.close_by_itself
+
+    @cached_property
+    def close_by_itself(self) -> Close | None:
+        """The world's own end, and not the job's for another reason. Status tells of a success when pods are gone."""
         told = [pod.close for pod in self.pods]
         if self.snapshot is not None:
             told.insert(0, self.snapshot.closed)
-        return next((close for close in told if close is not None and close.reason in TERMINAL_STATES), None)
+        found = next((close for close in told if close is not None and close.reason in TERMINAL_STATES), None)
+        return found or self._close_remembered()
+
+    def _close_remembered(self) -> Close | None:
+        if self.job.spec.world is None:
+            return None
+        name = self.job.world.groups[0].name
+        entry: Mapping[str, Any] = next(
+            (x for x in self.job.status.get("replicatedJobsStatus", ()) if x["name"] == name), {}
+        )
+        if entry.get("succeeded"):
+            return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+        return Close(CloseReason.FAILED, "") if entry.get("failed") and self.job.terminal else None
 
     def node_ready(self, name: str) -> bool:
         node = self.nodes.get(name)
@@ -153,6 +256,10 @@ class Observed:
 
     def live(self) -> list[Pod]:
         """Pods that hold a rank, wait, or will: not ended, not deleted, not lost, not stuck on a dead node."""
+        return list(self._live)
+
+    @cached_property
+    def _live(self) -> tuple[Pod, ...]:
         lost = self.lost_uids
         heard = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
 
@@ -164,4 +271,4 @@ class Observed:
                 return pod.uid in heard
             return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it
 
-        return [pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod)]
+        return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))

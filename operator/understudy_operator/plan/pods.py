@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from understudy_operator.plan.objects import owner_reference, secret_name
+from understudy_operator.plan.jobset import keys, metadata, podspec
+from understudy_operator.plan.objects import secret_name
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
 
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
 
@@ -39,7 +40,7 @@ def pod_manifest(
     spec: dict[str, Any] = template.get("spec", {})
     grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     spec["restartPolicy"] = "Never"
-    spec["subdomain"] = job.name
+    podspec.complete(spec, job, group, None if place is None else place.job_index)
     spec["hostname"] = _hostname(job, place, serial)
     spec.setdefault("volumes", []).extend(_volumes(job))
     _wrap(_trainer(spec, job.world.container), job, place, grace_s)
@@ -78,16 +79,21 @@ def _metadata(
     place = None if index is None else job.world.place(index)
     hostname = _hostname(job, place, serial)
     from_job = group.job_metadata
-    labels = {**from_job.get("labels", {}), **given.get("labels", {})}
+    job_index = None if place is None else place.job_index
+    labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
+    annotations |= metadata.annotations(job, group, job_index)
     labels |= {
         names.LABEL_JOB: job.name,
         names.LABEL_JOB_UID: job.uid,
         names.LABEL_REPLICATED_JOB: group.name,
         names.LABEL_ROLE: names.ROLE_SPARE if place is None else names.ROLE_ACTIVE,
     }
+    if job.former_epoch:
+        labels[names.LABEL_ATTEMPT] = str(job.former_epoch)
     if place is not None:
-        labels[COMPLETION_INDEX] = annotations[COMPLETION_INDEX] = str(place.pod_index)
+        labels |= _as_job_controller(job, place)
+        annotations[keys.COMPLETION_INDEX] = str(place.pod_index)
         annotations[names.ANNOTATION_GROUP_RANK] = str(index)
     return {
         "name": hostname if index is None else f"{hostname}-{_suffix(job, serial)}",
@@ -96,6 +102,13 @@ def _metadata(
         "annotations": annotations,
         "ownerReferences": [owner_reference(job)],
     }
+
+
+def _as_job_controller(job: Job, place: Place) -> dict[str, str]:
+    """The labels that it would have set."""
+    name = metadata.job_name(job, place.group, place.job_index)
+    told = {keys.JOB_NAME: name, keys.LEGACY_JOB_NAME: name, keys.COMPLETION_INDEX: str(place.pod_index)}
+    return told | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
 
 
 def _volumes(job: Job) -> list[dict[str, Any]]:
@@ -151,7 +164,7 @@ def _for_torchrun(job: Job) -> list[dict[str, Any]]:
 
 def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
     shape = names.JobShape(
-        job.uid,
+        job.membership,
         job.namespace,
         job.name,
         job.world.actives,

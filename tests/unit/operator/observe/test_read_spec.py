@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from understudy_operator.observe.read_spec import EXCLUSIVE, NODE_SELECTOR, read_spec
+from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.plan import spec as facts
+from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
 
 
 def entry(name: str, **changes: Any) -> dict[str, Any]:

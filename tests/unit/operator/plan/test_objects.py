@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import a_job, observed
+from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.objects import plan_objects
 from understudy_protocol import pod as names
 
@@ -48,7 +49,7 @@ def test_the_hostnames_service_is_headless_and_has_all_pods():
     spec = planned(**NOTHING)["llm"]["spec"]
     assert spec == {
         "clusterIP": "None",
-        "selector": {names.LABEL_JOB_UID: "job-uid"},
+        "selector": {keys.UID: "job-uid"},
         "publishNotReadyAddresses": True,
     }
 
