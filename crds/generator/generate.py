@@ -12,7 +12,7 @@ controller-gen makes the CRD. What is done to it here, and why:
   - metadata.name is spelled out, which the rules on it need to point to it.
   - A pod's containers get a maximum, or the API server refuses the rules that walk through them.
   - Our descriptions lose their line breaks: kubectl breaks lines itself.
-  - There a small schema stands on one line: indented, the file has thrice the size.
+  - Below what is Kubernetes' own a small schema stands on one line: indented, the file has thrice the size.
 
 Needs Go and PyYAML. Works from any folder; takes seconds once Go's cache is warm.
 """
