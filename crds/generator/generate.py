@@ -4,14 +4,15 @@ The chart has a copy and not a link: helm packages what lies in its folder, and 
 keeps links.
 
 controller-gen makes the CRD. What is done to it here, and why:
-  - Below the pod's spec the descriptions go: `kubectl explain pod.spec` has them, and with them the
-    file is too big for client-side apply, which copies it into an annotation.
+  - Below what is Kubernetes' own (a Job's spec, a volume claim) the descriptions go: `kubectl explain job.spec` has
+    them, and with them the file is too big for client-side apply, which copies it into an annotation.
+  - A Job's parallelism, its completion mode and its pods' restartPolicy get JobSet's defaults.
   - Every object below the pod's spec, and the spec itself, keeps fields that this CRD does not know, so
     that a field newer than the CRD reaches the pod. At all other levels an unknown field is refused.
   - metadata.name is spelled out, which the rules on it need to point to it.
   - A pod's containers get a maximum, or the API server refuses the rules that walk through them.
   - Our descriptions lose their line breaks: kubectl breaks lines itself.
-  - Below the pod's spec a small schema stands on one line: indented, the file has thrice the size.
+  - Below what is Kubernetes' own a small schema stands on one line: indented, the file has thrice the size.
 
 Needs Go and PyYAML. Works from any folder; takes seconds once Go's cache is warm.
 """
@@ -107,25 +108,37 @@ def post_process(crd: Schema) -> Schema:
     for version in crd["spec"]["versions"]:
         root = version["schema"]["openAPIV3Schema"]
         root["properties"]["metadata"]["properties"] = {"name": {"type": "string"}}
-        pod_spec = find_pod_spec(root)
+        job_spec, claim = find_job_spec(root), find_volume_claim(root)
+        pod_spec = job_spec["properties"]["template"]["properties"]["spec"]
+        for foreign in (job_spec, claim):
+            for schema in descendants(foreign):
+                if schema is not foreign:
+                    schema.pop("description", None)
         for schema in descendants(pod_spec):
-            if schema is not pod_spec:
-                schema.pop("description", None)
             if "properties" in schema:
                 schema["x-kubernetes-preserve-unknown-fields"] = True
         for schema in descendants(root):
             if "description" in schema:
                 schema["description"] = without_line_breaks(schema["description"])
+        job_spec["properties"]["parallelism"]["default"] = 1
+        job_spec["properties"]["completionMode"]["default"] = "Indexed"
+        pod_spec["properties"]["restartPolicy"]["default"] = "OnFailure"
         pod_spec["properties"]["containers"]["maxItems"] = MAX_CONTAINERS
-        pod_spec["properties"] = compact_all(pod_spec["properties"])
+        for foreign in (job_spec, claim):
+            foreign["properties"] = compact_all(foreign["properties"])
     return crd
 
 
-def find_pod_spec(root: Schema) -> Schema:
+def find_job_spec(root: Schema) -> Schema:
     replicated_job = root["properties"]["spec"]["properties"]["replicatedJobs"]["items"]
-    job_spec = replicated_job["properties"]["template"]["properties"]["spec"]
-    pod_spec: Schema = job_spec["properties"]["template"]["properties"]["spec"]
-    return pod_spec
+    job_spec: Schema = replicated_job["properties"]["template"]["properties"]["spec"]
+    return job_spec
+
+
+def find_volume_claim(root: Schema) -> Schema:
+    policy = root["properties"]["spec"]["properties"]["volumeClaimPolicies"]["items"]
+    claim: Schema = policy["properties"]["templates"]["items"]
+    return claim
 
 
 def descendants(schema: Schema) -> list[Schema]:

@@ -18,7 +18,7 @@ from understudy_operator.apply.api import Api
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
-from understudy_operator.plan.objects import API_VERSION
+from understudy_operator.plan.ownership import API_VERSION
 from understudy_protocol import pod as names
 
 GROUP, VERSION = API_VERSION.split("/")
@@ -43,6 +43,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.label_selectors["pods"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["services"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["secrets"] = names.LABEL_JOB_UID
+    settings.watching.label_selectors["jobs"] = names.LABEL_JOB_UID
     await config.load_config()  # type: ignore[no-untyped-call]
     memo.api_client = client.ApiClient()
     namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
@@ -74,6 +75,11 @@ async def job_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event("pods", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def pod_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.POD, event["type"], event["object"])
+
+
+@kopf.on.event("batch", "v1", "jobs", labels={names.LABEL_JOB_UID: kopf.PRESENT})
+async def child_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
+    memo.operator.saw(Kind.CHILD, event["type"], event["object"])
 
 
 @kopf.on.event("services", labels={names.LABEL_JOB_UID: kopf.PRESENT})

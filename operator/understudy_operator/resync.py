@@ -13,7 +13,7 @@ from collections.abc import Callable
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.objects import API_VERSION
+from understudy_operator.plan.ownership import API_VERSION
 from understudy_protocol import pod as names
 
 RESYNC_S = 60.0
@@ -24,6 +24,7 @@ _PATHS = {
     Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
+    Kind.CHILD: ("/apis/batch/v1/jobs", names.LABEL_JOB_UID),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }
 log = logging.getLogger(__name__)

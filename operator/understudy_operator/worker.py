@@ -15,9 +15,12 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.read import read_job, read_node, read_pod, told_address
+from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.jobset.metadata import subdomain
+from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.objects import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
@@ -51,7 +54,9 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
-        self._job_uid = self._known_key = self._link_key = ""
+        self._job_uid = self._known_key = ""
+        self._link_of = ("", "")  # the membership and the key of the link
+        self._checked = 0  # the generation whose templates the API server would take
         self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
         self.wake()
 
@@ -112,7 +117,7 @@ class JobWorker:
         """It was deleted, whatever its name stands for now."""
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
-        self._coordination, self._refusals, self._known_key = Coordination(), None, ""
+        self._coordination, self._refusals, self._checked, self._known_key = Coordination(), None, 0, ""
 
     def _unknown_nodes(self, job: Job) -> set[str]:
         """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
@@ -129,13 +134,19 @@ class JobWorker:
             nodes=_nodes(self._store),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
-            has_hostnames_service=self._ours(Kind.SERVICE, job, job.name) is not None,
+            has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
             refusals=self._refusals,
             known_key=self._key_of(job),
             told_address="" if address else self._told_address(job),
+            children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, job.uid)),
+            claims=frozenset(name for name in self._claims(job) if self._store.get(Kind.CLAIM, (job.namespace, name))),
+            checked=self._checked == job.generation,
         )
+
+    def _claims(self, job: Job) -> list[str]:
+        return [claim_name(job, claim.name) for claim in job.spec.claims]
 
     def _key_of(self, job: Job) -> str:
         """The job's key, also when its Secret is gone by now."""
@@ -159,8 +170,15 @@ class JobWorker:
         refusals: list[Refusal | None] = [await self._gateway.create(create) for create in plan.objects]
         if not all(refusals):
             self.wake()  # something is new: pods may be possible now
+        if plan.checks:
+            told_of_checks = await self._gateway.jobs.check(plan.checks)
+            refusals += told_of_checks
+            if not told_of_checks:
+                self._checked = job.generation
+                self.wake()
         if plan.status is not None and not await self._gateway.status(job, plan.status):
             return False
+        refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
         refusals += await self._gateway.pods(job, plan.pods)
         told = tuple(refusal for refusal in refusals if refusal is not None)
         if told != self._refusals:
@@ -169,6 +187,8 @@ class JobWorker:
         await self._follow(job, plan.link)
         for event in plan.events:
             await self._gateway.event(job, event)
+        if plan.remove:
+            await self._gateway.remove(job, plan.remove)
         return True
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
@@ -177,11 +197,11 @@ class JobWorker:
                 await self._unfollow(unfollow)
             case Follow() as follow:
                 key = self._key_of(job)
-                if self._link is not None and (self._link.over or self._link_key != key):
+                if self._link is not None and (self._link.over or self._link_of != (job.membership, key)):
                     await self._unfollow(Unfollow())
                 if self._link is None and key:
-                    self._link = CoordinatorLink(job.uid, key.encode(), self._coordination, self.wake)
-                    self._link_key = key
+                    self._link = CoordinatorLink(job.membership, key.encode(), self._coordination, self.wake)
+                    self._link_of = (job.membership, key)
                 if self._link is not None:
                     self._link.follow(follow)
 

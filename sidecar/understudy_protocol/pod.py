@@ -13,6 +13,7 @@ LABEL_JOB_UID = f"{GROUP}/job-uid"
 LABEL_ROLE = f"{GROUP}/role"  # active | spare, moved with the ranks
 LABEL_COORDINATOR = f"{GROUP}/coordinator"  # "true" on one pod a job; the Service selects it
 LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
+LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest epoch before; not set in the first one
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is

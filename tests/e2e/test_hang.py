@@ -84,7 +84,7 @@ def test_a_rank_that_hangs_is_named_and_the_training_goes_on(job: PlainJob) -> N
     # and every pod is still there, and steps on
     assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
     job.wait_for("the training goes on", lambda s: s["progress"]["step"] > HANGS_AT)
-    assert job.status()["restarts"] == 1
+    assert job.status()["recoveriesByStrategy"]["inPlace"] == 1
 
 
 def trainer_logs(job: PlainJob) -> str:

@@ -139,22 +139,29 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
         "parallelism": 1,
         "completionMode": "Indexed",
     }
+    assert replicated_job(job)["groupName"] == "default"
+    assert pod_spec(job)["restartPolicy"] == "OnFailure"
+    assert job["spec"]["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+    assert job["spec"]["successPolicy"] == {"operator": "All"}
+    assert job["spec"]["startupPolicy"] == {"startupPolicyOrder": "AnyOrder"}
     assert trainer(job)["ports"] == [{"containerPort": 29500, "protocol": "TCP"}]
     assert trainer(job)["resources"] == {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi", "cpu": "1.5"}}
 
 
-def test_a_jobset_manifest_needs_other_header_lines_and_a_launcher(cluster: "ApiServer") -> None:
-    # given a JobSet's manifest, with its two header lines changed and a launcher
+@pytest.mark.parametrize("launcher", [{}, {"launcher": {"nprocPerNode": 2}}])
+def test_a_jobset_manifest_needs_other_header_lines(cluster: "ApiServer", launcher: Manifest) -> None:
+    # given a JobSet's manifest, with its two header lines changed, as it is or with a launcher
     manifest = yaml.safe_load(JOB_SET)
     manifest |= {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob"}
-    manifest["spec"]["launcher"] = {"nprocPerNode": 2}
+    manifest["spec"] |= launcher
+    manifest["metadata"]["name"] = f"pytorch-{len(launcher)}"
 
     # when it is applied
     applied = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
     # then it is there as it was
     assert applied.returncode == 0, applied.stderr
-    job = read_back(cluster, "pytorch")
+    job = read_back(cluster, manifest["metadata"]["name"])
     assert pod_spec(job)["volumes"] == pod_spec(manifest)["volumes"]
     assert pod_template(job)["metadata"] == {"labels": {"team": "research"}}
 
@@ -244,6 +251,28 @@ def test_how_far_it_may_shrink_cannot_be_changed_later(cluster: "ApiServer", ela
     assert message in applied.stderr
 
 
+def test_what_its_pods_are_made_from_can_be_changed_while_it_rests_and_when_it_is_woken(cluster: "ApiServer") -> None:
+    # given a TrainingJob that is suspended
+    def rest(job: Manifest) -> None:
+        job["spec"]["suspend"] = True
+
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(rest, name="resting"))
+    assert created.returncode == 0, created.stderr
+
+    def wake_with_a_node_selector(job: Manifest) -> None:
+        job["spec"]["suspend"] = False
+        pod_spec(job)["nodeSelector"] = {"pool": "a"}
+
+    # when its pods' template changes in the step that wakes it, as Kueue does
+    woken = cluster.kubectl("apply", "-f", "-", stdin=changed(wake_with_a_node_selector, name="resting"))
+
+    # then it is accepted, and from then on refused
+    assert woken.returncode == 0, woken.stderr
+    again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="resting"))
+    assert again.returncode != 0
+    assert "replicatedJobs is immutable while the job runs" in again.stderr
+
+
 @pytest.mark.parametrize("case", ALLOWED_LATER)
 def test_can_be_changed_later(cluster: "ApiServer", existing: str, case: str) -> None:
     # given a TrainingJob, and a change to what does not alter its pods
@@ -276,7 +305,7 @@ def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> N
     assert narrow[0].split() == ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", "RESTARTS", "AGE"]
     assert narrow[1].split()[:-1] == ["shown", "Running", "7", "8", "1", "4", "3"]
     wide = cluster.kubectl("get", "tj", "shown", "-o", "wide").stdout.splitlines()
-    assert {"STEP", "COORDINATOR"} < set(wide[0].split())
+    assert {"INPLACE", "SWAPS", "SUSPENDED", "STEP", "COORDINATOR"} < set(wide[0].split())
     assert {"1200", "shown-workers-spare-0-abcde"} < set(wide[1].split())
 
 

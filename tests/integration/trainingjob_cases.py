@@ -105,6 +105,27 @@ def changed(change: Change, **metadata: str) -> str:
     return json.dumps(manifest)
 
 
+MAY_SHRINK: Manifest = {"minReplicas": 6}
+CLAIM: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def another(manifest: Manifest, name: str, **changes: Any) -> Manifest:
+    """A replicatedJob like the first."""
+    return copy.deepcopy(replicated_job(manifest)) | {"name": name} | changes
+
+
+def two(manifest: Manifest, **driver: Any) -> Manifest:
+    """Add a driver to the workers, which train."""
+    manifest["spec"]["replicatedJobs"].append(another(manifest, "driver", **driver))
+    manifest["spec"]["launcher"]["targetReplicatedJobs"] = ["workers"]
+    return manifest
+
+
+def without_launcher(manifest: Manifest) -> Manifest:
+    del manifest["spec"]["launcher"], manifest["spec"]["spares"]
+    return manifest
+
+
 def unchanged(manifest: Manifest) -> None:
     """No change."""
 
@@ -114,13 +135,22 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "no replicatedJob": (
         lambda job: job["spec"]["replicatedJobs"].clear(),
         "spec.replicatedJobs",
-        "replicatedJobs must have exactly one entry: several replicatedJobs "
-        "are not supported by this version: keep the one whose pods form the world",
+        "replicatedJobs must have at least one entry: add the Jobs that the job consists of",
     ),
-    "two replicatedJobs": (
-        lambda job: job["spec"]["replicatedJobs"].append(replicated_job(job) | {"name": "driver"}),
-        "spec.replicatedJobs",
-        "several replicatedJobs are not supported by this version: keep the one whose pods form the world",
+    "two replicatedJobs, and nobody says whose pods train": (
+        lambda job: job["spec"]["replicatedJobs"].append(another(job, "driver")),
+        "spec.launcher.targetReplicatedJobs",
+        "launcher.targetReplicatedJobs must say whose pods train as one where there are several replicatedJobs",
+    ),
+    "pods that train of a replicatedJob that is not there": (
+        lambda job: job["spec"]["launcher"].update(targetReplicatedJobs=["worker"]),
+        "spec.launcher.targetReplicatedJobs",
+        "launcher.targetReplicatedJobs must name entries of replicatedJobs: correct the name, or add the entry",
+    ),
+    "spares of a replicatedJob that does not train": (
+        lambda job: (two(job), job["spec"]["spares"].update(replicatedJob="driver")),
+        "spec.spares.replicatedJob",
+        "spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs",
     ),
     "replicatedJobs left out": (
         lambda job: job["spec"].pop("replicatedJobs"),
@@ -134,46 +164,45 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "0 replicas": (
         lambda job: replicated_job(job).update(replicas=0),
-        "spec.replicatedJobs[0].replicas",
-        "replicas must be at least 1: set it to the number of Jobs "
-        "whose pods train, or delete the TrainingJob to stop it",
+        "spec.replicatedJobs",
+        "replicas must be at least 1 where the launcher is: set it to the number of Jobs whose pods train, or take",
     ),
     "replicas that no pod name has room for": (
-        lambda job: replicated_job(job).update(replicas=100_001),
-        "spec.replicatedJobs[0].replicas",
-        "replicas must be at most 100000",
+        lambda job: (replicated_job(job).update(replicas=100_001), job["metadata"].update(name="n" * 40)),
+        "metadata.name",
+        "metadata.name is too long",
     ),
     "0 pods a Job": (
         lambda job: job_spec(job).update(parallelism=0, completions=0),
-        "spec.replicatedJobs[0].template.spec.parallelism",
-        "parallelism must be at least 1",
+        "spec.replicatedJobs",
+        "parallelism must be 1 to 100000 where the launcher is, and replicas at most 100000",
     ),
     "pods that no pod name has room for": (
         lambda job: job_spec(job).update(parallelism=100_001, completions=100_001),
-        "spec.replicatedJobs[0].template.spec.parallelism",
-        "parallelism must be at most 100000",
+        "spec.replicatedJobs",
+        "parallelism must be 1 to 100000 where the launcher is, and replicas at most 100000",
     ),
     "completions other than parallelism": (
         lambda job: job_spec(job).update(completions=5),
-        "spec.replicatedJobs[0].template.spec.completions",
-        "completions must equal parallelism, because all pods of a training "
+        "spec.replicatedJobs",
+        "completions must equal parallelism where the launcher is, because all pods of a training "
         "run at once: set both to the same number, or leave completions out",
     ),
     "pods without an index": (
         lambda job: job_spec(job).update(completionMode="NonIndexed"),
-        "spec.replicatedJobs[0].template.spec.completionMode",
-        'Unsupported value: "NonIndexed": supported values: "Indexed"',
+        "spec.replicatedJobs",
+        "completionMode must be Indexed where the launcher is, because each pod of a training has its own ranks",
     ),
     "pods that always restart": (
         lambda job: pod_spec(job).update(restartPolicy="Always"),
         "spec.replicatedJobs[0].template.spec.template.spec.restartPolicy",
-        "restartPolicy must be Never or OnFailure, or be left out: "
-        "pods always run with Never, and the launcher restarts workers",
+        "restartPolicy must be Never or OnFailure, or be left out, as in every Job; "
+        "pods of the launcher always run with Never, and it restarts their workers",
     ),
     "pods on the host's network": (
         lambda job: pod_spec(job).update(hostNetwork=True),
-        "spec.replicatedJobs[0].template.spec.template.spec.hostNetwork",
-        "hostNetwork must be false or be left out: the sidecars listen on fixed ports",
+        "spec.replicatedJobs",
+        "hostNetwork must be false or be left out where the launcher is: the sidecars listen on fixed ports",
     ),
     "no container": (
         lambda job: pod_spec(job)["containers"].clear(),
@@ -253,10 +282,15 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.launcher.preload",
         "launcher.preload must be names of Python modules",
     ),
-    "no launcher": (
+    "spares without a launcher": (
         lambda job: job["spec"].pop("launcher"),
+        "spec.spares",
+        "spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}",
+    ),
+    "an elastic job without a launcher": (
+        lambda job: (job["spec"].pop("launcher"), job["spec"].pop("spares"), job["spec"].update(elastic=MAY_SHRINK)),
         "spec.launcher",
-        "add launcher: {nprocPerNode: <workers per pod>}: the launcher starts",
+        "elastic and faults need a launcher, which knows of the workers",
     ),
     "0 workers a pod": (
         lambda job: job["spec"]["launcher"].update(nprocPerNode=0),
@@ -396,8 +430,13 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.spares.topologyKey",
         "spares.topologyKey must be the name of a node label",
     ),
-    "a name of 38 characters with a replicatedJob's name of 7": (
-        lambda job: job["metadata"].update(name="n" * 38),
+    "a name of 44 characters with a replicatedJob's name of 7": (
+        lambda job: job["metadata"].update(name="n" * 44),
+        "metadata.name",
+        "metadata.name is too long: spares are named <job>-<replicatedJob>-spare-<5 characters>-<5 characters>, in at",
+    ),
+    "a name that is too long with its indexes": (
+        lambda job: (without_launcher(job), job["metadata"].update(name="n" * 46)),
         "metadata.name",
         "metadata.name is too long: pods are named "
         "<job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>, in at most 63",
@@ -411,6 +450,155 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         lambda job: job["metadata"].update(name="7b"),
         "metadata.name",
         "metadata.name must be a DNS label",
+    ),
+}
+
+# What a JobSet has too.
+REFUSED |= {
+    "a group with a dot": (
+        lambda job: replicated_job(job).update(groupName="a.b"),
+        "spec.replicatedJobs[0].groupName",
+        "replicatedJobs[].groupName must be a DNS label",
+    ),
+    "a first replicatedJob that depends on another": (
+        lambda job: replicated_job(job).update(dependsOn=[{"name": "workers", "status": "Ready"}]),
+        "spec.replicatedJobs",
+        "dependsOn cannot be set for the first of replicatedJobs, which starts first",
+    ),
+    "a replicatedJob that depends on itself": (
+        lambda job: two(job, dependsOn=[{"name": "driver", "status": "Ready"}]),
+        "spec.replicatedJobs",
+        "dependsOn must name an earlier entry of replicatedJobs: correct the name, or move the entry behind",
+    ),
+    "a replicatedJob that depends on nobody there": (
+        lambda job: two(job, dependsOn=[{"name": "data", "status": "Ready"}]),
+        "spec.replicatedJobs",
+        "dependsOn must name an earlier entry of replicatedJobs",
+    ),
+    "a dependency on what no replicatedJob can be": (
+        lambda job: two(job, dependsOn=[{"name": "workers", "status": "Started"}]),
+        "spec.replicatedJobs[1].dependsOn[0].status",
+        "dependsOn[].status must be Ready or Complete",
+    ),
+    "pods that train, and wait for others that train with them": (
+        lambda job: (
+            two(job, dependsOn=[{"name": "workers", "status": "Ready"}]),
+            job["spec"]["launcher"].update(targetReplicatedJobs=["workers", "driver"]),
+        ),
+        "spec.replicatedJobs",
+        "dependsOn cannot name another replicatedJob of launcher.targetReplicatedJobs, because their pods start as one",
+    ),
+    "two orders": (
+        lambda job: (
+            two(job, dependsOn=[{"name": "workers", "status": "Ready"}]),
+            job["spec"].update(startupPolicy={"startupPolicyOrder": "InOrder"}),
+        ),
+        "spec.startupPolicy",
+        "startupPolicy InOrder and dependsOn exclude each other: say the whole order in dependsOn",
+    ),
+    "an unknown order": (
+        lambda job: job["spec"].update(startupPolicy={"startupPolicyOrder": "Sorted"}),
+        "spec.startupPolicy.startupPolicyOrder",
+        "startupPolicy.startupPolicyOrder must be AnyOrder or InOrder",
+    ),
+    "a success of most": (
+        lambda job: job["spec"].update(successPolicy={"operator": "Most"}),
+        "spec.successPolicy.operator",
+        "successPolicy.operator must be All or Any",
+    ),
+    "a success of a replicatedJob that is not there": (
+        lambda job: job["spec"].update(successPolicy={"operator": "All", "targetReplicatedJobs": ["driver"]}),
+        "spec.successPolicy.targetReplicatedJobs",
+        "successPolicy.targetReplicatedJobs must name entries of replicatedJobs",
+    ),
+    "-1 restarts": (
+        lambda job: job["spec"].update(failurePolicy={"maxRestarts": -1}),
+        "spec.failurePolicy.maxRestarts",
+        "failurePolicy.maxRestarts must be 0 or more",
+    ),
+    "an unknown way to restart": (
+        lambda job: job["spec"].update(failurePolicy={"restartStrategy": "Quick"}),
+        "spec.failurePolicy.restartStrategy",
+        "failurePolicy.restartStrategy must be Recreate, BlockingRecreate or InPlaceRestart",
+    ),
+    "a restart in place that nobody can do": (
+        lambda job: (without_launcher(job), job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"})),
+        "spec.failurePolicy.restartStrategy",
+        "failurePolicy.restartStrategy InPlaceRestart needs a launcher, which restarts the workers in place",
+    ),
+    "an unknown action": (
+        lambda job: job["spec"].update(failurePolicy={"rules": [{"action": "RestartPod"}]}),
+        "spec.failurePolicy.rules[0].action",
+        "failurePolicy.rules[].action must be FailJobSet, RestartJobSet, RestartJobSetAndIgnoreMaxRestarts, RestartJob",
+    ),
+    "a reason that no Job fails for": (
+        lambda job: job["spec"].update(
+            failurePolicy={"rules": [{"action": "FailJobSet", "onJobFailureReasons": ["Bored"]}]}
+        ),
+        "spec.failurePolicy.rules[0].onJobFailureReasons",
+        "failurePolicy.rules[].onJobFailureReasons must be BackoffLimitExceeded, DeadlineExceeded, FailedIndexes",
+    ),
+    "a rule's name that is none": (
+        lambda job: job["spec"].update(failurePolicy={"rules": [{"name": "1st", "action": "FailJobSet"}]}),
+        "spec.failurePolicy.rules[0].name",
+        "failurePolicy.rules[].name must start with a letter",
+    ),
+    "two rules of a name": (
+        lambda job: job["spec"].update(failurePolicy={"rules": [{"name": "a", "action": "FailJobSet"}] * 2}),
+        "spec.failurePolicy.rules",
+        "failurePolicy.rules[].name must be unique: rename one of the rules, or leave out the name",
+    ),
+    "a rule about a replicatedJob that is not there": (
+        lambda job: job["spec"].update(
+            failurePolicy={"rules": [{"action": "FailJobSet", "targetReplicatedJobs": ["driver"]}]}
+        ),
+        "spec.failurePolicy.rules",
+        "failurePolicy.rules[].targetReplicatedJobs must name entries of replicatedJobs",
+    ),
+    "more Jobs than can restart alone": (
+        lambda job: (
+            replicated_job(job).update(replicas=1025),
+            job["spec"].update(failurePolicy={"rules": [{"action": "RestartJob"}]}),
+        ),
+        "spec.failurePolicy.rules",
+        "failurePolicy.rules[].action RestartJob needs replicatedJobs of at most 1024 replicas",
+    ),
+    "a subdomain with a dot": (
+        lambda job: job["spec"].update(network={"subdomain": "a.b"}),
+        "spec.network.subdomain",
+        "network.subdomain must be a DNS label",
+    ),
+    "a coordinator that is not there": (
+        lambda job: job["spec"].update(coordinator={"replicatedJob": "workers", "jobIndex": 2}),
+        "spec.coordinator",
+        "coordinator must name a pod: replicatedJob an entry of replicatedJobs with completionMode Indexed, jobIndex",
+    ),
+    "a manager without a domain": (
+        lambda job: job["spec"].update(managedBy="kueue"),
+        "spec.managedBy",
+        "managedBy must be a domain and a path, such as kueue.x-k8s.io/multikueue",
+    ),
+    "a life of -1 s after the end": (
+        lambda job: job["spec"].update(ttlSecondsAfterFinished=-1),
+        "spec.ttlSecondsAfterFinished",
+        "ttlSecondsAfterFinished must be 0 or more",
+    ),
+    "a volume claim without a name": (
+        lambda job: job["spec"].update(volumeClaimPolicies=[{"templates": [{"spec": CLAIM}]}]),
+        "spec.volumeClaimPolicies[0].templates",
+        "volumeClaimPolicies[].templates[].metadata.name must be set",
+    ),
+    "a volume claim of another namespace": (
+        lambda job: job["spec"].update(
+            volumeClaimPolicies=[{"templates": [{"metadata": {"name": "data", "namespace": "else"}, "spec": CLAIM}]}]
+        ),
+        "spec.volumeClaimPolicies[0].templates",
+        "volumeClaimPolicies[].templates[].metadata.namespace cannot be set",
+    ),
+    "volume claims that go some day": (
+        lambda job: job["spec"].update(volumeClaimPolicies=[{"retentionPolicy": {"whenDeleted": "Later"}}]),
+        "spec.volumeClaimPolicies[0].retentionPolicy.whenDeleted",
+        "volumeClaimPolicies[].retentionPolicy.whenDeleted must be Delete or Retain",
     ),
 }
 
@@ -433,7 +621,65 @@ ACCEPTED: dict[str, Change] = {
     "OnFailure, as JobSet's manifests have it": lambda job: pod_spec(job).update(restartPolicy="OnFailure"),
     "Never": lambda job: pod_spec(job).update(restartPolicy="Never"),
     "a named trainer container": lambda job: job["spec"]["launcher"].update(container="trainer"),
-    "names that just fit": lambda job: job["metadata"].update(name="n" * 37),
+    "names that just fit": lambda job: job["metadata"].update(name="n" * 43),
+    "names that just fit without spares": lambda job: (without_launcher(job), job["metadata"].update(name="n" * 45)),
+    "no launcher": without_launcher,
+    "a driver beside the pods that train": two,
+    "a driver that waits for them": lambda job: two(job, dependsOn=[{"name": "workers", "status": "Ready"}]),
+    "a driver on the host's network": lambda job: (
+        two(job),
+        job["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"].update(hostNetwork=True),
+    ),
+    "a driver without indexes, of none": lambda job: (
+        two(job, replicas=0),
+        job["spec"]["replicatedJobs"][1]["template"]["spec"].update(completionMode="NonIndexed", parallelism=0),
+    ),
+    "pods that train of two kinds": lambda job: (
+        two(job),
+        job["spec"]["launcher"].update(targetReplicatedJobs=["driver", "workers"]),
+        job["spec"]["spares"].update(replicatedJob="driver"),
+    ),
+    "all that a Job may say": lambda job: (
+        without_launcher(job),
+        job_spec(job).update(
+            backoffLimit=3,
+            activeDeadlineSeconds=60,
+            suspend=True,
+            podReplacementPolicy="Failed",
+            backoffLimitPerIndex=1,
+            maxFailedIndexes=2,
+            successPolicy={"rules": [{"succeededIndexes": "0"}]},
+            podFailurePolicy={"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]},
+        ),
+        replicated_job(job)["template"].update(metadata={"name": "x", "labels": {"a": "b"}, "annotations": {"c": "d"}}),
+    ),
+    "all that a JobSet may say": lambda job: job["spec"].update(
+        network={"enableDNSHostnames": False, "subdomain": "net", "publishNotReadyAddresses": False},
+        successPolicy={"operator": "Any", "targetReplicatedJobs": ["workers"]},
+        failurePolicy={
+            "maxRestarts": 3,
+            "restartStrategy": "BlockingRecreate",
+            "rules": [
+                {
+                    "name": "oom",
+                    "action": "RestartJobAndIgnoreMaxRestarts",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                    "onJobFailureMessagePatterns": [".*exit code 137.*"],
+                    "targetReplicatedJobs": ["workers"],
+                },
+                {"action": "FailJobSet"},
+            ],
+        },
+        startupPolicy={"startupPolicyOrder": "InOrder"},
+        suspend=True,
+        coordinator={"replicatedJob": "workers", "jobIndex": 1, "podIndex": 3},
+        managedBy="kueue.x-k8s.io/multikueue",
+        ttlSecondsAfterFinished=0,
+        volumeClaimPolicies=[
+            {"templates": [{"metadata": {"name": "data"}, "spec": CLAIM}], "retentionPolicy": {"whenDeleted": "Retain"}}
+        ],
+    ),
+    "a restart in place": lambda job: job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"}),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
     "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
     "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
@@ -466,7 +712,7 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "another image": (
         lambda job: trainer(job).update(image="example.com/trainer:2"),
         "spec.replicatedJobs",
-        "replicatedJobs is immutable: delete the TrainingJob and create it anew",
+        "replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the",
     ),
     "more replicas": (
         lambda job: replicated_job(job).update(replicas=3),
@@ -503,6 +749,42 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "spec.faults",
         "faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
+    "no launcher any more": (without_launcher, "spec.launcher", "launcher is immutable: delete the TrainingJob"),
+    "a failurePolicy": (
+        lambda job: job["spec"].update(failurePolicy={"maxRestarts": 1}),
+        "spec.failurePolicy",
+        "failurePolicy is immutable: delete the TrainingJob and create it anew",
+    ),
+    "another successPolicy": (
+        lambda job: job["spec"].update(successPolicy={"operator": "Any"}),
+        "spec.successPolicy",
+        "successPolicy is immutable",
+    ),
+    "another startupPolicy": (
+        lambda job: job["spec"].update(startupPolicy={"startupPolicyOrder": "InOrder"}),
+        "spec.startupPolicy",
+        "startupPolicy is immutable",
+    ),
+    "another network": (
+        lambda job: job["spec"].update(network={"subdomain": "net"}),
+        "spec.network",
+        "network is immutable",
+    ),
+    "a coordinator": (
+        lambda job: job["spec"].update(coordinator={"replicatedJob": "workers"}),
+        "spec.coordinator",
+        "coordinator is immutable",
+    ),
+    "a manager": (
+        lambda job: job["spec"].update(managedBy="kueue.x-k8s.io/multikueue"),
+        "spec.managedBy",
+        "managedBy is immutable",
+    ),
+    "a volume claim": (
+        lambda job: job["spec"].update(volumeClaimPolicies=[{"templates": []}]),
+        "spec.volumeClaimPolicies",
+        "volumeClaimPolicies is immutable",
+    ),
     "another fenceTimeout": (
         lambda job: job["spec"].update(recovery={"fenceTimeout": "60s"}),
         "spec.recovery.fenceTimeout",
@@ -529,6 +811,12 @@ ALLOWED_LATER: dict[str, Change] = {
     "the fenceTimeout that it has": lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
     "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
     "a label": lambda job: job["metadata"].update(labels={"team": "research"}),
+    "that it rests": lambda job: job["spec"].update(suspend=True),
+    "that it rests, and has another image": lambda job: (
+        job["spec"].update(suspend=True),
+        trainer(job).update(image="example.com/trainer:2"),
+    ),
+    "that it goes after its end": lambda job: job["spec"].update(ttlSecondsAfterFinished=60),
 }
 
 

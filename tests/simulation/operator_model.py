@@ -16,7 +16,8 @@ from tests.simulation.operator_lines import CoordinatorLink
 from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import avoided_nodes, plan_members
-from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed
+from understudy_operator.plan.observed import Coordination, Job, Node, Observed
+from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 
 PASS_DELAY_S = (0.02, 0.2)
 LOOK_AGAIN_S = 2.0
@@ -96,18 +97,15 @@ class Operator:
 
     def _observe(self, now: float) -> Observed:
         shape = self.site.shape
-        spec = JobSpec(
-            "workers",
-            1,
-            shape.actives,
-            TEMPLATE,
-            {},
-            shape.nproc_per_node,
-            "trainer",
-            self.spares,
-            shape.in_place_max_restarts,
-            shape.in_place_window_s,
+        members = ReplicatedJob("workers", {"spec": {"parallelism": shape.actives, "template": TEMPLATE}})
+        world = World(
+            groups=(members,),
+            nproc_per_node=shape.nproc_per_node,
+            spares=self.spares,
+            in_place_max_restarts=shape.in_place_max_restarts,
+            in_place_window_s=shape.in_place_window_s,
         )
+        spec = JobSpec((members,), world)
         self._passes += 1
         nodes = (Node(x.name, is_ready(x, now), faulty=x.faulty) for x in self.site.machines)
         return Observed(

@@ -17,8 +17,8 @@ from tests.simulation_operator.cluster import Cluster
 from tests.simulation_operator.training import TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, TEMPLATE
 from understudy_operator.operator import Operator
-from understudy_operator.plan.objects import API_VERSION, KIND
 from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.ownership import API_VERSION, KIND
 from understudy_protocol import pod as names
 
 LEASE = ("system", "operator")

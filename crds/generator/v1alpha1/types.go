@@ -13,16 +13,18 @@
 package v1alpha1
 
 import (
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A training job that keeps running through faults: a warm spare takes the
-// ranks of a lost pod, and the workers of all other pods restart in place.
+// ranks of a lost pod, and the workers of all other pods restart in place. It
+// takes what a JobSet (jobset.x-k8s.io/v1alpha2) takes, and behaves as one where
+// it has no launcher.
 //
-// Pods are named <job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>: of
-// 63 characters, 19 are kept for what follows the two names (indexes of up to
-// five digits each).
+// Pods are named <job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>, spares
+// <job>-<replicatedJob>-spare-<5 characters>-<5 characters>, in at most 63.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=trainingjobs,singular=trainingjob,shortName=tj,categories=all
@@ -32,12 +34,16 @@ import (
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the job needs"
 // +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0"
-// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,description="Restarts of the workers: recoveries of all strategies"
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,description="Restarts of the whole job, as failurePolicy says"
+// +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that kept every pod"
+// +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
+// +kubebuilder:printcolumn:name="Suspended",type=boolean,JSONPath=`.spec.suspend`,priority=1,description="Whether the job is to rest"
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,priority=1,description="The newest training step"
 // +kubebuilder:printcolumn:name="Coordinator",type=string,JSONPath=`.status.coordinator.podName`,priority=1,description="The pod whose sidecar is the coordinator"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",fieldPath=".metadata.name",message="metadata.name must be a DNS label, because Services and hostnames are named after it: use lower-case letters, digits and '-', start with a letter, and leave out dots"
-// +kubebuilder:validation:XValidation:rule="self.spec.replicatedJobs.all(j, size(self.metadata.name) + size(j.name) <= 44)",fieldPath=".metadata.name",message="metadata.name is too long: pods are named <job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>, in at most 63; shorten metadata.name or replicatedJobs[].name to at most 44 characters together"
+// +kubebuilder:validation:XValidation:rule="self.spec.replicatedJobs.all(j, size(self.metadata.name) + size(j.name) + size(string(j.replicas > 0 ? j.replicas - 1 : 0)) + size(string((has(j.template.spec.completions) ? j.template.spec.completions : j.template.spec.parallelism) > 0 ? (has(j.template.spec.completions) ? j.template.spec.completions : j.template.spec.parallelism) - 1 : 0)) <= 54)",fieldPath=".metadata.name",message="metadata.name is too long: pods are named <job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>, in at most 63; shorten metadata.name or replicatedJobs[].name"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.launcher) || self.spec.replicatedJobs.all(j, size(self.metadata.name) + size(j.name) <= 50)",fieldPath=".metadata.name",message="metadata.name is too long: spares are named <job>-<replicatedJob>-spare-<5 characters>-<5 characters>, in at most 63; shorten metadata.name or replicatedJobs[].name to at most 50 characters together"
 type TrainingJob struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -52,26 +58,110 @@ type TrainingJob struct {
 
 // What to run, and how to recover it.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.launcher)",fieldPath=".launcher",message="add launcher: {nprocPerNode: <workers per pod>}: the launcher starts the workers and restarts them after a fault; this version runs no job without it"
-// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.container) || self.replicatedJobs.all(j, j.template.spec.template.spec.containers.exists(c, c.name == self.launcher.container))",fieldPath=".launcher.container",message="launcher.container must name a container of replicatedJobs[].template.spec.template.spec.containers; leave it out to use the first"
-// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, has(self.launcher) && has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
-// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.replicatedJobs.all(j, self.elastic.minReplicas <= j.replicas * j.template.spec.parallelism)",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
-// +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
-// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || size(self.replicatedJobs) != 1 || self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < self.replicatedJobs[0].replicas * self.replicatedJobs[0].template.spec.parallelism))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
-// +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="size(self.replicatedJobs) > 0",fieldPath=".replicatedJobs",message="replicatedJobs must have at least one entry: add the Jobs that the job consists of"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || has(self.launcher.targetReplicatedJobs) || size(self.replicatedJobs) < 2",fieldPath=".launcher.targetReplicatedJobs",message="launcher.targetReplicatedJobs must say whose pods train as one where there are several replicatedJobs: set it to their names; the pods of all others are run as a JobSet runs them"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || self.launcher.targetReplicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t))",fieldPath=".launcher.targetReplicatedJobs",message="launcher.targetReplicatedJobs must name entries of replicatedJobs: correct the name, or add the entry"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || j.replicas >= 1))",fieldPath=".replicatedJobs",message="replicas must be at least 1 where the launcher is: set it to the number of Jobs whose pods train, or take the replicatedJob out of launcher.targetReplicatedJobs"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (j.replicas <= 100000 && j.template.spec.parallelism >= 1 && j.template.spec.parallelism <= 100000)))",fieldPath=".replicatedJobs",message="parallelism must be 1 to 100000 where the launcher is, and replicas at most 100000: set parallelism to the number of pods of each Job"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (!has(j.template.spec.completions) || j.template.spec.completions == j.template.spec.parallelism)))",fieldPath=".replicatedJobs",message="completions must equal parallelism where the launcher is, because all pods of a training run at once: set both to the same number, or leave completions out"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || j.template.spec.completionMode == 'Indexed'))",fieldPath=".replicatedJobs",message="completionMode must be Indexed where the launcher is, because each pod of a training has its own ranks: set it to Indexed, or leave it out"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (!has(j.template.spec.template.spec.hostNetwork) || !j.template.spec.template.spec.hostNetwork)))",fieldPath=".replicatedJobs",message="hostNetwork must be false or be left out where the launcher is: the sidecars listen on fixed ports, which two pods of a node cannot share, and which the node may use itself; for RDMA, give the pods a secondary network or the devices of a device plugin instead"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (!has(self.launcher.container) || j.template.spec.template.spec.containers.exists(c, c.name == self.launcher.container))))",fieldPath=".launcher.container",message="launcher.container must name a container of replicatedJobs[].template.spec.template.spec.containers; leave it out to use the first"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
+// +kubebuilder:validation:XValidation:rule="has(self.launcher) || self.spares.replicas == 0",fieldPath=".spares",message="spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}, or remove spares"
+// +kubebuilder:validation:XValidation:rule="has(self.launcher) || (!has(self.elastic) && !has(self.faults))",fieldPath=".launcher",message="elastic and faults need a launcher, which knows of the workers: add launcher: {nprocPerNode: <workers per pod>}, or remove them"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.spares.replicatedJob) || (has(self.launcher.targetReplicatedJobs) ? self.spares.replicatedJob in self.launcher.targetReplicatedJobs : self.replicatedJobs.exists(j, j.name == self.spares.replicatedJob))",fieldPath=".spares.replicatedJob",message="spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs, or leave it out to use the first"
+// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.elastic.minReplicas <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
+// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
+// +kubebuilder:validation:XValidation:rule="size(self.replicatedJobs) == 0 || !has(self.replicatedJobs[0].dependsOn) || size(self.replicatedJobs[0].dependsOn) == 0",fieldPath=".replicatedJobs",message="dependsOn cannot be set for the first of replicatedJobs, which starts first: remove it, or move the entry behind the one that it depends on"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, self.replicatedJobs.exists(e, e.name == d.name) && self.replicatedJobs.map(e, e.name).indexOf(d.name) < self.replicatedJobs.map(e, e.name).indexOf(j.name)))",fieldPath=".replicatedJobs",message="dependsOn must name an earlier entry of replicatedJobs: correct the name, or move the entry behind the one that it depends on"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || self.replicatedJobs.all(j, !(j.name in self.launcher.targetReplicatedJobs) || !has(j.dependsOn) || j.dependsOn.all(d, !(d.name in self.launcher.targetReplicatedJobs)))",fieldPath=".replicatedJobs",message="dependsOn cannot name another replicatedJob of launcher.targetReplicatedJobs, because their pods start as one: remove it"
+// +kubebuilder:validation:XValidation:rule="self.startupPolicy.startupPolicyOrder != 'InOrder' || self.replicatedJobs.all(j, !has(j.dependsOn))",fieldPath=".startupPolicy",message="startupPolicy InOrder and dependsOn exclude each other: say the whole order in dependsOn, and remove startupPolicy"
+// +kubebuilder:validation:XValidation:rule="!has(self.successPolicy.targetReplicatedJobs) || self.successPolicy.targetReplicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t))",fieldPath=".successPolicy.targetReplicatedJobs",message="successPolicy.targetReplicatedJobs must name entries of replicatedJobs: correct the name, or leave it out to mean all"
+// +kubebuilder:validation:XValidation:rule="!has(self.failurePolicy) || !has(self.failurePolicy.rules) || self.failurePolicy.rules.all(r, !has(r.targetReplicatedJobs) || r.targetReplicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t)))",fieldPath=".failurePolicy.rules",message="failurePolicy.rules[].targetReplicatedJobs must name entries of replicatedJobs: correct the name, or leave it out to mean all"
+// +kubebuilder:validation:XValidation:rule="!has(self.failurePolicy) || !has(self.failurePolicy.restartStrategy) || self.failurePolicy.restartStrategy != 'InPlaceRestart' || has(self.launcher)",fieldPath=".failurePolicy.restartStrategy",message="failurePolicy.restartStrategy InPlaceRestart needs a launcher, which restarts the workers in place: add launcher: {nprocPerNode: <workers per pod>}, or set it to Recreate"
+// +kubebuilder:validation:XValidation:rule="!has(self.failurePolicy) || !has(self.failurePolicy.rules) || self.failurePolicy.rules.all(r, !(r.action in ['RestartJob', 'RestartJobAndIgnoreMaxRestarts'])) || self.replicatedJobs.all(j, j.replicas <= 1024)",fieldPath=".failurePolicy.rules",message="failurePolicy.rules[].action RestartJob needs replicatedJobs of at most 1024 replicas, whose restarts status counts one by one: lower replicas, or set the action to RestartJobSet"
+// +kubebuilder:validation:XValidation:rule="!has(self.coordinator) || self.replicatedJobs.exists(j, j.name == self.coordinator.replicatedJob && self.coordinator.jobIndex < j.replicas && self.coordinator.podIndex < (has(j.template.spec.completions) ? j.template.spec.completions : j.template.spec.parallelism) && j.template.spec.completionMode == 'Indexed')",fieldPath=".coordinator",message="coordinator must name a pod: replicatedJob an entry of replicatedJobs with completionMode Indexed, jobIndex below its replicas, podIndex below its completions"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",fieldPath=".replicatedJobs",message="replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.launcher) == has(oldSelf.launcher)",fieldPath=".launcher",message="launcher is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.failurePolicy) == has(oldSelf.failurePolicy) && (!has(self.failurePolicy) || self.failurePolicy == oldSelf.failurePolicy)",fieldPath=".failurePolicy",message="failurePolicy is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.coordinator) == has(oldSelf.coordinator) && (!has(self.coordinator) || self.coordinator == oldSelf.coordinator)",fieldPath=".coordinator",message="coordinator is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",fieldPath=".managedBy",message="managedBy is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="has(self.volumeClaimPolicies) == has(oldSelf.volumeClaimPolicies) && (!has(self.volumeClaimPolicies) || self.volumeClaimPolicies == oldSelf.volumeClaimPolicies)",fieldPath=".volumeClaimPolicies",message="volumeClaimPolicies is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="self.network == oldSelf.network",fieldPath=".network",message="network is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="self.successPolicy == oldSelf.successPolicy",fieldPath=".successPolicy",message="successPolicy is immutable: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="self.startupPolicy == oldSelf.startupPolicy",fieldPath=".startupPolicy",message="startupPolicy is immutable: delete the TrainingJob and create it anew"
 type TrainingJobSpec struct {
-	// The Jobs whose pods train, as in JobSet. This version takes exactly one
-	// entry. It cannot be changed after creation.
+	// The Jobs that the job consists of, as in JobSet. Where there is a launcher, the
+	// pods of those that launcher.targetReplicatedJobs names train as one, and are run
+	// by the operator directly; all others become Jobs of their own. May be changed
+	// only while the job is suspended.
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="size(self) == 1",message="replicatedJobs must have exactly one entry: several replicatedJobs are not supported by this version: keep the one whose pods form the world"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="replicatedJobs is immutable: delete the TrainingJob and create it anew"
+	// +kubebuilder:validation:MaxItems=32
 	ReplicatedJobs []ReplicatedJob `json:"replicatedJobs"`
 
-	// How the launcher starts the workers in each pod. It cannot be changed after
+	// How pods find each other, as in JobSet. It cannot be changed after creation.
+	// +optional
+	// +kubebuilder:default={}
+	Network Network `json:"network,omitempty"`
+
+	// When the job has succeeded, as in JobSet. Default: once all Jobs have. It cannot
+	// be changed after creation.
+	// +optional
+	// +kubebuilder:default={operator: All}
+	SuccessPolicy SuccessPolicy `json:"successPolicy,omitempty"`
+
+	// What follows when a Job has failed, as in JobSet. Left out, the job fails. The
+	// pods of the launcher fail as Jobs do, with reason BackoffLimitExceeded, once their
+	// recovery is at its end. It cannot be changed after creation.
+	// +optional
+	FailurePolicy *FailurePolicy `json:"failurePolicy,omitempty"`
+
+	// In which order replicatedJobs start, as in JobSet. It cannot be changed after
 	// creation.
+	// +optional
+	// +kubebuilder:default={startupPolicyOrder: AnyOrder}
+	StartupPolicy StartupPolicy `json:"startupPolicy,omitempty"`
+
+	// Whether the job rests: its pods are deleted, and made anew once it is false. May
+	// be changed at any time.
+	// +optional
+	Suspend *bool `json:"suspend,omitempty"`
+
+	// A pod whose hostname all Jobs and pods are told by a label and an annotation,
+	// jobset.sigs.k8s.io/coordinator, as in JobSet. It has nothing to do with the
+	// coordinator that status speaks of. It cannot be changed after creation.
+	// +optional
+	Coordinator *Coordinator `json:"coordinator,omitempty"`
+
+	// Who manages this job: left out, or understudy.dev/operator, this operator does.
+	// Any other value, such as Kueue's for a job that runs in another cluster, makes it
+	// leave the job alone. It cannot be changed after creation.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/_.~%!$&()*+,;=:@-]+$')",message="managedBy must be a domain and a path, such as kueue.x-k8s.io/multikueue: correct it, or leave it out"
+	ManagedBy *string `json:"managedBy,omitempty"`
+
+	// How long after its end the job is deleted, with all that belongs to it. Left
+	// out: never. May be changed at any time.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="ttlSecondsAfterFinished must be 0 or more: the seconds after which a finished job is deleted, or leave it out to keep it"
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+
+	// Volume claims that pods share, as in JobSet: each is made as <claim>-<job>, and is
+	// a volume of every pod with a container that mounts one of its name. It cannot be
+	// changed after creation.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	VolumeClaimPolicies []VolumeClaimPolicy `json:"volumeClaimPolicies,omitempty"`
+
+	// How the launcher starts the workers in each pod. Left out, the job behaves as its
+	// JobSet would. It cannot be changed after creation.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="launcher is immutable: delete the TrainingJob and create it anew"
 	Launcher *Launcher `json:"launcher,omitempty"`
@@ -109,36 +199,65 @@ type TrainingJobSpec struct {
 
 // A Job template and the number of Jobs to make of it.
 type ReplicatedJob struct {
-	// Name of the entry. It is part of the pods' names.
+	// Name of the entry. It is part of the names of Jobs and pods.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="replicatedJobs[].name must be a DNS label, because it is part of the pods' names: use lower-case letters, digits and '-'"
 	Name string `json:"name"`
 
-	// Number of Jobs made of the template. The world has replicas times
-	// parallelism pods. Default: 1.
+	// Name of the group that the entry belongs to: Jobs of a group have an index within
+	// it, in the label jobset.sigs.k8s.io/job-group-index. Default: default.
+	// +optional
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="replicatedJobs[].groupName must be a DNS label: use lower-case letters, digits and '-', start with a letter, or leave it out"
+	GroupName string `json:"groupName,omitempty"`
+
+	// Number of Jobs made of the template. Default: 1.
 	// +optional
 	// +kubebuilder:default=1
-	// +kubebuilder:validation:XValidation:rule="self >= 1",message="replicas must be at least 1: set it to the number of Jobs whose pods train, or delete the TrainingJob to stop it"
-	// +kubebuilder:validation:XValidation:rule="self <= 100000",message="replicas must be at most 100000: a pod's name has room for indexes of five digits; set parallelism to the pods of each Job"
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="replicas must be 0 or more: set it to the number of Jobs to make of the template"
 	Replicas int32 `json:"replicas,omitempty"`
+
+	// Which other entries this one waits for, before its Jobs are made.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=5
+	DependsOn []DependsOn `json:"dependsOn,omitempty"`
 
 	// The Job's template.
 	Template JobTemplate `json:"template"`
 }
 
-// Template of a Job. The operator creates its pods directly, as a Job controller
-// would.
-type JobTemplate struct {
-	// Labels and annotations that the Job's pods get too.
-	// +optional
-	Metadata TemplateMetadata `json:"metadata,omitempty"`
+// An earlier entry of replicatedJobs, and what it has to be.
+type DependsOn struct {
+	// Name of the earlier entry.
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
 
-	// The pods of the Job.
-	Spec JobSpec `json:"spec"`
+	// Ready: all of its Jobs are ready, or have ended. Complete: all have succeeded.
+	// +kubebuilder:validation:XValidation:rule="self in ['Ready', 'Complete']",message="dependsOn[].status must be Ready or Complete: set it to what the earlier replicatedJob has to be"
+	// +kubebuilder:validation:MaxLength=16
+	Status string `json:"status"`
 }
 
-// Labels and annotations of what is made of a template.
-type TemplateMetadata struct {
+// Template of a Job.
+type JobTemplate struct {
+	// Labels and annotations of the Jobs. The pods that the operator runs directly get
+	// them too.
+	// +optional
+	Metadata JobTemplateMetadata `json:"metadata,omitempty"`
+
+	// The Job's spec, as in a Job: see kubectl explain job.spec. The pods of the
+	// launcher are run as one: there completions equals parallelism, and what counts
+	// failed pods, such as backoffLimit, has no meaning.
+	// +kubebuilder:validation:XValidation:rule="!has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy in ['Never', 'OnFailure']",fieldPath=".template.spec.restartPolicy",message="restartPolicy must be Never or OnFailure, or be left out, as in every Job; pods of the launcher always run with Never, and it restarts their workers"
+	Spec batchv1.JobSpec `json:"spec"`
+}
+
+// Labels and annotations of what is made of a template. What else tools write
+// there is accepted, and means nothing.
+type JobTemplateMetadata struct {
 	// Labels to set.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
@@ -146,44 +265,170 @@ type TemplateMetadata struct {
 	// Annotations to set.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// Means nothing: Jobs are named <job>-<replicatedJob>-<jobIndex>.
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// Means nothing: Jobs are in the namespace of the TrainingJob.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+
+	// Means nothing.
+	// +optional
+	Finalizers []string `json:"finalizers,omitempty"`
 }
 
-// The pods of a Job.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.completions) || self.completions == self.parallelism",fieldPath=".completions",message="completions must equal parallelism, because all pods of a training run at once: set both to the same number, or leave completions out"
-type JobSpec struct {
-	// Number of pods of each Job. All run at once. Default: 1.
+// How pods find each other.
+type Network struct {
+	// Whether pods have hostnames, <job>-<replicatedJob>-<jobIndex>-<podIndex>.<subdomain>,
+	// by a headless Service. Default: true.
 	// +optional
-	// +kubebuilder:default=1
-	// +kubebuilder:validation:XValidation:rule="self >= 1",message="parallelism must be at least 1: set it to the number of pods of each Job"
-	// +kubebuilder:validation:XValidation:rule="self <= 100000",message="parallelism must be at most 100000: a pod's name has room for indexes of five digits; spread the pods over more replicas"
-	Parallelism int32 `json:"parallelism,omitempty"`
+	// +kubebuilder:default=true
+	EnableDNSHostnames *bool `json:"enableDNSHostnames,omitempty"`
 
-	// Number of pods that must succeed. Must equal parallelism where it is set.
+	// Name of the headless Service. Default: the name of the TrainingJob.
 	// +optional
-	Completions *int32 `json:"completions,omitempty"`
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z]([-a-z0-9]*[a-z0-9])?)?$')",message="network.subdomain must be a DNS label, because a Service is named so: use lower-case letters, digits and '-', start with a letter, or leave it out"
+	Subdomain string `json:"subdomain,omitempty"`
 
-	// Each pod has an index. Only Indexed is possible.
+	// Whether a hostname is known before its pod is ready. Default: true.
 	// +optional
-	// +kubebuilder:default=Indexed
-	// +kubebuilder:validation:Enum=Indexed
-	CompletionMode string `json:"completionMode,omitempty"`
-
-	// The pod's template.
-	Template PodTemplate `json:"template"`
+	// +kubebuilder:default=true
+	PublishNotReadyAddresses *bool `json:"publishNotReadyAddresses,omitempty"`
 }
 
-// Template of a pod.
-type PodTemplate struct {
-	// Labels and annotations of the pods.
-	// +optional
-	Metadata TemplateMetadata `json:"metadata,omitempty"`
+// When the job has succeeded.
+type SuccessPolicy struct {
+	// All: once all of the Jobs have succeeded. Any: once one has.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['All', 'Any']",message="successPolicy.operator must be All or Any: set it to how many of the Jobs have to succeed"
+	Operator string `json:"operator"`
 
-	// The pod's spec, as in a Pod: see kubectl explain pod.spec. Pods always run
-	// with restartPolicy Never: the launcher restarts workers.
-	// +kubebuilder:validation:XValidation:rule="!has(self.restartPolicy) || self.restartPolicy in ['Never', 'OnFailure']",fieldPath=".restartPolicy",message="restartPolicy must be Never or OnFailure, or be left out: pods always run with Never, and the launcher restarts workers"
-	// +kubebuilder:validation:XValidation:rule="!has(self.hostNetwork) || !self.hostNetwork",fieldPath=".hostNetwork",message="hostNetwork must be false or be left out: the sidecars listen on fixed ports, which two pods of a node cannot share, and which the node may use itself; for RDMA, give the pods a secondary network or the devices of a device plugin instead"
-	Spec corev1.PodSpec `json:"spec"`
+	// Whose Jobs count, by name. Default: those of all replicatedJobs.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
+	TargetReplicatedJobs []string `json:"targetReplicatedJobs,omitempty"`
+}
+
+// What follows when a Job has failed.
+type FailurePolicy struct {
+	// Restarts that are allowed, of the whole job and of single Jobs together. One more
+	// failure fails the job. Default: 0.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="failurePolicy.maxRestarts must be 0 or more: the number of restarts that are allowed"
+	MaxRestarts int32 `json:"maxRestarts,omitempty"`
+
+	// How the whole job restarts. Recreate: a Job is made anew as soon as the one before
+	// it is gone. BlockingRecreate: once all are gone. InPlaceRestart: pods with a launcher
+	// restart in place anyway, so it means Recreate for what is left. Default: Recreate.
+	// +optional
+	// +kubebuilder:default=Recreate
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self in ['Recreate', 'BlockingRecreate', 'InPlaceRestart']",message="failurePolicy.restartStrategy must be Recreate, BlockingRecreate or InPlaceRestart: set it to one of them, or leave it out"
+	RestartStrategy string `json:"restartStrategy,omitempty"`
+
+	// The first rule that applies to a failed Job says what follows. Where none does, the
+	// whole job restarts, at the cost of one of maxRestarts.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(r, !has(r.name) || self.exists_one(s, has(s.name) && s.name == r.name))",message="failurePolicy.rules[].name must be unique: rename one of the rules, or leave out the name"
+	Rules []FailurePolicyRule `json:"rules,omitempty"`
+}
+
+// What follows when a Job has failed in a certain way.
+type FailurePolicyRule struct {
+	// Name of the rule, for events. Default: failurePolicyRule and its number.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')",message="failurePolicy.rules[].name must start with a letter, go on with letters, digits, '_', ',' and ':', and end with none of the last two: correct it, or leave it out"
+	Name string `json:"name,omitempty"`
+
+	// What follows: the job fails, it restarts, or the failed Job alone does; the latter
+	// two also without a cost.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self in ['FailJobSet', 'RestartJobSet', 'RestartJobSetAndIgnoreMaxRestarts', 'RestartJob', 'RestartJobAndIgnoreMaxRestarts']",message="failurePolicy.rules[].action must be FailJobSet, RestartJobSet, RestartJobSetAndIgnoreMaxRestarts, RestartJob or RestartJobAndIgnoreMaxRestarts: set it to what is to follow"
+	Action string `json:"action"`
+
+	// Reasons of a Job's failure that the rule applies to. Default: any.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.all(r, r in ['BackoffLimitExceeded', 'DeadlineExceeded', 'FailedIndexes', 'MaxFailedIndexesExceeded', 'PodFailurePolicy'])",message="failurePolicy.rules[].onJobFailureReasons must be BackoffLimitExceeded, DeadlineExceeded, FailedIndexes, MaxFailedIndexesExceeded or PodFailurePolicy: these are the reasons that Jobs fail for"
+	OnJobFailureReasons []string `json:"onJobFailureReasons,omitempty"`
+
+	// Regular expressions (RE2) of which one has to be found in the message of the Job's
+	// failure. Default: any message will do.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	OnJobFailureMessagePatterns []string `json:"onJobFailureMessagePatterns,omitempty"`
+
+	// Whose Jobs the rule applies to, by name. Default: those of all replicatedJobs.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
+	TargetReplicatedJobs []string `json:"targetReplicatedJobs,omitempty"`
+}
+
+// In which order replicatedJobs start.
+type StartupPolicy struct {
+	// AnyOrder: all at once. InOrder: each once the Jobs of the one before are ready.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['AnyOrder', 'InOrder']",message="startupPolicy.startupPolicyOrder must be AnyOrder or InOrder: set it to how replicatedJobs start"
+	StartupPolicyOrder string `json:"startupPolicyOrder"`
+}
+
+// A pod whose hostname all others are told.
+type Coordinator struct {
+	// Name of its replicatedJob.
+	// +kubebuilder:validation:MaxLength=63
+	ReplicatedJob string `json:"replicatedJob"`
+
+	// Index of its Job. Default: 0.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="coordinator.jobIndex must be 0 or more: the index of the Job whose pod is meant"
+	JobIndex int32 `json:"jobIndex,omitempty"`
+
+	// Its completion index in the Job. Default: 0.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="coordinator.podIndex must be 0 or more: the completion index of the pod that is meant"
+	PodIndex int32 `json:"podIndex,omitempty"`
+}
+
+// Volume claims that pods share, and how long they stay.
+type VolumeClaimPolicy struct {
+	// The claims. The name of each is that of a volume, which containers mount.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:XValidation:rule="self.all(t, has(t.metadata) && has(t.metadata.name) && size(t.metadata.name) > 0)",message="volumeClaimPolicies[].templates[].metadata.name must be set: it names the volume, and the claim <name>-<job>"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.metadata) || !has(t.metadata.namespace) || size(t.metadata.namespace) == 0)",message="volumeClaimPolicies[].templates[].metadata.namespace cannot be set, because claims are in the namespace of the TrainingJob: remove it"
+	Templates []corev1.PersistentVolumeClaim `json:"templates,omitempty"`
+
+	// How long the claims stay.
+	// +optional
+	// +kubebuilder:default={}
+	RetentionPolicy VolumeRetentionPolicy `json:"retentionPolicy,omitempty"`
+}
+
+// How long volume claims stay.
+type VolumeRetentionPolicy struct {
+	// Whether the claims are deleted with the TrainingJob: Delete, or Retain. Default:
+	// Delete.
+	// +optional
+	// +kubebuilder:default=Delete
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['Delete', 'Retain']",message="volumeClaimPolicies[].retentionPolicy.whenDeleted must be Delete or Retain: set it to what becomes of the claims when the TrainingJob is deleted"
+	WhenDeleted string `json:"whenDeleted,omitempty"`
 }
 
 // How the launcher starts the workers. The launcher is the first process of the
@@ -203,6 +448,17 @@ type Launcher struct {
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 128",message="launcher.nprocPerNode must be 1 to 128: set it to the number of workers in each pod, mostly its number of GPUs"
 	NprocPerNode int32 `json:"nprocPerNode,omitempty"`
+
+	// Whose pods train as one, by the names of their replicatedJobs: group ranks count
+	// through these, in the order in which they are listed there. All others become
+	// Jobs, as in a JobSet. Needed where there are several replicatedJobs. Default: the
+	// only one.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
+	TargetReplicatedJobs []string `json:"targetReplicatedJobs,omitempty"`
 
 	// Name of the trainer container, whose command the workers run. Default: the
 	// first container.
@@ -245,6 +501,12 @@ type Spares struct {
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="spares.replicas must be 0 or more, and at most 1000: the number of warm pods that wait to take a lost pod's ranks"
 	Replicas int32 `json:"replicas,omitempty"`
+
+	// Name of the replicatedJob whose template the spares have. Default: the first whose
+	// pods train.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	ReplicatedJob string `json:"replicatedJob,omitempty"`
 
 	// Name of a node label, such as topology.kubernetes.io/zone or one of your racks:
 	// a lost pod's ranks go to a spare on a node with the same value of it, where one
@@ -449,11 +711,12 @@ type TrainingJobStatus struct {
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
-	// Restarts of the workers so far: recoveries of all strategies.
+	// Restarts of the whole job so far, as failurePolicy says. What the launcher recovers
+	// from is counted in recoveriesByStrategy.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
 
-	// Of the restarts, those in place: recovery.inPlace.maxRestarts limits them.
+	// Of the restarts, those that failurePolicy.maxRestarts limits.
 	// +optional
 	RestartsCountTowardsMax int32 `json:"restartsCountTowardsMax,omitempty"`
 
@@ -504,7 +767,7 @@ type TrainingJobStatus struct {
 }
 
 // What the job is doing.
-// +kubebuilder:validation:Enum=Pending;Starting;Running;Recovering;Succeeded;Failed
+// +kubebuilder:validation:Enum=Pending;Starting;Running;Recovering;Restarting;Suspended;Succeeded;Failed
 type Phase string
 
 // Jobs of one replicatedJob, counted.
@@ -536,6 +799,18 @@ type ReplicatedJobStatus struct {
 	// +optional
 	// +kubebuilder:default=0
 	Suspended int32 `json:"suspended"`
+
+	// Restarts of each Job alone, by its index. Empty where there were none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	JobRestarts []int32 `json:"jobRestarts,omitempty"`
+
+	// Of these, those that failurePolicy.maxRestarts limits.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	JobRestartsCountTowardsMax []int32 `json:"jobRestartsCountTowardsMax,omitempty"`
 }
 
 // Members, counted. A member is one pod of the job, seen by the coordinator
@@ -580,6 +855,11 @@ type CoordinatorStatus struct {
 	// in this epoch. Empty until it was heard in office.
 	// +optional
 	Term *int64 `json:"term,omitempty"`
+
+	// The newest epoch of pods that were there before the job restarted or was
+	// suspended: what they say does not count any more.
+	// +optional
+	FormerEpoch int64 `json:"formerEpoch,omitempty"`
 
 	// Name of its pod.
 	// +optional

@@ -95,6 +95,11 @@ class Api:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         return await self._call("POST", path, query=query, body=body)
 
+    async def check(self, path: str, body: Mapping[str, Any]) -> None:
+        """What would come of creating it: an ApiError, or nothing."""
+        query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict"), ("dryRun", "All")]
+        await self._call("POST", path, query=query, body=body)
+
     async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
         return await self._call("PUT", path, query=[("fieldManager", FIELD_MANAGER)], body=body)
 

@@ -19,18 +19,23 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from understudy_operator.apply.api import Api, ApiError, NotLeading
+from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod
-from understudy_operator.plan.objects import API_VERSION, KIND
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import API_VERSION, KIND
 from understudy_operator.plan.refusals import Refusal, Why, judged
 from understudy_protocol import pod as names
 
 FIRST_BATCH = 4
 LARGEST_BATCH = 64
-_PLURALS = {"Secret": ("secrets", Kind.SECRET), "Service": ("services", Kind.SERVICE)}
+_PLURALS = {
+    "Secret": ("secrets", Kind.SECRET),
+    "Service": ("services", Kind.SERVICE),
+    "PersistentVolumeClaim": ("persistentvolumeclaims", Kind.CLAIM),
+}
 log = logging.getLogger(__name__)
 
 PodIntents = Sequence[CreatePod | DeletePod | PatchPod]
@@ -42,6 +47,18 @@ class Gateway:
         self._api, self._store = api, store
         self._pace = Pace(clock.steady)
         self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
+        self.jobs = JobGateway(api, store, self._pace)
+
+    async def remove(self, job: Job, reason: str) -> None:
+        """Delete the TrainingJob, after all that belongs to it."""
+        body: Raw = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Foreground"}
+        await self._pace.turn()
+        try:
+            await self._api.delete(_job_path(job), body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        log.info("job %s/%s deleted: %s", job.namespace, job.name, reason)
 
     async def create(self, intent: Create) -> Refusal | None:
         """Why it cannot be there; None once it is."""
@@ -56,7 +73,8 @@ class Gateway:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._api.get(f"{path}/{metadata['name']}")
-        if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID]:
+        shared = kind is Kind.CLAIM and "ownerReferences" not in metadata
+        if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID] and not shared:
             return Refusal(
                 f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
                 "that is deleted; if nothing deletes it, delete it yourself or give the job another name"

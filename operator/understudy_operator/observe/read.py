@@ -4,26 +4,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.elections import OUT_OF_SERVICE
-from understudy_operator.plan.observed import Job, JobSpec, Node, Pod
+from understudy_operator.plan.observed import Job, Node, Pod
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
 
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 def read_job(raw: Raw) -> Job:
-    metadata, spec = raw["metadata"], raw["spec"]
-    replicated = spec["replicatedJobs"][0]
-    job_template = replicated["template"]
-    job_spec = job_template.get("spec", {})
-    pod_template = job_spec["template"]
-    launcher = spec.get("launcher", {})
-    recovery, spares = spec.get("recovery", {}), spec.get("spares", {})
-    in_place, fence = recovery.get("inPlace", {}), recovery.get("fenceTimeout", "30s")
-    checkpoint = spec.get("checkpoint", {})
+    metadata = raw["metadata"]
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -35,33 +26,7 @@ def read_job(raw: Raw) -> Job:
         created_at=unix(metadata["creationTimestamp"]),
         completed_at=unix(raw["status"]["completionTime"]) if raw.get("status", {}).get("completionTime") else None,
         status=raw.get("status", {}),
-        spec=JobSpec(
-            replicated_job=replicated["name"],
-            replicas=int(replicated.get("replicas", 1)),
-            parallelism=int(job_spec.get("parallelism", 1)),
-            pod_template=pod_template,
-            job_template_metadata=job_template.get("metadata", {}),
-            nproc_per_node=int(launcher.get("nprocPerNode", 1)),
-            container=launcher.get("container") or pod_template["spec"]["containers"][0]["name"],
-            spares=int(spares.get("replicas", 0)),
-            in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
-            in_place_window_s=seconds(in_place.get("window", "1h")),
-            in_place_max_per_pod=int(in_place.get("maxRestartsPerPod", 1)),
-            min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
-            spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
-            fence_s=0.0 if fence == "Off" else seconds(fence),
-            backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
-            warmup=tuple(spares.get("warmup", {}).get("command", ())),
-            topology_key=spares.get("topologyKey", ""),
-            mode=launcher.get("mode", "Wrap"),
-            zygote=bool(launcher.get("zygote", True)),
-            on_sigterm=checkpoint.get("onSigterm", "Auto"),
-            nologin_path=checkpoint.get("nologinPath", ""),
-            log_prefix=bool(launcher.get("logPrefix", True)),
-            replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
-            step_timeout_s=seconds(spec.get("faults", {}).get("hang", {}).get("stepTimeout", "0s")),
-            preload=tuple(launcher["preload"]) if "preload" in launcher else None,
-        ),
+        spec=read_spec(raw),
     )
 
 
@@ -90,6 +55,7 @@ def read_pod(raw: Raw) -> Pod:
         close=_close(sidecar),
         trouble=_trouble(status),
         out_of_memory=_out_of_memory(spec, status),
+        attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
     )
 
 
@@ -119,20 +85,6 @@ def _faulty(annotation: str) -> str:
 
 def unix(rfc3339: str) -> float:
     return datetime.fromisoformat(rfc3339).timestamp()
-
-
-def seconds(duration: str) -> float:
-    """A Go duration such as 90s, 1h or 1h30m, in seconds."""
-    total, number, unit = 0.0, "", ""
-    for char in f"{duration}0":
-        if (char.isdigit() or char == ".") and unit:
-            total += float(number) * _UNITS_S[unit]
-            number, unit = "", ""
-        if char.isdigit() or char == ".":
-            number += char
-        else:
-            unit += char
-    return total
 
 
 def _container(statuses: Any, name: str) -> Mapping[str, Any]:

@@ -29,6 +29,8 @@ class Kind(Enum):
     NODE = "nodes"
     SERVICE = "services"
     SECRET = "secrets"  # noqa: S105
+    CHILD = "jobs"
+    CLAIM = "persistentvolumeclaims"  # those that this operator has made, or found in their place
 
 
 _TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {Kind.POD: trimmed_pod, Kind.NODE: trimmed_node}

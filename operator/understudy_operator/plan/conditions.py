@@ -4,10 +4,14 @@ Rules: each is computed from what is observed, never from another condition; las
 condition flips. Invalid and Blocked stay as they were until this operator has tried to write the job's objects itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan.elections import waits_for_election
+from understudy_operator.plan.jobset.children import blocked
+from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
+from understudy_operator.plan.jobset.startup import startup
+from understudy_operator.plan.jobset.views import counted, views
 from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.refusals import Refusal, Why
@@ -19,19 +23,28 @@ TROUBLED_PODS_TOLD = 3
 Wanted = tuple[str, bool, str, str]  # type, whether it holds, reason, message
 
 
-def plan_conditions(observed: Observed, status: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
-    """All conditions; `status` is this pass's, with phase and counts in place."""
-    phase, spares, close = status["phase"], status["spares"], observed.close
+def plan_conditions(
+    observed: Observed, status: Mapping[str, Any], what: Outcome | None, now: float
+) -> list[dict[str, Any]]:
+    """All conditions; `status` is this pass's, with phase and counts in place, and `what` its outcome."""
+    phase = status["phase"]
     before = {entry["type"]: entry for entry in observed.job.status.get("conditions", ())}
-    message = "" if close is None else close.message
+    reason, message = _end(phase, what, before)
     waits = _waits_for(observed, now)
     running = _shrunk(observed) if phase == "Running" else message
-    wanted: list[Wanted] = [
-        ("Running", phase == "Running", phase, waits or running),
-        ("Recovering", phase == "Recovering", phase, waits if phase == "Recovering" else ""),
-        ("SparesReady", spares["ready"] >= spares["desired"], "Spares", f"{spares['ready']} of {spares['desired']}"),
-        ("Completed", phase == "Succeeded", "AllWorkersSucceeded" if phase == "Succeeded" else phase, message),
-        ("Failed", phase == "Failed", "RecoveryExhausted" if phase == "Failed" else phase, message),
+    wanted: list[Wanted] = [("Running", phase == "Running", phase, waits or running)]
+    if observed.job.spec.world is not None:
+        spares = status["spares"]
+        ready = f"{spares['ready']} of {spares['desired']}"
+        wanted += [
+            ("Recovering", phase == "Recovering", phase, waits if phase == "Recovering" else ""),
+            ("SparesReady", spares["ready"] >= spares["desired"], "Spares", ready),
+        ]
+    wanted += [
+        ("Completed", phase == "Succeeded", reason, "" if isinstance(what, Restart) else message),
+        ("Failed", phase == "Failed", reason, "" if isinstance(what, Restart) else message),
+        *_suspended(observed, before),
+        *_startup(observed),
         _refused("Invalid", observed, lasting=True, before=before),
         _refused("Blocked", observed, lasting=False, before=before),
     ]
@@ -40,8 +53,13 @@ def plan_conditions(observed: Observed, status: Mapping[str, Any], now: float) -
 
 def told_refusal(status: Mapping[str, Any]) -> str:
     """The refusal that a status tells; "" where nothing was refused."""
-    told = {x["type"]: x["message"] for x in status.get("conditions", ())}
-    return str(told.get("Invalid") or told.get("Blocked") or "")
+    told = condition(status, "Invalid").get("message") or condition(status, "Blocked").get("message")
+    return str(told or "")
+
+
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The condition of that type in a status; empty where there is none."""
+    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
 def _condition(wanted: Wanted, before: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
@@ -60,6 +78,8 @@ def _condition(wanted: Wanted, before: Mapping[str, Any] | None, now: float) -> 
 def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]) -> Wanted:
     """Whether the API server has refused something for a reason that lasts, or for one that may pass."""
     told = before.get(kind)
+    if lasting and observed.complaint:
+        return kind, True, "InvalidPattern", observed.complaint
     if observed.refusals is None and told is not None:
         return kind, told["status"] == "True", told["reason"], told["message"]
     refusals = observed.refusals or ()
@@ -71,18 +91,60 @@ def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[st
     return kind, False, "Accepted", ""
 
 
+def _end(phase: str, what: Outcome | None, before: Mapping[str, Any]) -> tuple[str, str]:
+    """Why and how the job has ended, said once; before it has, the phase."""
+    if isinstance(what, Completed | Failed):
+        return what.reason, what.message
+    if isinstance(what, Restart):
+        return phase, what.message
+    told = before.get({"Succeeded": "Completed", "Failed": "Failed"}.get(phase, ""))
+    return (phase, "") if told is None or told["status"] != "True" else (told["reason"], told["message"])
+
+
+def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[Wanted]:
+    """As in JobSet, a job that never was suspended has no such condition."""
+    if observed.job.terminal:
+        yield from (
+            (kind, False, told["reason"], told["message"]) for kind, told in before.items() if kind == "Suspended"
+        )
+    elif observed.job.spec.suspend:
+        yield "Suspended", True, "SuspendedJobs", "the job is suspended: its pods are made anew once suspend is false"
+    elif "Suspended" in before:
+        yield "Suspended", False, "ResumeJobs", "the job is resumed"
+
+
+def _startup(observed: Observed) -> Iterator[Wanted]:
+    spec = observed.job.spec
+    if not spec.in_order or spec.suspend or observed.job.terminal:
+        return
+    told = startup(spec, counted(views(observed)))
+    going = f"waiting for {told.waits_for}" if not told.over else ""
+    yield "StartupPolicyInProgress", not told.over, "InOrderStartupPolicyInProgress", going
+    yield "StartupPolicyCompleted", told.over, "InOrderStartupPolicyCompleted", going
+
+
 def _shrunk(observed: Observed) -> str:
-    told, declared = observed.snapshot, observed.job.spec.actives
-    if told is None or not 0 < told.actives < declared:
+    told = observed.snapshot
+    if told is None or not 0 < told.actives < observed.job.world.actives:
         return ""
+    declared = observed.job.world.actives
     return f"trains with {told.actives} of {declared} members: it grows when pods are there for the others"
 
 
 def _waits_for(observed: Observed, now: float) -> str:
     """What keeps the job from running, in words; "" if nothing does."""
-    if observed.close is not None:
+    job = observed.job
+    if observed.close is not None or job.terminal:
         return ""
-    parts = [office] if (office := waits_for_election(observed, now)) else []
+    parts = []
+    if not job.spec.suspend and (waits := startup(job.spec, counted(views(observed))).waits_for):
+        parts.append(f"waiting for {waits}")
+    if blocked(observed):
+        parts.append("waiting for what the job had before its restart to be gone")
+    if job.spec.world is None:
+        return "; ".join(parts)
+    if office := waits_for_election(observed, now):
+        parts.append(office)
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
-from understudy_operator.plan.observed import Observed, Pod, office_of
+from understudy_operator.plan.observed import Observed, Pod, ends_early, office_of
 from understudy_protocol import pod as names
 from understudy_protocol import words
 from understudy_protocol.membership import Close
@@ -55,9 +55,9 @@ class Office:
 def plan_office(observed: Observed, now: float) -> Office:
     """The office after this pass."""
     office = _known_office(observed)
-    if observed.close is not None or observed.job.deleting:
+    if observed.job.spec.world is None or observed.close is not None or observed.job.deleting:
         return office
-    if not office.epoch:
+    if office.epoch <= observed.job.former_epoch:
         reason, able = "the job starts", _able(observed, observed.live())
     elif has_electorate(observed, office.held):
         reason = why_no_election(observed, office.held, now)
@@ -81,6 +81,8 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
         return _tell_the_end(observed, office, observed.close)
     if not office.epoch:
         return None
+    if office.epoch <= observed.job.former_epoch:
+        return Unfollow()
     appoint = _appointment(observed, office.epoch) if office.term == 0 else None
     first = [] if office.pod is None or office.pod.ended else [Callee(office.pod.uid, office.pod.ip, appoint)]
     running = {pod.uid: pod for pod in observed.pods if not pod.ended}
@@ -97,6 +99,8 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
 
 def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | Unfollow:
     """To pods that run on: their coordinator may have ended before it could tell them, and they are right to exit 0."""
+    if ends_early(observed):
+        return Unfollow(End(CloseReason.DELETED, f"the job has ended: {close.message}"))
     end = End(close.reason, close.message)
     running = [pod for pod in observed.pods if not pod.ended and pod.sidecar_started and pod.ip]
     if not running:
@@ -108,7 +112,7 @@ def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | 
 def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:
     """The Service selects by this label, so that members find the coordinator."""
     patches = []
-    for pod in observed.pods:
+    for pod in (*observed.pods, *observed.former):
         is_holder = office.pod is not None and pod.uid == office.pod.uid
         if is_holder and pod.labels.get(names.LABEL_COORDINATOR) != "true":
             patches.append(PatchPod(pod.name, {names.LABEL_COORDINATOR: "true"}))
@@ -156,7 +160,7 @@ def _patience_s(observed: Observed, holder: Pod) -> float:
     may_follow = [pod for pod in observed.pods if pod.sidecar_started and not pod.ended and pod.uid != holder.uid]
     if all(pod.uid in answered for pod in may_follow):
         return 0.0
-    return 2 * (observed.job.spec.fence_s or FENCE_S)
+    return 2 * (observed.job.world.fence_s or FENCE_S)
 
 
 def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:
@@ -164,14 +168,15 @@ def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:
 
 
 def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:
-    spec = observed.job.spec
+    world = observed.job.world
     spares = sorted((pod for pod in able if _waits(pod)), key=lambda pod: pod.created_at)
     if spares:
         return spares[0]
-    first = not observed.job.status.get("coordinator")
-    if first and spec.spares and now - observed.job.created_at < SPARE_PATIENCE_S:
+    first = not observed.job.status.get("coordinator", {}).get("podUID")
+    begun_at = max(observed.job.created_at, min((pod.created_at for pod in observed.pods), default=0.0))
+    if first and world.spares and now - begun_at < SPARE_PATIENCE_S:
         return None
-    if len(able) >= spec.actives or not first:  # the first waits for everybody
+    if len(able) >= world.actives or not first:  # the first waits for everybody
         return min(able, key=lambda pod: (pod.index is None, pod.index or 0, pod.name), default=None)
     return None
 
@@ -195,7 +200,7 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
 
 def _nodes(observed: Observed, pods: Iterable[Pod]) -> tuple[NodeFact, ...]:
     """What a pod cannot read itself: the topology domains of the job's pods, and what is held against their nodes."""
-    key = observed.job.spec.topology_key
+    key = observed.job.world.topology_key
     nodes = {pod.node: observed.nodes[pod.node] for pod in pods if pod.node in observed.nodes}
     facts = (NodeFact(name, node.labels.get(key, ""), node.faulty) for name, node in sorted(nodes.items()))
     return tuple(fact for fact in facts if key or fact.faulty)

@@ -49,7 +49,7 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
     ended = provably_ended(observed)
     if _named(observed, ended):
         return ""
-    fence_s = observed.job.spec.fence_s
+    fence_s = observed.job.world.fence_s
     if fence_s and alone_s >= 2 * fence_s:
         return f"nobody was heard in office for {2 * fence_s:g} s, twice the fenceTimeout"
     told = _told(observed, held)
@@ -68,7 +68,7 @@ def waits_for_election(observed: Observed, now: float) -> str:
             f"its members follow {names.get(named, named)}, which the operator cannot reach: it needs to reach port "
             f"{COORDINATOR_PORT} of the job's pods; status stays as it was until then"
         )
-    fence_s = observed.job.spec.fence_s
+    fence_s = observed.job.world.fence_s
     until = f", or {2 * fence_s:g} s after the last one was heard"
     return (
         "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan.causes import adds_to
-from understudy_operator.plan.conditions import told_refusal
+from understudy_operator.plan.conditions import condition, told_refusal
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
+from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.recoveries import identified
 
@@ -18,14 +20,28 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
     if int(before.get("round", -1)) < 0 <= int(status.get("round", -1)):
         events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
     events += _recoveries(before, status)
-    if status.get("terminalState") and not before.get("terminalState"):
-        message = "" if observed.close is None else observed.close.message
-        kind = "Normal" if status["terminalState"] == "Completed" else "Warning"
-        events.append(Event(kind, status["terminalState"], message))
+    match outcome(observed):
+        case Completed(message):
+            events.append(Event("Normal", "Completed", message))
+        case Failed(_, message):
+            events.append(Event("Warning", "Failed", message))
+        case Restart(reason, message):
+            events.append(Event("Warning", reason, message))
+        case None:
+            pass
+    events += _suspension(before, status)
     refusal = told_refusal(status)
     if refusal and refusal != told_refusal(before):
         events.append(Event("Warning", "Refused", refusal))
     return tuple(events)
+
+
+def _suspension(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
+    known, told = condition(before, "Suspended"), condition(status, "Suspended")
+    if told.get("status") == "True" and known.get("status") != "True":
+        yield Event("Normal", "Suspended", told["message"])
+    elif known.get("status") == "True" and told.get("status") == "False" and not status.get("terminalState"):
+        yield Event("Normal", "Resumed", told["message"])
 
 
 def _office(before: Mapping[str, Any], office: Office) -> Iterator[Event]:
@@ -42,9 +58,9 @@ def _office(before: Mapping[str, Any], office: Office) -> Iterator[Event]:
 def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
     known = identified(before.get("recoveries", ()))
     for identity, entry in identified(status.get("recoveries", ())).items():
-        if identity not in known:
+        if identity not in known and entry.get("strategy") != JOB_RESTART:  # which has an event of its own
             yield Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}")
-        elif adds_to(entry, known[identity]):
+        elif adds_to(entry, known.get(identity)):
             yield Event("Warning", "OutOfMemory", f"{entry['fault']}: {_cause(entry)}")
         if "resumedAt" in entry and "resumedAt" not in known.get(identity, {}):
             how = entry.get("strategy", "resumed")

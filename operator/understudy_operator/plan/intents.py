@@ -41,6 +41,34 @@ class PatchPod:
 
 
 @dataclass(frozen=True)
+class CreateJob:
+    """A child Job. That one of its name exists is fine if it is the job's."""
+
+    manifest: Manifest
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """A child Job, and its pods before it."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PatchJob:
+    name: str
+    patch: Manifest  # to merge
+    reason: str
+    restarts_clock: bool = False  # its startTime has to go first, or the API server keeps its template
+
+
+JobIntent = CreateJob | DeleteJob | PatchJob
+
+
+@dataclass(frozen=True)
 class Callee:
     """A pod whose sidecar may be in office, or know who is."""
 
@@ -91,9 +119,12 @@ class Event:
 class Plan:
     """Executed in this order: status before the appointment that it records, everything before its events."""
 
+    checks: tuple[Manifest, ...] = ()  # what the API server would say to creating these; nothing is made of them
     objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
+    jobs: tuple[JobIntent, ...] = ()
     pods: tuple[CreatePod | DeletePod | PatchPod, ...] = ()
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()
+    remove: str = ""  # why the TrainingJob itself is to be deleted; "" if it is not
     again_in_s: float | None = None  # look again, although nothing may have changed

@@ -10,7 +10,10 @@ it may itself be the one that is cut off. Failed pods stay for their logs, the n
 from collections.abc import Iterator
 
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
-from understudy_operator.plan.observed import Node, Observed
+from understudy_operator.plan.jobset.children import blocked
+from understudy_operator.plan.jobset.startup import startup
+from understudy_operator.plan.jobset.views import counted, views
+from understudy_operator.plan.observed import Node, Observed, ends_early
 from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
@@ -29,9 +32,12 @@ PodIntent = CreatePod | DeletePod | PatchPod
 def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[PodIntent, ...]:
     if observed.job.deleting:
         return ()  # the garbage collector follows the owner references
+    if observed.job.spec.world is None:
+        return ()
+    former = tuple(_clear_former(observed))
     if observed.close is not None:
-        return tuple(_clear_after_close(observed, now))
-    return (*_remove(observed, now), *_create(observed, sidecar_image, now), *_relabel(observed))
+        return (*former, *_clear_after_close(observed, now))
+    return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *_relabel(observed))
 
 
 def silent_nodes(observed: Observed, now: float) -> list[str]:
@@ -53,9 +59,9 @@ def _came_back(node: Node | None, at: float) -> bool:
 
 
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
-    if not observed.coordinator_address or not observed.has_secret:
+    if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
         return
-    spec, live = observed.job.spec, observed.live()
+    world, live = observed.job.world, observed.live()
     avoid = avoided_nodes(observed, now)
 
     def create(index: int | None, number: int, reason: str) -> CreatePod:
@@ -71,18 +77,38 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
 
     if _before_first_round(observed):
         there = {pod.index for pod in live}
-        missing = [index for index in range(spec.actives) if index not in there]
+        missing = [index for index in range(world.actives) if index not in there]
         yield from (create(index, index, f"group rank {index} has no pod") for index in missing)
-        spares = spec.spares - sum(pod.spare for pod in live)
+        spares = world.spares - sum(pod.spare for pod in live)
     else:
-        spares = spec.actives + spec.spares - len(live)
+        spares = world.actives + world.spares - len(live)
     for number in range(spares):
-        yield create(None, spec.actives + number, f"a spare is missing ({len(live)} pods are alive)")
+        yield create(None, world.actives + number, f"a spare is missing ({len(live)} pods are alive)")
+
+
+def may_start(observed: Observed) -> bool:
+    """Whether the job may have pods of the world: it is not suspended, and what these wait for is there."""
+    job = observed.job
+    if job.spec.suspend or observed.complaint or blocked(observed):
+        return False
+    return job.round >= 0 or job.world.groups[0].name in startup(job.spec, counted(views(observed))).started
 
 
 def _before_first_round(observed: Observed) -> bool:
     newest = -1 if observed.snapshot is None else observed.snapshot.token.round
     return max(newest, observed.job.round) < 0
+
+
+def _clear_former(observed: Observed) -> Iterator[DeletePod]:
+    """What is left of former attempts; those that have ended may stay for their logs."""
+    why = "the job is suspended" if observed.job.spec.suspend else "the job has restarted without it"
+    for pod in observed.former:
+        if pod.ended:
+            continue
+        if pod.node and not observed.node_ready(pod.node):
+            yield DeletePod(pod.name, pod.uid, 0, f"{why}, and node {pod.node} is not ready")
+        elif pod.deleting_since is None:
+            yield DeletePod(pod.name, pod.uid, None, why)
 
 
 def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
@@ -100,7 +126,7 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready, and nobody hears of the pod")
-    failed = [pod for pod in observed.pods if pod.ended and pod.deleting_since is None]
+    failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
@@ -108,21 +134,21 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 
 def _surplus(observed: Observed) -> Iterator[DeletePod]:
-    spec, live = observed.job.spec, observed.live()
+    world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
     if _before_first_round(observed):
         spares = [pod for pod in live if pod.spare]
-        surplus = len(spares) - spec.spares
+        surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
     elif observed.snapshot is None or not observed.seating_known or observed.snapshot.waiting_for:
         return
     else:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
-        surplus = len(live) - spec.actives - spec.spares
+        surplus = len(live) - world.actives - world.spares
         free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
     free.sort(key=lambda pod: (pod.sidecar_started, -pod.created_at))  # unstarted ones first, then the youngest
     for pod in free[: max(0, surplus)]:
-        yield DeletePod(pod.name, pod.uid, None, f"{spec.spares} spares are wanted")
+        yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted")
 
 
 def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
@@ -134,6 +160,8 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, 0, "the job has ended before it started")
         elif not observed.node_ready(pod.node):
             yield DeletePod(pod.name, pod.uid, 0, f"the job has ended, and node {pod.node} is not ready")
+        elif ends_early(observed):
+            yield DeletePod(pod.name, pod.uid, None, "the job has ended, and its training has not")
         elif now - since >= CLOSED_S:
             yield DeletePod(pod.name, pod.uid, None, "the job has ended, and it has not")
 

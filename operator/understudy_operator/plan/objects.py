@@ -1,4 +1,4 @@
-"""The Secret and the Services that a job's pods need before they start.
+"""What a job's pods need before they start: the Secret, the Services, the volume claims.
 
 Rules, where somebody has deleted one of them under pods that run:
 - the Secret comes back with the same key, as long as this operator has seen it. A key that nobody knows any more cannot
@@ -11,11 +11,13 @@ Rules, where somebody has deleted one of them under pods that run:
 from typing import Any
 
 from understudy_operator.plan.intents import Create
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.manifests import claim_manifest
+from understudy_operator.plan.jobset.metadata import subdomain
+from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.observed import Job, Observed
+from understudy_operator.plan.ownership import owner_reference
 from understudy_protocol import pod as names
-
-API_VERSION = f"{names.GROUP}/v1alpha1"
-KIND = "TrainingJob"
 
 
 def secret_name(job_name: str) -> str:
@@ -26,27 +28,18 @@ def coordinator_service_name(job_name: str) -> str:
     return f"{job_name}-coordinator"
 
 
-def owner_reference(job: Job) -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
 def plan_objects(observed: Observed) -> tuple[Create, ...]:
-    """What is missing of the job's Secret (with a fresh key, if it is the first) and its two Services."""
+    """What is missing of the Secret (with a fresh key, if it is the first), the two Services and the volume claims."""
     job = observed.job
     missing = []
-    if not observed.has_secret and not key_is_lost(observed):
+    if job.spec.world is not None and not observed.has_secret and not key_is_lost(observed):
         missing.append(_secret(job, observed.known_key or observed.entropy))
-    if not observed.coordinator_address:
+    if job.spec.world is not None and not observed.coordinator_address:
         missing.append(_coordinator_service(job, _free_address(observed)))
-    if not observed.has_hostnames_service:
+    if job.spec.network.hostnames and not observed.has_hostnames_service:
         missing.append(_hostnames_service(job))
+    claims = (claim for claim in job.spec.claims if claim_name(job, claim.name) not in observed.claims)
+    missing += [claim_manifest(job, claim) for claim in claims]
     return tuple(Create(manifest) for manifest in missing)
 
 
@@ -108,6 +101,10 @@ def _hostnames_service(job: Job) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, job.name),
-        "spec": {"clusterIP": "None", "selector": {names.LABEL_JOB_UID: job.uid}, "publishNotReadyAddresses": True},
+        "metadata": _metadata(job, subdomain(job)),
+        "spec": {
+            "clusterIP": "None",
+            "selector": {keys.UID: job.uid},
+            "publishNotReadyAddresses": job.spec.network.publish_not_ready,
+        },
     }

@@ -7,47 +7,13 @@ from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
 
 #: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """A TrainingJob's spec, with the API's defaults in place."""
-
-    replicated_job: str
-    replicas: int  # Jobs
-    parallelism: int  # pods a Job
-    pod_template: Mapping[str, Any]
-    job_template_metadata: Mapping[str, Any]
-    nproc_per_node: int
-    container: str  # of the trainer
-    spares: int
-    in_place_max_restarts: int
-    in_place_window_s: float
-    min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
-    spare_timeout_s: float = 30.0
-    fence_s: float = 30.0  # 0: Off
-    backoff_max_s: float = 30.0  # 0: rounds that fail at their start follow each other at once
-    topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
-    mode: str = "Wrap"  # or Torchrun
-    zygote: bool = True
-    preload: tuple[str, ...] | None = None  # None: the launcher's own
-    on_sigterm: str = "Auto"
-    log_prefix: bool = True
-    warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
-    nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
-    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
-    step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
-    in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cost within the window
-
-    @property
-    def actives(self) -> int:
-        return self.replicas * self.parallelism
 
 
 @dataclass(frozen=True)
@@ -63,6 +29,55 @@ class Job:
     spec: JobSpec
     status: Mapping[str, Any]
     orphans: bool = False  # it is deleted without its pods
+
+    @property
+    def world(self) -> World:
+        """Of a job that has one: nobody asks it of another."""
+        assert self.spec.world is not None
+        return self.spec.world
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended, as status tells."""
+        return bool(self.status.get("terminalState"))
+
+    @property
+    def former_epoch(self) -> int:
+        """What names the attempt of the world: the newest epoch before it; 0 in the first one."""
+        return int(self.status.get("coordinator", {}).get("formerEpoch", 0))
+
+    @property
+    def membership(self) -> str:
+        """What members prove to belong to: pods of one attempt cannot join another one's."""
+        return f"{self.uid}-{self.former_epoch}" if self.former_epoch else self.uid
+
+    @property
+    def restarts(self) -> int:
+        """Of the whole job."""
+        return int(self.status.get("restarts", 0))
+
+    @property
+    def restarts_counted_whole(self) -> int:
+        """Of the whole job, those that count towards maxRestarts."""
+        return int(self.status.get("restartsCountTowardsMax", 0))
+
+    @property
+    def restarts_counted(self) -> int:
+        """All that count towards maxRestarts, of single Jobs as well."""
+        entries = self.status.get("replicatedJobsStatus", ())
+        return self.restarts_counted_whole + sum(sum(x.get("jobRestartsCountTowardsMax", ())) for x in entries)
+
+    def restarts_of(self, group: str, index: int) -> int:
+        """Of a Job alone."""
+        return self._of_job(group, index, "jobRestarts")
+
+    def counted_restarts_of(self, group: str, index: int) -> int:
+        return self._of_job(group, index, "jobRestartsCountTowardsMax")
+
+    def _of_job(self, group: str, index: int, field: str) -> int:
+        entries = self.status.get("replicatedJobsStatus", ())
+        told = next((entry.get(field, ()) for entry in entries if entry["name"] == group), ())
+        return int(told[index]) if index < len(told) else 0
 
     @property
     def round(self) -> int:
@@ -90,6 +105,7 @@ class Pod:
     trouble: str  # why it does not start, as the scheduler or the kubelet says; "" if nothing is wrong
     exit_code: int | None = None  # of the trainer container
     out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
+    attempt: int = 0  # of the world, that it was made in
 
     @property
     def ended(self) -> bool:
@@ -98,6 +114,32 @@ class Pod:
     @property
     def alive(self) -> bool:
         return not self.ended and self.deleting_since is None
+
+
+@dataclass(frozen=True)
+class ChildJob:
+    """A Job of batch/v1 that was made of a replicatedJob."""
+
+    uid: str
+    name: str
+    group: str  # its replicatedJob
+    index: int
+    attempt: int  # restarts of the whole job when it was made
+    own_attempt: int  # restarts of this Job alone
+    wanted: int  # pods that make it ready
+    deleting: bool = False
+    suspended: bool = False
+    started: bool = False  # at any time
+    active: int = 0  # pods
+    ready: int = 0
+    succeeded: int = 0
+    ended: bool = False
+    succeeded_whole: bool = False  # and not failed
+    reason: str = ""  # of its failure
+    message: str = ""
+    ended_at: float = 0.0
+    fingerprint: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
 
 
 @dataclass(frozen=True)
@@ -130,6 +172,14 @@ def has_majority(snapshot: Snapshot) -> bool:
     return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
 
 
+def ends_early(observed: "Observed") -> bool:
+    """Whether the job has ended for a reason other than the world's end: its members train on."""
+    told = observed.job.status.get("replicatedJobsStatus", ())
+    ours = {group.name for group in observed.job.world.groups}
+    known = any(entry["name"] in ours for entry in told)
+    return observed.job.terminal and known and observed.close_by_itself is None
+
+
 @dataclass(frozen=True)
 class Observed:
     job: Job
@@ -143,6 +193,13 @@ class Observed:
     refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
     known_key: str = ""  # the membership key that this operator has seen last, also of a Secret that is gone; else ""
     told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
+    children: tuple[ChildJob, ...] = ()
+    former: tuple[Pod, ...] = ()  # pods of former attempts
+    claims: frozenset[str] = frozenset()  # volume claims that are there
+    checked: bool = True  # whether the API server has said what it thinks of this generation's templates
+    complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
+    #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
+    computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -169,15 +226,32 @@ class Observed:
 
     @property
     def close(self) -> Close | None:
-        """Why the job ended, told by status once it is there, before by the coordinator or by any finished pod."""
+        """Why the world ended: told by status once the job has, before by the coordinator or by any finished pod."""
         for reason, state in TERMINAL_STATES.items():
             if self.job.status.get("terminalState") == state:
                 conditions = self.job.status.get("conditions", ())
                 return Close(reason, next((x["message"] for x in conditions if x["type"] == state), ""))
+        return self.close_by_itself
+
+    @cached_property
+    def close_by_itself(self) -> Close | None:
+        """The world's own end, and not the job's for another reason. Status tells of a success when pods are gone."""
         told = [pod.close for pod in self.pods]
         if self.snapshot is not None:
             told.insert(0, self.snapshot.closed)
-        return next((close for close in told if close is not None and close.reason in TERMINAL_STATES), None)
+        found = next((close for close in told if close is not None and close.reason in TERMINAL_STATES), None)
+        return found or self._close_remembered()
+
+    def _close_remembered(self) -> Close | None:
+        if self.job.spec.world is None:
+            return None
+        name = self.job.world.groups[0].name
+        entry: Mapping[str, Any] = next(
+            (x for x in self.job.status.get("replicatedJobsStatus", ()) if x["name"] == name), {}
+        )
+        if entry.get("succeeded"):
+            return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+        return Close(CloseReason.FAILED, "") if entry.get("failed") and self.job.terminal else None
 
     def node_ready(self, name: str) -> bool:
         node = self.nodes.get(name)

@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from understudy_operator.plan.objects import owner_reference, secret_name
+from understudy_operator.plan.jobset import keys, metadata, podspec
+from understudy_operator.plan.objects import secret_name
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
 
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
 
@@ -32,15 +34,16 @@ def pod_manifest(
     avoid_nodes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique."""
-    template = copy.deepcopy(dict(job.spec.pod_template))
+    place = None if index is None else job.world.place(index)
+    group = job.world.spare_group if place is None else place.group
+    template = copy.deepcopy(dict(group.pod_template))
     spec: dict[str, Any] = template.get("spec", {})
     grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     spec["restartPolicy"] = "Never"
-    spec["subdomain"] = job.name
-    spec["hostname"] = _hostname(job, index, serial)
+    podspec.complete(spec, job, group, None if place is None else place.job_index)
+    spec["hostname"] = _hostname(job, place, serial)
     spec.setdefault("volumes", []).extend(_volumes(job))
-    trainer = next(c for c in spec["containers"] if c["name"] == job.spec.container)
-    _wrap(trainer, job, index, grace_s)
+    _wrap(_trainer(spec, job.world.container), job, place, grace_s)
     sidecar = _sidecar(job, index, coordinator_address, sidecar_image, grace_s)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     if avoid_nodes:
@@ -48,15 +51,21 @@ def pod_manifest(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(job, template.get("metadata", {}), index, serial),
+        "metadata": _metadata(job, group, template.get("metadata", {}), index, serial),
         "spec": spec,
     }
 
 
-def _hostname(job: Job, index: int | None, serial: str) -> str:
-    if index is None:
-        return f"{job.name}-{job.spec.replicated_job}-spare-{_suffix(job, serial)}"
-    return f"{job.name}-{job.spec.replicated_job}-{index // job.spec.parallelism}-{index % job.spec.parallelism}"
+def _trainer(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The container of that name; without one the first."""
+    found: dict[str, Any] = next(c for c in spec["containers"] if name in ("", c["name"]))
+    return found
+
+
+def _hostname(job: Job, place: Place | None, serial: str) -> str:
+    if place is None:
+        return f"{job.name}-{job.world.spare_group.name}-spare-{_suffix(job, serial)}"
+    return f"{job.name}-{place.group.name}-{place.job_index}-{place.pod_index}"
 
 
 def _suffix(job: Job, serial: str) -> str:
@@ -64,19 +73,27 @@ def _suffix(job: Job, serial: str) -> str:
     return hashlib.sha256(f"{job.uid}/{serial}".encode()).hexdigest()[:5]
 
 
-def _metadata(job: Job, given: Mapping[str, Any], index: int | None, serial: str) -> dict[str, Any]:
-    hostname = _hostname(job, index, serial)
-    from_job = job.spec.job_template_metadata
-    labels = {**from_job.get("labels", {}), **given.get("labels", {})}
+def _metadata(
+    job: Job, group: ReplicatedJob, given: Mapping[str, Any], index: int | None, serial: str
+) -> dict[str, Any]:
+    place = None if index is None else job.world.place(index)
+    hostname = _hostname(job, place, serial)
+    from_job = group.job_metadata
+    job_index = None if place is None else place.job_index
+    labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
+    annotations |= metadata.annotations(job, group, job_index)
     labels |= {
         names.LABEL_JOB: job.name,
         names.LABEL_JOB_UID: job.uid,
-        names.LABEL_REPLICATED_JOB: job.spec.replicated_job,
-        names.LABEL_ROLE: names.ROLE_SPARE if index is None else names.ROLE_ACTIVE,
+        names.LABEL_REPLICATED_JOB: group.name,
+        names.LABEL_ROLE: names.ROLE_SPARE if place is None else names.ROLE_ACTIVE,
     }
-    if index is not None:
-        labels[COMPLETION_INDEX] = annotations[COMPLETION_INDEX] = str(index % job.spec.parallelism)
+    if job.former_epoch:
+        labels[names.LABEL_ATTEMPT] = str(job.former_epoch)
+    if place is not None:
+        labels |= _as_job_controller(job, place)
+        annotations[keys.COMPLETION_INDEX] = str(place.pod_index)
         annotations[names.ANNOTATION_GROUP_RANK] = str(index)
     return {
         "name": hostname if index is None else f"{hostname}-{_suffix(job, serial)}",
@@ -85,6 +102,13 @@ def _metadata(job: Job, given: Mapping[str, Any], index: int | None, serial: str
         "annotations": annotations,
         "ownerReferences": [owner_reference(job)],
     }
+
+
+def _as_job_controller(job: Job, place: Place) -> dict[str, str]:
+    """The labels that it would have set."""
+    name = metadata.job_name(job, place.group, place.job_index)
+    told = {keys.JOB_NAME: name, keys.LEGACY_JOB_NAME: name, keys.COMPLETION_INDEX: str(place.pod_index)}
+    return told | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
 
 
 def _volumes(job: Job) -> list[dict[str, Any]]:
@@ -97,65 +121,65 @@ def _volumes(job: Job) -> list[dict[str, Any]]:
 
 def _node_volume(job: Job) -> list[dict[str, Any]]:
     """The folder, for a file cannot be mounted before it exists; a folder that does not exist is made, empty."""
-    if not job.spec.nologin_path:
+    if not job.world.nologin_path:
         return []
-    folder = posixpath.dirname(job.spec.nologin_path)
+    folder = posixpath.dirname(job.world.nologin_path)
     return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
-def _wrap(trainer: dict[str, Any], job: Job, index: int | None, grace_s: int) -> None:
-    torchrun = job.spec.mode == TORCHRUN
+def _wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -> None:
+    torchrun = job.world.mode == TORCHRUN
     stub = names.TORCHRUN_STUB if torchrun else names.LAUNCHER_STUB
     trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
     ours = [
         _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
-        _env(names.ENV_NPROC, str(job.spec.nproc_per_node)),
+        _env(names.ENV_NPROC, str(job.world.nproc_per_node)),
         _env(names.ENV_GRACE, str(grace_s)),
-        _env(names.ENV_ON_SIGTERM, job.spec.on_sigterm),
-        _env(names.ENV_LOG_PREFIX, "true" if job.spec.log_prefix else "false"),
+        _env(names.ENV_ON_SIGTERM, job.world.on_sigterm),
+        _env(names.ENV_LOG_PREFIX, "true" if job.world.log_prefix else "false"),
         *(_for_torchrun(job) if torchrun else _for_launcher(job)),
     ]
-    if job.spec.step_timeout_s:
-        ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.spec.step_timeout_s:.0f}"))
-    if index is None and job.spec.warmup:
-        ours.append(_env(names.ENV_WARMUP, json.dumps(job.spec.warmup)))
-    if index is not None:
-        ours.append(_env("JOB_COMPLETION_INDEX", str(index % job.spec.parallelism)))
+    if job.world.step_timeout_s:
+        ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.world.step_timeout_s:.0f}"))
+    if place is None and job.world.warmup:
+        ours.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
+    if place is not None:
+        ours.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
     taken = {variable["name"] for variable in ours}
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in taken), *ours]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
 
 
 def _for_launcher(job: Job) -> list[dict[str, Any]]:
-    zygote = [_env(names.ENV_ZYGOTE, "true" if job.spec.zygote else "false")]
-    if job.spec.preload is None:
+    zygote = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
+    if job.world.preload is None:
         return zygote
-    return [*zygote, _env(names.ENV_PRELOAD, ",".join(job.spec.preload))]
+    return [*zygote, _env(names.ENV_PRELOAD, ",".join(job.world.preload))]
 
 
 def _for_torchrun(job: Job) -> list[dict[str, Any]]:
-    least = f"{job.spec.min_actives}:" if job.spec.min_actives else ""
-    return [_env(names.ENV_NNODES, f"{least}{job.spec.actives}"), _env(names.ENV_RUN_ID, job.name)]
+    least = f"{job.world.min_actives}:" if job.world.min_actives else ""
+    return [_env(names.ENV_NNODES, f"{least}{job.world.actives}"), _env(names.ENV_RUN_ID, job.name)]
 
 
 def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
     shape = names.JobShape(
-        job.uid,
+        job.membership,
         job.namespace,
         job.name,
-        job.spec.actives,
-        job.spec.nproc_per_node,
-        job.spec.in_place_max_restarts,
-        job.spec.in_place_window_s,
-        job.spec.min_actives,
-        job.spec.spare_timeout_s,
-        job.spec.fence_s,
-        job.spec.backoff_max_s,
+        job.world.actives,
+        job.world.nproc_per_node,
+        job.world.in_place_max_restarts,
+        job.world.in_place_window_s,
+        job.world.min_actives,
+        job.world.spare_timeout_s,
+        job.world.fence_s,
+        job.world.backoff_max_s,
         float(grace_s),
-        job.spec.replica_groups,
-        job.spec.in_place_max_per_pod,
+        job.world.replica_groups,
+        job.world.in_place_max_per_pod,
     )
-    node_file = [_env(names.ENV_NOLOGIN, job.spec.nologin_path)] if job.spec.nologin_path else []
+    node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
     return {
         "name": names.SIDECAR_CONTAINER,

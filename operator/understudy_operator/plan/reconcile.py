@@ -1,32 +1,79 @@
 """One pass over one TrainingJob: everything observed in, everything to do out."""
 
-from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
+from understudy_operator.plan.attempt import of_this_attempt
+from understudy_operator.plan.checks import plan_checks
+from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
-from understudy_operator.plan.intents import Plan
+from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.children import plan_children
+from understudy_operator.plan.jobset.outcome import Restart, outcome
+from understudy_operator.plan.jobset.ttl import left_s
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.status import plan_status, worth_writing
+from understudy_operator.plan.status import plan_status, rests, worth_writing
+from understudy_protocol.observer import End
+from understudy_protocol.words import CloseReason
 
 #: Some decisions ripen with time alone (a grace period, a limit): while a job is alive it is looked at so often.
 LOOK_AGAIN_S = 2.0
 #: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
 TRY_AGAIN_S = 10.0
+SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the TrainingJob is suspended"))
 
 
 def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
+    observed = of_this_attempt(observed)
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_office(observed, now)))
-    closed = observed.close is not None
+    if observed.job.spec.managed_by not in keys.OURSELVES:
+        return Plan()  # somebody else's: hands off
+    ended = observed.job.terminal or (observed.close is not None and not observed.job.spec.children)
     office = plan_office(observed, now)
     status = plan_status(observed, office, now)
-    settled = closed and all(pod.ended for pod in observed.pods)
+    checks = () if ended else plan_checks(observed, sidecar_image)
+    turns = _turns(observed)
+    # Where an attempt ends nothing else is done: the next pass finds it in status.
+    still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
     return Plan(
-        objects=() if closed else plan_objects(observed),
+        checks=checks,
+        objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
-        pods=(*plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
-        link=plan_link(observed, office),
+        jobs=() if still else plan_children(observed),
+        pods=() if still else (*plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
+        link=turns or _link(observed, office),
         events=plan_events(observed, office, status),
-        again_in_s=None if settled else TRY_AGAIN_S if observed.refusals else LOOK_AGAIN_S,
+        remove=_expired(observed, now),
+        again_in_s=_again_in_s(observed, now),
     )
+
+
+def _turns(observed: Observed) -> Unfollow | None:
+    """The last words to the members, where this pass ends the attempt of the world."""
+    what = outcome(observed)
+    whole = isinstance(what, Restart) and (what.alone is None or what.alone.of_world)
+    if isinstance(what, Restart) and whole and observed.job.spec.world is not None:
+        return Unfollow(End(CloseReason.DELETED, f"the job restarts: {what.message}"))
+    return SUSPENDED if rests(observed) else None
+
+
+def _link(observed: Observed, office: Office) -> Follow | Unfollow | None:
+    return None if observed.job.spec.world is None else plan_link(observed, office)
+
+
+def _expired(observed: Observed, now: float) -> str:
+    left = left_s(observed.job, now)
+    return f"it ended {observed.job.spec.ttl_s:g} s ago" if left is not None and left <= 0 else ""
+
+
+def _again_in_s(observed: Observed, now: float) -> float | None:
+    job = observed.job
+    pods_ended = all(pod.ended for pod in (*observed.pods, *observed.former))
+    jobs_ended = all(child.ended for child in observed.children)
+    world_closed = job.spec.world is not None and observed.close is not None and not job.spec.children
+    if (job.terminal or world_closed) and pods_ended and jobs_ended:
+        left = left_s(job, now)
+        return None if left is None else max(left, LOOK_AGAIN_S)
+    return TRY_AGAIN_S if observed.refusals else LOOK_AGAIN_S

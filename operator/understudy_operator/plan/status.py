@@ -5,17 +5,23 @@ times) is carried over. What no coordinator says (the operator has just started,
 there) stays as it was. Without a change there is no write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.causes import explained
 from understudy_operator.plan.conditions import plan_conditions
 from understudy_operator.plan.coordination import Office
-from understudy_operator.plan.observed import TERMINAL_STATES, Observed
-from understudy_operator.plan.recoveries import AT_WORK, history
+from understudy_operator.plan.counts import member_counts
+from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
+from understudy_operator.plan.jobset.restart import begun, renewed, restarted
+from understudy_operator.plan.jobset.startup import NOTHING
+from understudy_operator.plan.jobset.views import Counts, Fate, counted, views
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.phase import phase
+from understudy_operator.plan.recoveries import history
 from understudy_operator.plan.rfc3339 import micro_time, unix
-from understudy_protocol.observer import MemberView, Snapshot
-from understudy_protocol.words import CloseReason
+from understudy_protocol.observer import Snapshot
 
 #: Progress alone is not worth a write more often than this.
 PROGRESS_EVERY_S = 10.0
@@ -23,27 +29,33 @@ PROGRESS_EVERY_S = 10.0
 
 def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any]:
     """The whole status."""
-    before, snapshot, close = observed.job.status, observed.snapshot, observed.close
+    job, before, what = observed.job, observed.job.status, outcome(observed)
     status: dict[str, Any] = dict(before)
-    status["observedGeneration"] = observed.job.generation
-    status["restarts"] = int(before.get("restarts", 0))
-    status["restartsCountTowardsMax"] = int(before.get("restartsCountTowardsMax", 0))
-    if office.pod is not None and office.epoch:
-        term = {"term": office.term} if office.term else {}
-        status |= term
-        status["coordinator"] = {"epoch": office.epoch, **term, "podName": office.pod.name, "podUID": office.pod.uid}
-    if snapshot is not None:
-        status |= _from_snapshot(observed, snapshot, now)
-        if snapshot.token.round >= 0:
-            status.setdefault("startTime", micro_time(now))
-    if close is not None:
-        status["terminalState"] = TERMINAL_STATES[close.reason]
+    status["observedGeneration"] = job.generation
+    status["restarts"], status["restartsCountTowardsMax"] = job.restarts, job.restarts_counted_whole
+    if job.spec.world is not None:
+        status |= _of_world(observed, office, now)
+    if isinstance(what, Completed | Failed):
+        status["terminalState"] = "Completed" if isinstance(what, Completed) else "Failed"
         status.setdefault("completionTime", micro_time(now))
-    status["members"], status["spares"] = _counts(observed)
-    status["replicatedJobsStatus"] = [_jobs(observed, status["members"])]
-    status["phase"] = _phase(observed, status)
-    status["conditions"] = plan_conditions(observed, status, now)
+    jobs = views(observed)
+    status["replicatedJobsStatus"] = list(_replicated_jobs(observed, counted(jobs)))
+    if any(view.active or view.fate is not Fate.OPEN for view in jobs if not view.of_world):
+        status.setdefault("startTime", micro_time(now))
+    status["phase"] = phase(observed, status, jobs)
+    if isinstance(what, Restart):
+        status = restarted(observed, status, what, now)
+    elif rests(observed):
+        status = renewed(job, status, now)
+    status["conditions"] = plan_conditions(observed, status, what, now)
     return status
+
+
+def rests(observed: Observed) -> bool:
+    """Whether the attempt of the world ends in this pass because the job is suspended."""
+    if not observed.job.spec.suspend or observed.job.spec.world is None or observed.close is not None:
+        return False
+    return begun(observed)
 
 
 def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: float) -> bool:
@@ -55,13 +67,27 @@ def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: flo
     return told_at is None or now - unix(told_at) >= PROGRESS_EVERY_S
 
 
+def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    former = {"formerEpoch": observed.job.former_epoch} if observed.job.former_epoch else {}
+    if office.pod is not None and office.epoch:
+        term = {"term": office.term} if office.term else {}
+        holder = {"podName": office.pod.name, "podUID": office.pod.uid}
+        told |= term | {"coordinator": {"epoch": office.epoch, **term, **holder, **former}}
+    if observed.snapshot is not None:
+        told |= _from_snapshot(observed, observed.snapshot, now)
+        if observed.snapshot.token.round >= 0 and "startTime" not in observed.job.status:
+            told["startTime"] = micro_time(now)
+    told["members"], told["spares"] = member_counts(observed)
+    return told
+
+
 def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[str, Any]:
     before, told = observed.job.status, dict[str, Any]()
     if snapshot.token.round >= 0:
         told["round"] = max(snapshot.token.round, int(before.get("round", -1)))
     counts = {_camel(name): count for name, count in snapshot.recoveries_by_strategy.items()}
     told["recoveriesByStrategy"] = counts
-    told["restarts"], told["restartsCountTowardsMax"] = sum(counts.values()), counts.get("inPlace", 0)
     known = before.get("recoveries", ())
     recoveries = explained(history(known, snapshot, now), known, observed.pods)
     if recoveries:
@@ -72,68 +98,13 @@ def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[s
     return told
 
 
-def _counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
-    """Members and spares."""
-    spec, before = observed.job.spec, observed.job.status
-    if observed.close is not None:
-        active = ready = spares = claimed = 0
-    elif observed.snapshot is not None and _tells_seats(observed, observed.snapshot):
-        active, ready, spares, claimed = _seats(observed, observed.snapshot)
-    else:
-        active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
-        spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
-    members = {"desired": spec.actives, "active": active, "ready": ready}
-    return members, {"desired": spec.spares, "ready": spares, "claimed": claimed}
-
-
-def _tells_seats(observed: Observed, snapshot: Snapshot) -> bool:
-    return observed.seating_known or snapshot.token.round < 0
-
-
-def _seats(observed: Observed, snapshot: Snapshot) -> tuple[int, int, int, int]:
-    live = {pod.uid: pod for pod in observed.live()}
-    members = [member for member in snapshot.members if member.pod_uid in live]
-    seated = [member for member in members if member.group_rank is not None]
-
-    def is_spare(member: MemberView) -> bool:
-        # Before the first round who was made for an index waits too, but for its own rank.
-        return member.group_rank is None and (snapshot.token.round >= 0 or member.index is None)
-
-    at_work = sum(member.workers in AT_WORK for member in seated)
-    spares = sum(is_spare(member) for member in members)
-    taken = sum(live[member.pod_uid].spare for member in seated)
-    missing = max(0, observed.job.spec.spares - spares)
-    return len(seated), at_work, spares, min(taken, missing)
-
-
-def _jobs(observed: Observed, members: Mapping[str, int]) -> dict[str, Any]:
-    """All Jobs share the fate of the training, so they are counted together."""
-    jobs, close = observed.job.spec.replicas, observed.close
-    reason = None if close is None else close.reason
-    return {
-        "name": observed.job.spec.replicated_job,
-        "ready": jobs if reason is None and members["ready"] == members["desired"] else 0,
-        "succeeded": jobs if reason is CloseReason.SUCCEEDED else 0,
-        "failed": jobs if reason is CloseReason.FAILED else 0,
-        "active": jobs if reason is None else 0,
-        "suspended": 0,
-    }
-
-
-def _phase(observed: Observed, status: Mapping[str, Any]) -> str:
-    match status.get("terminalState"):
-        case "Completed":
-            return "Succeeded"
-        case "Failed":
-            return "Failed"
-    if int(status.get("round", -1)) < 0:
-        return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
-    if observed.snapshot is None or not _tells_seats(observed, observed.snapshot):
-        former = observed.job.status.get("phase")
-        return "Recovering" if former == "Recovering" else "Running"
-    last = status.get("lastRecovery", {})
-    open_still = bool(last) and "resumedAt" not in last
-    return "Recovering" if observed.snapshot.waiting_for or open_still else "Running"
+def _replicated_jobs(observed: Observed, counts: Mapping[str, Counts]) -> Iterator[dict[str, Any]]:
+    """With the restarts of single Jobs, which are history."""
+    before = {entry["name"]: entry for entry in observed.job.status.get("replicatedJobsStatus", ())}
+    for group in observed.job.spec.replicated_jobs:
+        known = before.get(group.name, {})
+        history = {name: known[name] for name in ("jobRestarts", "jobRestartsCountTowardsMax") if name in known}
+        yield {"name": group.name, **asdict(counts.get(group.name, NOTHING)), **history}
 
 
 def _camel(strategy: str) -> str:

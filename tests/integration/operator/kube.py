@@ -17,7 +17,11 @@ Raw = dict[str, Any]
 T = TypeVar("T")
 LIMIT_S = 20.0
 POLL_S = 0.05
-GROUPS = {"trainingjobs": "/apis/understudy.dev/v1alpha1", "events": "/apis/events.k8s.io/v1"}
+GROUPS = {
+    "trainingjobs": "/apis/understudy.dev/v1alpha1",
+    "events": "/apis/events.k8s.io/v1",
+    "jobs": "/apis/batch/v1",
+}
 
 
 class Runs(Protocol):
@@ -85,7 +89,5 @@ class Kube:
         if path.startswith("/"):
             return path
         plural = path.split("/")[0]
-        group = {"trainingjobs": "/apis/understudy.dev/v1alpha1", "events": "/apis/events.k8s.io/v1"}.get(
-            plural, "/api/v1"
-        )
+        group = GROUPS.get(plural, "/api/v1")
         return f"{group}/namespaces/{self.namespace}/{path}"

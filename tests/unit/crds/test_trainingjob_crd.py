@@ -10,7 +10,9 @@ import yaml
 Schema = dict[str, Any]
 
 CRD_FILE = Path(__file__).resolve().parents[3] / "crds" / "trainingjobs.yaml"
-POD_SPEC = "spec.replicatedJobs[].template.spec.template.spec"
+JOB_SPEC = "spec.replicatedJobs[].template.spec"
+POD_SPEC = f"{JOB_SPEC}.template.spec"
+CLAIM = "spec.volumeClaimPolicies[].templates[]"
 FEWEST_WORDS = 8  # of a message that names a field and the mend
 
 # Fields of a Pod that are a number or a string, wherever they stand.
@@ -58,7 +60,7 @@ def walk(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def is_ours(path: str) -> bool:
-    return not path.startswith((f"{POD_SPEC}.", "metadata"))
+    return not path.startswith((f"{JOB_SPEC}.", f"{CLAIM}.", "metadata"))
 
 
 def test_the_file_fits_client_side_apply() -> None:
@@ -94,13 +96,13 @@ def test_kubectl_get_shows_how_the_job_is_doing(version: Schema, fields: dict[st
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
     assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "Age"]
-    assert wide == ["Step", "Coordinator"]
+    assert wide == ["InPlace", "Swaps", "Suspended", "Step", "Coordinator"]
     for column in columns:
         assert column["jsonPath"] == ".metadata.creationTimestamp" or column["jsonPath"].lstrip(".") in fields
 
 
 def test_every_field_of_ours_has_a_description(fields: dict[str, Schema]) -> None:
-    # given every field above the pod's spec, the entries of lists and maps aside
+    # given every field above the Job's spec, the entries of lists and maps aside
     ours = {path: schema for path, schema in fields.items() if is_ours(path) and not path.endswith("{}")}
     scalars = {path for path in ours if path.endswith("[]") and "properties" not in ours[path]}
 
@@ -114,9 +116,19 @@ def test_a_description_speaks_in_paragraphs(fields: dict[str, Schema]) -> None:
         assert "\n" not in schema.get("description", "").replace("\n\n", ""), path
 
 
-def test_the_pods_fields_have_no_descriptions(fields: dict[str, Schema]) -> None:
-    # given the pod's fields, then kubectl explain pod.spec is where they are described: the file stays small
-    assert [path for path in fields if path.startswith(f"{POD_SPEC}.") and "description" in fields[path]] == []
+def test_kubernetes_own_fields_have_no_descriptions(fields: dict[str, Schema]) -> None:
+    # given the Job's fields, then kubectl explain job.spec is where they are described: the file stays small
+    foreign = [path for path in fields if path.startswith((f"{JOB_SPEC}.", f"{CLAIM}."))]
+    assert len(foreign) > 1000
+    assert [path for path in foreign if "description" in fields[path]] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "default"),
+    [("parallelism", 1), ("completionMode", "Indexed"), ("template.spec.restartPolicy", "OnFailure")],
+)
+def test_a_job_has_jobsets_defaults(fields: dict[str, Schema], field: str, default: object) -> None:
+    assert fields[f"{JOB_SPEC}.{field}"]["default"] == default
 
 
 def test_every_rule_has_a_message_that_names_a_field_and_the_mend(fields: dict[str, Schema]) -> None:
@@ -134,7 +146,7 @@ def test_an_unknown_field_is_kept_below_the_pods_spec_and_nowhere_else(fields: d
 
     # then those from the pod's spec on keep what they do not know, and ours refuse it
     keeps = {path for path, schema in fields.items() if schema.get("x-kubernetes-preserve-unknown-fields")}
-    assert keeps == {path for path in objects if path == POD_SPEC or (not is_ours(path) and path != "metadata")}
+    assert keeps == {path for path in objects if f"{path}.".startswith(f"{POD_SPEC}.")}
 
 
 def test_a_quantity_or_port_of_a_pod_may_be_a_number_or_a_string(fields: dict[str, Schema]) -> None:

@@ -37,6 +37,11 @@ class FakeApi(Api):
             raise ApiError(422, "Invalid", message)
         return self.put(key, body)
 
+    async def check(self, path: str, body: Mapping[str, Any]) -> None:
+        self.calls.append(("CHECK", path))
+        if message := self.refuse(body):
+            raise ApiError(422, "Invalid", message)
+
     async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
         object_path = path.removesuffix("/status")
         known = self._called("PUT", object_path)
@@ -45,11 +50,8 @@ class FakeApi(Api):
         return self.put(object_path, body if path == object_path else {**known, "status": body["status"]})
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
-        known = self._called("PATCH", path)
-        for field in ("labels", "annotations"):
-            merged = {**known["metadata"].get(field, {}), **body["metadata"].get(field, {})}
-            known["metadata"][field] = {name: value for name, value in merged.items() if value is not None}
-        return self.put(path, known)
+        path = path.removesuffix("/status")
+        return self.put(path, _merged(self._called("PATCH", path), body))
 
     async def delete(self, path: str, body: Mapping[str, Any]) -> Raw:
         del body
@@ -81,3 +83,14 @@ class FakeApi(Api):
         if path not in self.objects:
             raise ApiError(404, "NotFound", f"{path} not found")
         return copy.deepcopy(self.objects[path])
+
+
+def _merged(known: Raw, patch: Mapping[str, Any]) -> Raw:
+    """As RFC 7396 says."""
+    told = {name: value for name, value in known.items() if patch.get(name, "") is not None}
+    for name, value in patch.items():
+        if isinstance(value, Mapping):
+            told[name] = _merged(told.get(name, {}), value)
+        elif value is not None:
+            told[name] = value
+    return told

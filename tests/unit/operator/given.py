@@ -6,11 +6,13 @@ one spare, it has been running since NOW - 1 h, and every node is ready, unless 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.coordination import Office
-from understudy_operator.plan.observed import Coordination, Job, JobSpec, Node, Observed, Pod
+from understudy_operator.plan.observed import Coordination, Job, Node, Observed, Pod
+from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.status import plan_status
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
@@ -27,26 +29,38 @@ TEMPLATE: Mapping[str, Any] = {
 }
 
 
+def a_group(
+    name: str = "workers",
+    replicas: int = 1,
+    parallelism: int = 2,
+    pod_template: Mapping[str, Any] = TEMPLATE,
+    *,
+    metadata: Mapping[str, Any] = MappingProxyType({}),
+    job_spec: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Any,
+) -> ReplicatedJob:
+    template = {"metadata": dict(metadata), "spec": {"parallelism": parallelism, "template": pod_template, **job_spec}}
+    return ReplicatedJob(name, template, replicas, **changes)
+
+
 def a_job(
     *,
     status: Mapping[str, Any] | None = None,
     deleting: bool = False,
     completed_at: float | None = None,
     name: str = "llm",
-    **spec: Any,
+    replicated_job: str = "workers",
+    replicas: int = 1,
+    parallelism: int = 2,
+    pod_template: Mapping[str, Any] = TEMPLATE,
+    job_template_metadata: Mapping[str, Any] = MappingProxyType({}),
+    spec: Mapping[str, Any] = MappingProxyType({}),
+    **world: Any,
 ) -> Job:
-    ordinary: dict[str, Any] = {
-        "replicated_job": "workers",
-        "replicas": 1,
-        "parallelism": 2,
-        "pod_template": TEMPLATE,
-        "job_template_metadata": {},
-        "nproc_per_node": 8,
-        "container": "trainer",
-        "spares": 1,
-        "in_place_max_restarts": 10,
-        "in_place_window_s": 3600.0,
-    }
+    """world: what is special in the World; spec: the same of the rest of the spec."""
+    group = a_group(replicated_job, replicas, parallelism, pod_template, metadata=job_template_metadata)
+    ordinary: dict[str, Any] = {"groups": (group,), "nproc_per_node": 8, "container": "trainer", "spares": 1}
+    whole: dict[str, Any] = {"replicated_jobs": (group,), "world": World(**(ordinary | world)), **spec}
     return Job(
         namespace="research",
         name=name,
@@ -56,7 +70,7 @@ def a_job(
         deleting=deleting,
         created_at=AN_HOUR_AGO,
         completed_at=completed_at,
-        spec=JobSpec(**(ordinary | spec)),
+        spec=JobSpec(**whole),
         status=status if status is not None else {},
     )
 

@@ -377,3 +377,63 @@ async def test_a_node_that_no_watch_has_told_of_yet_is_asked_for_before_its_pods
         await world.until(lambda: world.status().get("phase") == "Starting")
         await asyncio.sleep(0.05)  # the deletion of the same pass would be done by now
     assert [method for method, _ in world.api.calls].count("DELETE") == deleted
+
+
+# Child Jobs ---------------------------------------------------------------------------------------------------------
+
+JOBS = "/apis/batch/v1/namespaces/research/jobs"
+
+
+def without_launcher(world: World, status: Raw | None = None, **spec: Any) -> None:
+    world.apply_job(status=status, **spec)
+    del world.api.objects[PATH]["spec"]["launcher"]
+    world.store.put(Kind.JOB, world.api.put(PATH, world.api.objects[PATH]))
+
+
+async def test_a_job_without_a_launcher_gets_its_jobs_and_no_secret(world: World):
+    without_launcher(world)
+    async with at_work(world):
+        await world.until(lambda: f"{JOBS}/llm-workers-0" in world.api.objects)
+    assert [raw["kind"] for raw in world.api.objects.values()] == ["TrainingJob", "Service", "Job"]
+    assert world.api.calls.index(("CHECK", JOBS)) < world.api.calls.index(("POST", f"{JOBS}/llm-workers-0"))
+
+
+async def test_a_template_that_the_api_server_would_not_take_is_told_before_anything_is_made_of_it(world: World):
+    world.api.refuse = lambda manifest: 'unknown field "spec.contaners"' if manifest["kind"] == "Job" else ""
+    without_launcher(world)
+    async with at_work(world):
+        await world.until(lambda: world.condition("Invalid") == ("True", 'unknown field "spec.contaners"'))
+    assert ("POST", f"{JOBS}/llm-workers-0") not in world.api.calls
+
+
+async def test_a_job_whose_time_is_over_is_deleted(world: World):
+    conditions = [{"type": "Completed", "status": "True", "reason": "R", "message": "", "lastTransitionTime": CREATED}]
+    ended = {"terminalState": "Completed", "completionTime": CREATED, "conditions": conditions}
+    without_launcher(world, ended, ttlSecondsAfterFinished=1)
+    async with at_work(world):
+        await world.until(lambda: PATH not in world.api.objects)
+
+
+async def test_a_claim_that_outlives_jobs_is_taken_as_it_is(world: World):
+    claims = "/api/v1/namespaces/research/persistentvolumeclaims"
+    template = {"metadata": {"name": "data"}, "spec": {}}
+    world.api.put(f"{claims}/data-llm", {"kind": "PersistentVolumeClaim", "metadata": {"namespace": "research"}})
+    without_launcher(
+        world, volumeClaimPolicies=[{"templates": [template], "retentionPolicy": {"whenDeleted": "Retain"}}]
+    )
+    async with at_work(world):
+        await world.until(lambda: f"{JOBS}/llm-workers-0" in world.api.objects)
+    assert world.api.calls.count(("POST", f"{claims}/data-llm")) == 1
+
+
+async def test_lines_to_members_of_a_former_attempt_are_made_anew(world: World, links: list[FakeLink]):
+    world.apply_job(status={"round": 0, "coordinator": {"epoch": 1, "term": 1, "podUID": "a", "podName": "a"}})
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        office = {"epoch": 9, "term": 1, "podUID": "b", "podName": "b", "formerEpoch": 7}
+        raw = world.api.objects[PATH] | {"status": {"round": 0, "coordinator": office}}
+        world.store.put(Kind.JOB, world.api.put(PATH, raw))
+        world.wake()
+        await world.until(lambda: len(links) == 2)
+    assert [link.job_uid for link in links] == ["job-uid", "job-uid-7"]
+    assert "closed" in links[0].done

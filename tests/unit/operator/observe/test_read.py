@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe.read import read_job, read_node, read_pod, seconds, unix
+from understudy_operator.observe.read import read_job, read_node, read_pod, unix
+from understudy_operator.observe.read_spec import seconds
 from understudy_operator.plan.observed import Node
 from understudy_protocol import pod as names
 from understudy_protocol import wire
@@ -79,21 +80,23 @@ def test_a_job_is_read_with_what_it_says():
     job = read_job(JOB)
     assert (job.namespace, job.name, job.uid, job.generation) == ("research", "llm", "job-uid", 3)
     assert (job.resource_version, job.deleting, job.created_at, job.completed_at) == ("42", False, T, None)
-    assert (job.spec.replicated_job, job.spec.actives, job.spec.spares, job.spec.nproc_per_node) == ("workers", 8, 2, 8)
-    assert (job.spec.in_place_max_restarts, job.spec.in_place_window_s) == (3, 5400.0)
-    assert job.spec.in_place_max_per_pod == 2
-    assert (job.spec.container, job.round, job.status) == ("trainer", -1, {})
+    assert [group.name for group in job.world.groups] == ["workers"]
+    assert (job.world.actives, job.world.spares, job.world.nproc_per_node) == (8, 2, 8)
+    assert (job.world.in_place_max_restarts, job.world.in_place_window_s) == (3, 5400.0)
+    assert job.world.in_place_max_per_pod == 2
+    assert (job.world.container, job.round, job.status) == ("", -1, {})
 
 
 def test_a_job_that_says_least_is_read_with_the_apis_defaults():
     raw = copy.deepcopy(JOB)
-    for field in ("launcher", "spares", "recovery"):
+    raw["spec"]["launcher"] = {}
+    for field in ("spares", "recovery"):
         del raw["spec"][field]
     del raw["spec"]["replicatedJobs"][0]["replicas"], raw["spec"]["replicatedJobs"][0]["template"]["metadata"]
     del raw["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
-    spec = read_job(raw).spec
+    spec = read_job(raw).world
     assert (spec.actives, spec.spares, spec.nproc_per_node) == (1, 0, 1)
-    assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.job_template_metadata) == (10, 3600.0, {})
+    assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.groups[0].job_metadata) == (10, 3600.0, {})
     assert spec.in_place_max_per_pod == 1
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
     assert (spec.mode, spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (
@@ -107,43 +110,43 @@ def test_a_job_that_says_least_is_read_with_the_apis_defaults():
 
 def test_what_a_spare_runs_first():
     raw = copy.deepcopy(JOB)
-    assert read_job(raw).spec.warmup == ()
+    assert read_job(raw).world.warmup == ()
     raw["spec"]["spares"]["warmup"] = {"command": ["python3", "fill.py"]}
-    assert read_job(raw).spec.warmup == ("python3", "fill.py")
+    assert read_job(raw).world.warmup == ("python3", "fill.py")
 
 
 def test_a_file_that_makes_a_node_faulty():
     raw = copy.deepcopy(JOB)
-    assert read_job(raw).spec.nologin_path == ""
+    assert read_job(raw).world.nologin_path == ""
     raw["spec"]["checkpoint"] = {"nologinPath": "/run/nologin"}
-    assert read_job(raw).spec.nologin_path == "/run/nologin"
+    assert read_job(raw).world.nologin_path == "/run/nologin"
 
 
 def test_whether_lines_get_a_prefix():
     raw = copy.deepcopy(JOB)
-    assert read_job(raw).spec.log_prefix
+    assert read_job(raw).world.log_prefix
     raw["spec"]["launcher"]["logPrefix"] = False
-    assert not read_job(raw).spec.log_prefix
+    assert not read_job(raw).world.log_prefix
 
 
 def test_which_pods_hold_the_same_shards():
-    assert read_job(JOB).spec.replica_groups == ()
+    assert read_job(JOB).world.replica_groups == ()
     raw = copy.deepcopy(JOB)
     raw["spec"]["checkpoint"] = {"replicaGroups": [[0, 1], [2, 3]]}
-    assert read_job(raw).spec.replica_groups == ((0, 1), (2, 3))
+    assert read_job(raw).world.replica_groups == ((0, 1), (2, 3))
 
 
 def test_after_how_long_without_a_step_a_training_hangs():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}
-    assert read_job(raw).spec.step_timeout_s == 90.0
+    assert read_job(raw).world.step_timeout_s == 90.0
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
 def test_what_a_zygote_is_to_import(preload: list[str]):
     raw = copy.deepcopy(JOB)
     raw["spec"]["launcher"] |= {"zygote": False, "preload": preload}
-    assert (read_job(raw).spec.zygote, read_job(raw).spec.preload) == (False, tuple(preload))
+    assert (read_job(raw).world.zygote, read_job(raw).world.preload) == (False, tuple(preload))
 
 
 def test_a_job_that_may_shrink_and_says_how_it_recovers():
@@ -151,7 +154,7 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw["spec"]["elastic"] = {"minReplicas": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
     raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s", "backoff": {"max": "5m"}}
-    spec = read_job(raw).spec
+    spec = read_job(raw).world
     assert spec.backoff_max_s == 300.0
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
     assert spec.topology_key == "topology.kubernetes.io/zone"
@@ -160,7 +163,7 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
 def test_without_a_fence_there_is_no_time_after_which_workers_have_ended():
     raw = copy.deepcopy(JOB)
     raw["spec"]["recovery"]["fenceTimeout"] = "Off"
-    assert read_job(raw).spec.fence_s == 0.0
+    assert read_job(raw).world.fence_s == 0.0
 
 
 def test_a_job_that_has_ended_and_is_being_deleted_says_so():
@@ -180,7 +183,7 @@ def test_a_job_that_is_deleted_without_its_pods_says_so():
 def test_the_trainer_is_the_container_that_the_launcher_names():
     raw = copy.deepcopy(JOB)
     raw["spec"]["launcher"]["container"] = "logs"
-    assert read_job(raw).spec.container == "logs"
+    assert read_job(raw).world.container == "logs"
 
 
 def test_a_pod_is_read():

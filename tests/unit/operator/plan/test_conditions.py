@@ -61,7 +61,7 @@ def test_a_job_that_has_shrunk_says_so_and_runs():
 
 @pytest.mark.parametrize(
     ("close", "kind", "reason"),
-    [(SUCCEEDED, "Completed", "AllWorkersSucceeded"), (FAILED, "Failed", "RecoveryExhausted")],
+    [(SUCCEEDED, "Completed", "AllJobsCompleted"), (FAILED, "Failed", "FailedJobs")],
 )
 def test_the_end_is_a_condition(close: Any, kind: str, reason: str):
     status = status_of(observed(snapshot=a_snapshot(closed=close)))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import A0, SUCCEEDED, a_job, condition, ended, observed, starting, status_of
+from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.refusals import Refusal
@@ -50,7 +51,7 @@ def test_the_hostnames_service_is_headless_and_has_all_pods():
     spec = planned(**NOTHING)["llm"]["spec"]
     assert spec == {
         "clusterIP": "None",
-        "selector": {names.LABEL_JOB_UID: "job-uid"},
+        "selector": {keys.UID: "job-uid"},
         "publishNotReadyAddresses": True,
     }
 

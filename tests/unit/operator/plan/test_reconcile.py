@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.operator.given import (
     A0,
     A1,
+    FAILED,
     IMAGE,
     NOW,
     SUCCEEDED,
@@ -34,7 +35,9 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, Patch
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
 from understudy_operator.plan.reconcile import LOOK_AGAIN_S, TRY_AGAIN_S, reconcile
 from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
+from understudy_protocol.membership import Close
 from understudy_protocol.observer import Lost, Snapshot
 from understudy_protocol.words import Fault
 
@@ -126,6 +129,7 @@ class World:
         self.now = NOW
         self.serial = 0
         self.votes, self.told, self.heard_at = votes, Coordination(), NOW
+        self.closed: Close | None = None
         self.created = self.deleted = 0
 
     def observe(self) -> Observed:
@@ -147,7 +151,7 @@ class World:
     def snapshot(self, coordinator: Pod, epoch: int) -> Snapshot:
         seated = {uid: rank for rank, uid in self.seats.items()}
         joined = [pod for pod in self.pods.values() if self.is_heard(pod)]
-        missing = self.job.spec.actives - len(seated)
+        missing = self.job.world.actives - len(seated)
         return a_snapshot(
             [member(pod, seated.get(pod.uid)) for pod in joined],
             number=self.round,
@@ -157,6 +161,7 @@ class World:
             waiting_for=f"{missing} pods" if missing else "",
             heirs=joined[:2] if self.votes and self.round >= 0 else (),
             electorate=joined if self.votes and self.round >= 0 else (),
+            closed=self.closed,
         )
 
     def is_heard(self, pod: Pod) -> bool:
@@ -215,7 +220,7 @@ class World:
         heard = {uid: pod for uid, pod in self.pods.items() if self.is_heard(pod) and pod.alive}
         self.seats = {rank: uid for rank, uid in self.seats.items() if uid in heard}
         waiting = sorted(set(heard) - set(self.seats.values()), key=lambda uid: (heard[uid].spare, uid))
-        vacant = [rank for rank in range(self.job.spec.actives) if rank not in self.seats]
+        vacant = [rank for rank in range(self.job.world.actives) if rank not in self.seats]
         office = self.job.status.get("coordinator", {}).get("podUID") in heard
         if office and vacant and len(waiting) >= len(vacant):
             self.seats |= dict(zip(vacant, waiting, strict=False))
@@ -235,11 +240,11 @@ class World:
 
     def is_whole(self) -> bool:
         heard = [pod for pod in self.pods.values() if pod.alive and self.is_heard(pod)]
-        return len(heard) == self.wanted and len(self.seats) == self.job.spec.actives and bool(self.told.in_office)
+        return len(heard) == self.wanted and len(self.seats) == self.job.world.actives and bool(self.told.in_office)
 
     @property
     def wanted(self) -> int:
-        return self.job.spec.actives + self.job.spec.spares
+        return self.job.world.actives + self.job.world.spares
 
     # Misfortunes
 
@@ -260,8 +265,22 @@ class World:
     def evict(self, pod: Pod) -> None:
         self.pods[pod.uid] = terminating(pod, self.now)
 
+    def close(self, close: Close) -> None:
+        """The coordinator says that it is over; what is left of the members cannot join another attempt."""
+        self.closed = close
+        self.run_pass()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self.closed, self.round, self.seats = None, -1, {}
+        self.lost |= {uid: lost(pod, Fault.POD, self.now) for uid, pod in self.pods.items()}
+
+    def suspend(self, suspended: bool) -> None:
+        self.job = replace(self.job, spec=replace(self.job.spec, suspend=suspended))
+
     def change_spares(self, spares: int) -> None:
-        self.job = replace(self.job, spec=replace(self.job.spec, spares=spares))
+        world = replace(self.job.world, spares=spares)
+        self.job = replace(self.job, spec=replace(self.job.spec, world=world))
 
 
 MISFORTUNES = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
@@ -275,7 +294,7 @@ def assert_at_rest(world: World) -> None:
     """All that is declared is there, each rank is held, and a further pass does nothing."""
     alive = [pod for pod in world.pods.values() if pod.alive]
     assert len(alive) == world.wanted
-    assert sorted(world.seats) == list(range(world.job.spec.actives))
+    assert sorted(world.seats) == list(range(world.job.world.actives))
     plan = plan_of(world.observe(), world.now)
     assert (plan.objects, plan.status, plan.pods, plan.events) == ((), None, (), ())
     assert isinstance(plan.link, Follow)
@@ -308,6 +327,51 @@ def test_whatever_is_lost_the_job_comes_to_rest_again_without_churn(seed: int, a
         assert world.deleted <= 2 * len(hit)  # asked, and on a dead node by force
 
 
+@pytest.mark.parametrize("strategy", [RestartStrategy.RECREATE, RestartStrategy.BLOCKING_RECREATE])
+def test_a_job_that_restarts_comes_to_rest_with_new_pods_alone(strategy: RestartStrategy):
+    # given a job that runs, and may restart once
+    world = World(actives=3, spares=1)
+    policy = FailurePolicy(max_restarts=1, strategy=strategy)
+    world.job = replace(world.job, spec=replace(world.job.spec, failure=policy))
+    world.settle()
+    former, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
+
+    # when its recovery is at its end
+    world.close(FAILED)
+    world.settle()
+
+    # then it has pods of a new attempt, and a coordinator in a higher epoch
+    assert_at_rest(world)
+    assert not former & set(world.pods)
+    assert world.job.status["restarts"] == world.job.status["restartsCountTowardsMax"] == 1
+    assert world.job.status["coordinator"]["epoch"] > world.job.status["coordinator"]["formerEpoch"] >= epoch
+    assert (world.job.status["phase"], world.job.status["round"]) == ("Running", 0)
+
+    # and when that happens again, the job fails
+    world.closed = FAILED
+    world.run_pass()
+    assert world.job.status["terminalState"] == "Failed"
+
+
+def test_a_job_that_is_suspended_has_no_pods_and_comes_to_rest_again_when_it_is_resumed():
+    world = World(actives=3, spares=1)
+    world.settle()
+    former = set(world.pods)
+    world.suspend(True)
+    world.run_pass()
+    world.begin_anew()
+    for _ in range(5):
+        world.run_pass()
+        world.live_on()
+    assert world.pods == {}
+    assert world.job.status["phase"] == "Suspended"
+    world.suspend(False)
+    world.settle()
+    assert_at_rest(world)
+    assert not former & set(world.pods)
+    assert world.job.status["restarts"] == 0
+
+
 @settings(max_examples=30, deadline=None, database=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_spares_follow_what_is_wanted(numbers: list[int]):
@@ -315,7 +379,7 @@ def test_spares_follow_what_is_wanted(numbers: list[int]):
     world.settle()
     for number in numbers:
         held = dict(world.seats)
-        world.created, world.deleted, before = 0, 0, world.job.spec.spares
+        world.created, world.deleted, before = 0, 0, world.job.world.spares
         world.change_spares(number)
         world.settle()
         assert_at_rest(world)

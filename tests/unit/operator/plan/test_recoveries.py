@@ -7,16 +7,17 @@ from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy, WorkersState
 
 
-def test_restarts_are_the_recoveries_of_all_strategies():
+def test_recoveries_are_counted_by_strategy_and_are_no_restarts_of_the_job():
     status = after(in_round(3), a_snapshot(counts={"InPlace": 2, "SpareSwap": 1, "PodRecreate": 1}))
     assert status["recoveriesByStrategy"] == {"inPlace": 2, "spareSwap": 1, "podRecreate": 1}
-    assert (status["restarts"], status["restartsCountTowardsMax"]) == (4, 2)  # in place: those have a maximum
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (0, 0)
 
 
-def test_restarts_stay_as_they_are_while_no_coordinator_tells_them():
-    before = after(in_round(3), a_snapshot(counts={"InPlace": 2, "SpareSwap": 1}))
+def test_the_counts_stay_as_they_are_while_no_coordinator_tells_them():
+    before = after(in_round(3, restarts=1, restartsCountTowardsMax=1), a_snapshot(counts={"InPlace": 2}))
     status = after(before, None)
-    assert (status["restarts"], status["restartsCountTowardsMax"]) == (3, 2)
+    assert status["recoveriesByStrategy"] == {"inPlace": 2}
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
 
 
 def test_a_recovery_is_told_while_it_lasts_and_when_it_is_done():

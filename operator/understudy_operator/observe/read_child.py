@@ -1,0 +1,39 @@
+"""A raw Job of batch/v1 -> a ChildJob."""
+
+from understudy_operator.observe.read import unix
+from understudy_operator.observe.store import Raw
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.manifests import FINGERPRINT
+from understudy_operator.plan.observed import ChildJob
+
+_ENDS = ("Complete", "Failed")
+
+
+def read_child(raw: Raw) -> ChildJob:
+    metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
+    labels = metadata.get("labels", {})
+    parallelism = int(spec.get("parallelism", 1))
+    ends = (x for x in status.get("conditions", ()) if x["type"] in _ENDS and x["status"] == "True")
+    end: Raw = next(ends, {})
+    return ChildJob(
+        uid=metadata["uid"],
+        name=metadata["name"],
+        group=labels.get(keys.REPLICATED_JOB, ""),
+        index=int(labels.get(keys.JOB_INDEX, 0)),
+        attempt=int(labels.get(keys.RESTART_ATTEMPT, 0)),
+        own_attempt=int(labels.get(keys.JOB_RESTART_ATTEMPT, 0)),
+        wanted=min(parallelism, int(spec.get("completions", parallelism))),
+        deleting="deletionTimestamp" in metadata,
+        suspended=bool(spec.get("suspend", False)),
+        started="startTime" in status,
+        active=int(status.get("active", 0)),
+        ready=int(status.get("ready", 0)),
+        succeeded=int(status.get("succeeded", 0)),
+        ended=bool(end),
+        succeeded_whole=end.get("type") == "Complete",
+        reason=end.get("reason", ""),
+        message=end.get("message", ""),
+        ended_at=unix(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
+        fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
+        template=spec.get("template", {}),
+    )

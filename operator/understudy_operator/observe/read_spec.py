@@ -1,0 +1,131 @@
+"""A raw TrainingJob -> its spec's facts. What the API server fills in is filled in here as well, for older objects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from understudy_operator.observe.store import Raw
+from understudy_operator.plan import spec as facts
+from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
+from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def read_spec(raw: Raw) -> JobSpec:
+    spec = raw["spec"]
+    placed = _exclusive(raw["metadata"])
+    replicated = tuple(_replicated_job(entry, placed) for entry in spec["replicatedJobs"])
+    return JobSpec(
+        replicated_jobs=replicated,
+        world=_world(spec, replicated) if "launcher" in spec else None,
+        network=_network(spec.get("network", {})),
+        success=_success(spec.get("successPolicy", {})),
+        failure=_failure(spec["failurePolicy"]) if "failurePolicy" in spec else None,
+        in_order=spec.get("startupPolicy", {}).get("startupPolicyOrder") == "InOrder",
+        suspend=bool(spec.get("suspend", False)),
+        coordinator=_coordinator(spec["coordinator"]) if "coordinator" in spec else None,
+        managed_by=spec.get("managedBy", ""),
+        ttl_s=float(spec["ttlSecondsAfterFinished"]) if "ttlSecondsAfterFinished" in spec else None,
+        claims=tuple(claim for policy in spec.get("volumeClaimPolicies", ()) for claim in _claims(policy)),
+    )
+
+
+def seconds(duration: str) -> float:
+    """A Go duration such as 90s, 1h or 1h30m, in seconds."""
+    total, number, unit = 0.0, "", ""
+    for char in f"{duration}0":
+        if (char.isdigit() or char == ".") and unit:
+            total += float(number) * _UNITS_S[unit]
+            number, unit = "", ""
+        if char.isdigit() or char == ".":
+            number += char
+        else:
+            unit += char
+    return total
+
+
+def _replicated_job(entry: Raw, placed: facts.Exclusive | None) -> ReplicatedJob:
+    waits_for = entry.get("dependsOn", ())
+    return ReplicatedJob(
+        name=entry["name"],
+        template=entry["template"],
+        replicas=int(entry.get("replicas", 1)),
+        group=entry.get("groupName", facts.DEFAULT_GROUP),
+        depends_on=tuple(facts.Dependency(x["name"], facts.DependencyStatus(x["status"])) for x in waits_for),
+        exclusive=_exclusive(entry["template"].get("metadata", {})) or placed,
+    )
+
+
+def _exclusive(metadata: Raw) -> facts.Exclusive | None:
+    annotations = metadata.get("annotations", {})
+    if EXCLUSIVE not in annotations:
+        return None
+    return facts.Exclusive(annotations[EXCLUSIVE], NODE_SELECTOR in annotations)
+
+
+def _network(network: Raw) -> facts.Network:
+    return facts.Network(
+        hostnames=bool(network.get("enableDNSHostnames", True)),
+        subdomain=network.get("subdomain", ""),
+        publish_not_ready=bool(network.get("publishNotReadyAddresses", True)),
+    )
+
+
+def _success(policy: Raw) -> facts.SuccessPolicy:
+    operator = facts.Operator(policy.get("operator", "All"))
+    return facts.SuccessPolicy(operator, tuple(policy.get("targetReplicatedJobs", ())))
+
+
+def _failure(policy: Raw) -> facts.FailurePolicy:
+    rules = tuple(
+        facts.FailureRule(
+            name=rule.get("name") or f"failurePolicyRule{number}",
+            action=facts.Action(rule["action"]),
+            reasons=tuple(rule.get("onJobFailureReasons", ())),
+            patterns=tuple(rule.get("onJobFailureMessagePatterns", ())),
+            targets=tuple(rule.get("targetReplicatedJobs", ())),
+        )
+        for number, rule in enumerate(policy.get("rules", ()))
+    )
+    strategy = facts.RestartStrategy(policy.get("restartStrategy", "Recreate"))
+    return facts.FailurePolicy(int(policy.get("maxRestarts", 0)), strategy, rules)
+
+
+def _coordinator(told: Raw) -> facts.CoordinatorPod:
+    return facts.CoordinatorPod(told["replicatedJob"], int(told.get("jobIndex", 0)), int(told.get("podIndex", 0)))
+
+
+def _claims(policy: Raw) -> list[facts.VolumeClaim]:
+    retained = policy.get("retentionPolicy", {}).get("whenDeleted", "Delete") == "Retain"
+    return [facts.VolumeClaim(x["metadata"]["name"], x, retained) for x in policy.get("templates", ())]
+
+
+def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
+    launcher, spares, recovery = spec["launcher"], spec.get("spares", {}), spec.get("recovery", {})
+    in_place: Mapping[str, Any] = recovery.get("inPlace", {})
+    checkpoint, fence = spec.get("checkpoint", {}), recovery.get("fenceTimeout", "30s")
+    targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
+    return World(
+        groups=tuple(group for group in replicated if group.name in targets),
+        nproc_per_node=int(launcher.get("nprocPerNode", 1)),
+        container=launcher.get("container", ""),
+        spares=int(spares.get("replicas", 0)),
+        spare_template=spares.get("replicatedJob", ""),
+        in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
+        in_place_window_s=seconds(in_place.get("window", "1h")),
+        in_place_max_per_pod=int(in_place.get("maxRestartsPerPod", 1)),
+        min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
+        spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
+        fence_s=0.0 if fence == "Off" else seconds(fence),
+        backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
+        warmup=tuple(spares.get("warmup", {}).get("command", ())),
+        topology_key=spares.get("topologyKey", ""),
+        mode=launcher.get("mode", "Wrap"),
+        zygote=bool(launcher.get("zygote", True)),
+        on_sigterm=checkpoint.get("onSigterm", "Auto"),
+        nologin_path=checkpoint.get("nologinPath", ""),
+        log_prefix=bool(launcher.get("logPrefix", True)),
+        replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
+        step_timeout_s=seconds(spec.get("faults", {}).get("hang", {}).get("stepTimeout", "0s")),
+        preload=tuple(launcher["preload"]) if "preload" in launcher else None,
+    )

@@ -1,0 +1,20 @@
+"""Tells what belongs to the attempt that counts from what is left of former ones, before anything is decided."""
+
+from dataclasses import replace
+
+from understudy_operator.plan.jobset.patterns import complaint
+from understudy_operator.plan.observed import Coordination, Observed
+
+
+def of_this_attempt(observed: Observed) -> Observed:
+    """Pods of former attempts are set apart, and what a former coordinator said is forgotten."""
+    epoch, told = observed.job.former_epoch, observed.coordination
+    if told.snapshot is not None and epoch and told.snapshot.token.epoch <= epoch:
+        told = Coordination(since=told.since)
+    return replace(
+        observed,
+        pods=tuple(pod for pod in observed.pods if pod.attempt == epoch),
+        former=tuple(pod for pod in observed.pods if pod.attempt != epoch),
+        coordination=told,
+        complaint=complaint(observed.job.spec),
+    )

@@ -1,0 +1,39 @@
+"""Members and spares, counted for status. What no coordinator says stays as it was."""
+
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.recoveries import AT_WORK
+from understudy_protocol.observer import MemberView, Snapshot
+
+
+def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
+    """Members and spares."""
+    world, before = observed.job.world, observed.job.status
+    if observed.close is not None:
+        active = ready = spares = claimed = 0
+    elif observed.snapshot is not None and tells_seats(observed, observed.snapshot):
+        active, ready, spares, claimed = _seats(observed, observed.snapshot)
+    else:
+        active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
+        spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
+    members = {"desired": world.actives, "active": active, "ready": ready}
+    return members, {"desired": world.spares, "ready": spares, "claimed": claimed}
+
+
+def tells_seats(observed: Observed, snapshot: Snapshot) -> bool:
+    return observed.seating_known or snapshot.token.round < 0
+
+
+def _seats(observed: Observed, snapshot: Snapshot) -> tuple[int, int, int, int]:
+    live = {pod.uid: pod for pod in observed.live()}
+    members = [member for member in snapshot.members if member.pod_uid in live]
+    seated = [member for member in members if member.group_rank is not None]
+
+    def is_spare(member: MemberView) -> bool:
+        # Before the first round who was made for an index waits too, but for its own rank.
+        return member.group_rank is None and (snapshot.token.round >= 0 or member.index is None)
+
+    at_work = sum(member.workers in AT_WORK for member in seated)
+    spares = sum(is_spare(member) for member in members)
+    taken = sum(live[member.pod_uid].spare for member in seated)
+    missing = max(0, observed.job.world.spares - spares)
+    return len(seated), at_work, spares, min(taken, missing)

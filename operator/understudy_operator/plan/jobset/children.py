@@ -1,0 +1,96 @@
+"""Which child Jobs to create, delete, suspend and resume.
+
+Rules: each has its name, so a Job of a former attempt has to go before the next one can come; BlockingRecreate waits
+until all of them, and all former pods, are gone. What runs is never changed. A Job that is resumed gets what may be
+changed of a suspended one (labels, annotations, nodeSelector, tolerations, schedulingGates of its pods), merged with
+what others have written there; one that differs in anything else is made anew. After the end of the job, Jobs that
+have not ended are deleted.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, PatchJob
+from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, job_manifest
+from understudy_operator.plan.jobset.metadata import job_name
+from understudy_operator.plan.jobset.startup import startup
+from understudy_operator.plan.jobset.views import counted, is_current, is_former, views
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
+
+
+def plan_children(observed: Observed) -> tuple[JobIntent, ...]:
+    job = observed.job
+    if job.deleting or not (job.spec.children or observed.children):
+        return ()
+    current = [child for child in observed.children if is_current(observed, child)]
+    others = [x for x in observed.children if not is_current(observed, x) and not x.deleting]
+    gone: list[JobIntent] = [_delete(child, _why_not(observed, child)) for child in others]
+    if job.terminal:
+        running = [child for child in current if not child.ended and not child.deleting]
+        return (*gone, *(_delete(child, "the job has ended") for child in running))
+    if job.spec.suspend:
+        rests = [child for child in current if not child.ended and not child.suspended]
+        gone += [PatchJob(child.name, {"spec": {"suspend": True}}, "the job is suspended") for child in rests]
+    return (*gone, *_create(observed), *_resume(observed, current))
+
+
+def _why_not(observed: Observed, child: ChildJob) -> str:
+    return "it was made before the restart" if is_former(observed, child) else "the spec has it no more"
+
+
+def blocked(observed: Observed) -> bool:
+    """Whether everything of the former attempt has to go before anything of this one is made."""
+    policy = observed.job.spec.failure
+    if policy is None or policy.strategy is not RestartStrategy.BLOCKING_RECREATE:
+        return False
+    return any(is_former(observed, x) for x in observed.children) or any(not pod.ended for pod in observed.former)
+
+
+def _create(observed: Observed) -> Iterator[CreateJob]:
+    if blocked(observed) or observed.complaint:
+        return
+    there = {child.name for child in observed.children}
+    for group in _started(observed):
+        for index in range(group.replicas):
+            if job_name(observed.job, group, index) not in there:
+                yield CreateJob(job_manifest(observed.job, group, index), f"Job {index} of {group.name} is missing")
+
+
+def _started(observed: Observed) -> list[ReplicatedJob]:
+    spec = observed.job.spec
+    names = startup(spec, counted(views(observed))).started
+    return [group for group in spec.children if group.name in names]
+
+
+def _resume(observed: Observed, current: Sequence[ChildJob]) -> Iterator[JobIntent]:
+    if observed.job.spec.suspend:
+        return
+    started = {group.name: group for group in _started(observed)}
+    for child in current:
+        if not child.suspended or child.ended or child.deleting or child.group not in started:
+            continue
+        wanted = job_manifest(observed.job, started[child.group], child.index)
+        if child.fingerprint != wanted["metadata"]["annotations"][FINGERPRINT]:
+            yield _delete(child, "its template has changed while it was suspended")
+        else:
+            template = merged(child.template, wanted["spec"]["template"])
+            patch = {"spec": {"suspend": False, "template": template}}
+            yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started)
+
+
+def merged(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch of a suspended Job's pod template: what we want goes before what is there, and adds to it."""
+    patch: dict[str, Any] = {"metadata": {}, "spec": {}}
+    for field in MUTABLE_METADATA:
+        patch["metadata"][field] = dict(wanted["metadata"].get(field, {}))
+    patch["spec"]["nodeSelector"] = dict(wanted["spec"].get("nodeSelector", {}))
+    for field in ("tolerations", "schedulingGates"):
+        ours = wanted["spec"].get(field, [])
+        others = [entry for entry in there.get("spec", {}).get(field, ()) if entry not in ours]
+        patch["spec"][field] = [*ours, *others]  # a merge patch replaces a list as a whole
+    return patch
+
+
+def _delete(child: ChildJob, reason: str) -> DeleteJob:
+    return DeleteJob(child.name, child.uid, reason)

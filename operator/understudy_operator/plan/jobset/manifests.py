@@ -1,0 +1,87 @@
+"""The manifests of child Jobs and of volume claims: the user's templates, plus what JobSet writes on them.
+
+The fingerprint says what a Job was made from, but for what may be changed in a Job that is suspended: one that differs
+in it can only be made anew.
+"""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from understudy_operator.plan.jobset import keys, metadata, podspec
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.spec import ReplicatedJob, VolumeClaim
+from understudy_protocol import pod as names
+
+FINGERPRINT = f"{names.GROUP}/template"
+#: Of a pod's template: may be changed while the Job is suspended.
+MUTABLE_METADATA = ("labels", "annotations")
+MUTABLE_SPEC = ("nodeSelector", "tolerations", "schedulingGates")
+
+
+def job_manifest(job: Job, group: ReplicatedJob, index: int) -> dict[str, Any]:
+    spec = copy.deepcopy(dict(group.job_spec))
+    spec["suspend"] = job.spec.suspend
+    if spec.get("completionMode", "Indexed") == "Indexed":
+        spec["completionMode"] = "Indexed"
+        spec.setdefault("completions", group.parallelism)  # which an indexed Job needs
+    template = spec["template"]
+    template["metadata"] = _metadata(job, group, index, template.get("metadata", {}))
+    template["spec"].setdefault("restartPolicy", "OnFailure")
+    podspec.complete(template["spec"], job, group, index)
+    told = _metadata(job, group, index, group.job_metadata)
+    told["labels"][names.LABEL_JOB_UID] = job.uid
+    told["annotations"][FINGERPRINT] = fingerprint(spec)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": metadata.job_name(job, group, index),
+            "namespace": job.namespace,
+            **told,
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": spec,
+    }
+
+
+def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
+    """One that is retained has no owner."""
+    given = claim.template.get("metadata", {})
+    ours = {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid, keys.NAME: job.name}
+    owner = {} if claim.retained else {"ownerReferences": [owner_reference(job)]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": podspec.claim_name(job, claim.name),
+            "namespace": job.namespace,
+            "labels": {**given.get("labels", {}), **ours},
+            "annotations": dict(given.get("annotations", {})),
+            **owner,
+        },
+        "spec": dict(claim.template.get("spec", {})),
+    }
+
+
+def fingerprint(spec: Mapping[str, Any]) -> str:
+    """Of a Job's spec."""
+    template = spec["template"]
+    fixed = {
+        **{name: value for name, value in spec.items() if name not in ("suspend", "template")},
+        "metadata": {x: y for x, y in template.get("metadata", {}).items() if x not in MUTABLE_METADATA},
+        "pod": {name: value for name, value in template["spec"].items() if name not in MUTABLE_SPEC},
+    }
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _metadata(job: Job, group: ReplicatedJob, index: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pods of Jobs are not ours: they carry no label that would say so."""
+    ours = {names.LABEL_JOB: job.name, names.LABEL_REPLICATED_JOB: group.name}
+    return {
+        "labels": {**given.get("labels", {}), **metadata.labels(job, group, index), **ours},
+        "annotations": {**given.get("annotations", {}), **metadata.annotations(job, group, index)},
+    }

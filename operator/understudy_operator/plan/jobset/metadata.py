@@ -1,0 +1,69 @@
+"""What JobSet writes on a Job and on its pods, so that manifests which read it find it: labels and annotations.
+
+A spare belongs to a replicatedJob, and to none of its Jobs: it carries no index.
+"""
+
+import hashlib
+
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.spec import CoordinatorPod, ReplicatedJob
+
+
+def job_name(job: Job, group: ReplicatedJob, index: int) -> str:
+    return f"{job.name}-{group.name}-{index}"
+
+
+def subdomain(job: Job) -> str:
+    """Of all pods' hostnames: the headless Service's name."""
+    return job.spec.network.subdomain or job.name
+
+
+def labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
+    """index: of the Job; None for a spare."""
+    mates = [other for other in job.spec.replicated_jobs if other.group == group.group]
+    told = {
+        keys.NAME: job.name,
+        keys.UID: job.uid,
+        keys.REPLICATED_JOB: group.name,
+        keys.REPLICAS: str(group.replicas),
+        keys.GLOBAL_REPLICAS: str(sum(other.replicas for other in job.spec.replicated_jobs)),
+        keys.GROUP_NAME: group.group,
+        keys.GROUP_REPLICAS: str(sum(other.replicas for other in mates)),
+        keys.RESTART_ATTEMPT: str(job.restarts),
+    }
+    if index is not None:
+        told |= {
+            keys.JOB_INDEX: str(index),
+            keys.JOB_GLOBAL_INDEX: str(_before(group, job.spec.replicated_jobs) + index),
+            keys.JOB_GROUP_INDEX: str(_before(group, mates) + index),
+            keys.JOB_KEY: _hashed(f"{job.namespace}/{job_name(job, group, index)}"),
+            keys.JOB_RESTART_ATTEMPT: str(job.restarts_of(group.name, index)),
+        }
+    if job.spec.coordinator is not None:
+        told[keys.COORDINATOR] = _endpoint(job, job.spec.coordinator)
+    return told
+
+
+def annotations(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
+    """The same again, and how Jobs are placed."""
+    told = labels(job, group, index)
+    if group.exclusive is not None:
+        told[keys.EXCLUSIVE] = group.exclusive.topology_key
+        if group.exclusive.node_selector:
+            told[keys.NODE_SELECTOR] = "true"
+    return told
+
+
+def _before(group: ReplicatedJob, groups: tuple[ReplicatedJob, ...] | list[ReplicatedJob]) -> int:
+    """Jobs of the groups before this one."""
+    names = [other.name for other in groups]
+    return sum(other.replicas for other in groups[: names.index(group.name)])
+
+
+def _hashed(name: str) -> str:
+    return hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+
+
+def _endpoint(job: Job, pod: CoordinatorPod) -> str:
+    return f"{job.name}-{pod.replicated_job}-{pod.job_index}-{pod.pod_index}.{subdomain(job)}"

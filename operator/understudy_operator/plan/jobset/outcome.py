@@ -1,0 +1,119 @@
+"""What becomes of the job when Jobs have ended: the success policy and the failure policy.
+
+    what has happened                                      what follows
+    -----------------------------------------------------  ------------------------------------------------------------
+    a Job has failed, there is no failure policy           Failed
+    a Job has failed, the first rule that applies says     Failed, a restart of the whole job, or of this Job alone
+    a Job has failed, no rule applies                      a restart of the whole job
+    such a restart counts, and maxRestarts are spent       Failed
+    Jobs have succeeded, as the success policy wants them  Completed
+
+Rules: a failure goes before a success. A rule applies to the failure's reason, its message and the replicatedJob; of
+the Jobs that it applies to the first to fail is meant. The world fails and restarts as a whole: where one of its Jobs
+is to restart alone, all of them do, at the cost of one restart.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from understudy_operator.plan.jobset.patterns import found
+from understudy_operator.plan.jobset.views import Fate, JobView, views
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, Operator, SuccessPolicy
+
+COMPLETED_REASON = "AllJobsCompleted"
+COMPLETED = "all Jobs that the success policy asks for have succeeded"
+
+
+@dataclass(frozen=True)
+class Completed:
+    message: str = COMPLETED
+    reason: str = COMPLETED_REASON
+
+
+@dataclass(frozen=True)
+class Failed:
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Of the whole job, or of one Job alone."""
+
+    reason: str
+    message: str
+    counts: bool  # towards maxRestarts
+    alone: JobView | None = None
+
+
+Outcome = Completed | Failed | Restart
+
+
+def outcome(observed: Observed) -> Outcome | None:
+    """What follows in this pass; None if nothing has to."""
+    if observed.job.terminal:
+        return None
+    jobs = views(observed)
+    failed = sorted((view for view in jobs if view.fate is Fate.FAILED), key=lambda view: (view.ended_at, view.name))
+    if failed:
+        return _after_failure(observed, failed)
+    if _succeeded(observed.job.spec, jobs):
+        close = observed.close  # the world's own words, where it is all there is
+        return Completed(close.message if close is not None and close.message else COMPLETED)
+    return None
+
+
+def _succeeded(spec: JobSpec, jobs: Iterable[JobView]) -> bool:
+    policy = spec.success
+    count = sum(view.fate is Fate.SUCCEEDED and _is_target(policy, view.group) for view in jobs)
+    if policy.operator is Operator.ANY:
+        return count >= 1
+    return 0 < sum(x.replicas for x in spec.replicated_jobs if _is_target(policy, x.name)) <= count
+
+
+def _is_target(policy: SuccessPolicy | FailureRule, group: str) -> bool:
+    return not policy.targets or group in policy.targets
+
+
+def _after_failure(observed: Observed, failed: list[JobView]) -> Outcome:
+    policy, job = observed.job.spec.failure, observed.job
+    if policy is None:
+        return Failed("FailedJobs", _told(failed[0]))
+    rule, view = _first_rule(policy, failed)
+    action = Action.RESTART if rule is None else rule.action
+    why = "no rule applies" if rule is None else f"rule {rule.name}"
+    reason = f"{action.value}FailurePolicyAction"
+    if action is Action.FAIL:
+        return Failed(reason, f"{why}: {_told(view)}")
+    counts = action in (Action.RESTART, Action.RESTART_JOB)
+    spent = job.restarts_counted
+    if counts and spent >= policy.max_restarts:
+        allowed = f"{spent} of {policy.max_restarts} restarts are spent"
+        return Failed("ReachedMaxRestarts", f"{allowed}: {_told(view)}")
+    alone = view if action in (Action.RESTART_JOB, Action.RESTART_JOB_UNCOUNTED) else None
+    cost = f"restart {spent + 1} of {policy.max_restarts}" if counts else "a restart that does not count"
+    return Restart(reason, f"{why}, {cost}: {_told(view)}", counts, alone)
+
+
+def _first_rule(policy: FailurePolicy, failed: list[JobView]) -> tuple[FailureRule | None, JobView]:
+    for rule in policy.rules:
+        for view in failed:
+            if _applies(rule, view):
+                return rule, view
+    return None, failed[0]
+
+
+def _applies(rule: FailureRule, view: JobView) -> bool:
+    if rule.reasons and view.reason not in rule.reasons:
+        return False
+    if rule.patterns and not any(found(pattern, view.message) for pattern in rule.patterns):
+        return False
+    return _is_target(rule, view.group)
+
+
+def _told(view: JobView) -> str:
+    if view.of_world and view.message:
+        return view.message
+    said = ": ".join(part for part in (view.reason, view.message) if part)
+    return f"Job {view.name} failed: {said}" if said else f"Job {view.name} failed"

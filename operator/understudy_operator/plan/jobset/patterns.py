@@ -1,0 +1,40 @@
+"""Regular expressions of failure rules, with RE2's meaning: what is found anywhere in a Job's message matches."""
+
+import functools
+from typing import Any
+
+from understudy_operator.plan.spec import JobSpec
+
+
+def found(pattern: str, message: str) -> bool:
+    """Of a pattern that is none: False."""
+    compiled = _compiled(pattern)
+    return not isinstance(compiled, str) and compiled.search(message) is not None
+
+
+def complaint(spec: JobSpec) -> str:
+    """The first pattern that is none, and why, in words; "" if all are."""
+    rules = () if spec.failure is None else spec.failure.rules
+    for number, rule in enumerate(rules):
+        for pattern in rule.patterns:
+            compiled = _compiled(pattern)
+            if isinstance(compiled, str):
+                return (
+                    f"failurePolicy.rules[{number}].onJobFailureMessagePatterns: {pattern!r} is no regular expression "
+                    f"of RE2 ({compiled}): the job is not started; delete it, correct the pattern, and create it anew"
+                )
+    return ""
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Any:
+    """The expression, or the reason why it is none."""
+    import re2  # here, because local mode, which has no failure policy, has no RE2 either
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        told = error.args[0] if error.args else "invalid"
+        return told.decode(errors="replace") if isinstance(told, bytes) else str(told)

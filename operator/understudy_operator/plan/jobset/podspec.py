@@ -1,0 +1,62 @@
+"""What the job as a whole adds to the spec of each of its pods, whoever creates it: network, volumes, placement.
+
+Exclusive placement: JobSet's webhook sends all pods of a Job after the first one, once that is scheduled. There is no
+webhook here: every pod of the Job asks for the company of its Job's pods, and repels those of all other Jobs, in its
+topology domain. Where they land is the same; the scheduler has more to compare.
+"""
+
+from typing import Any
+
+from understudy_operator.plan.jobset import keys, metadata
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.spec import ReplicatedJob
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def claim_name(job: Job, claim: str) -> str:
+    return f"{claim}-{job.name}"
+
+
+def complete(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int | None) -> None:
+    """index: of the Job; None for a spare, which goes anywhere."""
+    if job.spec.network.hostnames:
+        spec["subdomain"] = metadata.subdomain(job)
+    _add_volumes(spec, job)
+    if index is not None and group.exclusive is not None:
+        if group.exclusive.node_selector:
+            _select_nodes(spec, job, group, index)
+        else:
+            key = metadata.labels(job, group, index)[keys.JOB_KEY]
+            _keep_together(spec, key, group.exclusive.topology_key)
+
+
+def _add_volumes(spec: dict[str, Any], job: Job) -> None:
+    """The claims that one of the containers mounts."""
+    containers = (*spec.get("initContainers", ()), *spec.get("containers", ()))
+    mounted = {mount["name"] for container in containers for mount in container.get("volumeMounts", ())}
+    for claim in job.spec.claims:
+        if claim.name in mounted:
+            source = {"claimName": claim_name(job, claim.name)}
+            spec["volumes"] = [*spec.get("volumes", ()), {"name": claim.name, "persistentVolumeClaim": source}]
+
+
+def _select_nodes(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int) -> None:
+    """Nodes that somebody has labelled for this Job, and tainted for all others."""
+    name = f"{job.namespace}_{metadata.job_name(job, group, index)}"
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), keys.NAMESPACED_JOB: name}
+    toleration = {"key": keys.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
+    spec["tolerations"] = [*spec.get("tolerations", ()), toleration]
+
+
+def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> None:
+    def term(*expressions: dict[str, Any]) -> dict[str, Any]:
+        selector = {"matchExpressions": list(expressions)}
+        return {"labelSelector": selector, "topologyKey": topology_key, "namespaceSelector": {}}
+
+    affinity = spec.setdefault("affinity", {})
+    together = affinity.setdefault("podAffinity", {}).setdefault(REQUIRED, [])
+    together.append(term({"key": keys.JOB_KEY, "operator": "In", "values": [job_key]}))
+    apart = affinity.setdefault("podAntiAffinity", {}).setdefault(REQUIRED, [])
+    others = {"key": keys.JOB_KEY, "operator": "NotIn", "values": [job_key]}
+    apart.append(term({"key": keys.JOB_KEY, "operator": "Exists"}, others))

@@ -1,0 +1,68 @@
+"""Which replicatedJobs may have their Jobs by now: dependsOn, and startupPolicy InOrder.
+
+Rules: a replicatedJob waits until those that it depends on are Ready (each Job is ready, or has ended) or Complete
+(each has succeeded). In order, each waits until all Jobs of the one before have started. The pods of the world start as
+one: once all that any of its replicatedJobs waits for is there, and in the place of the first of them. While the job is
+suspended the order has no meaning: all Jobs rest.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from understudy_operator.plan.jobset.views import Counts
+from understudy_operator.plan.spec import DependencyStatus, JobSpec, ReplicatedJob
+
+NOTHING = Counts()
+
+
+@dataclass(frozen=True)
+class Startup:
+    started: frozenset[str]  # replicatedJobs that may have Jobs
+    waits_for: str  # what the first of the others waits for, in words; "" if none does
+
+    @property
+    def over(self) -> bool:
+        return not self.waits_for
+
+
+def startup(spec: JobSpec, counts: Mapping[str, Counts]) -> Startup:
+    started: set[str] = set()
+    waits_for = ""
+    for entry in _entries(spec):
+        missing = _missing(spec, entry, counts)
+        if missing:
+            waits_for = waits_for or missing
+            continue
+        started |= {group.name for group in entry}
+        if spec.in_order and not spec.suspend and not _all_started(entry, counts):
+            return Startup(frozenset(started), f"{_named(entry)} to be ready")
+    return Startup(frozenset(started), waits_for)
+
+
+def _entries(spec: JobSpec) -> Iterator[tuple[ReplicatedJob, ...]]:
+    """What starts as one, in the order of replicatedJobs."""
+    world = () if spec.world is None else spec.world.groups
+    ours = {group.name for group in world}
+    for group in spec.replicated_jobs:
+        if group.name not in ours:
+            yield (group,)
+        elif group == world[0]:
+            yield world
+
+
+def _missing(spec: JobSpec, entry: tuple[ReplicatedJob, ...], counts: Mapping[str, Counts]) -> str:
+    replicas = {group.name: group.replicas for group in spec.replicated_jobs}
+    for dependency in (dependency for group in entry for dependency in group.depends_on):
+        told = counts.get(dependency.name, NOTHING)
+        complete = dependency.status is DependencyStatus.COMPLETE
+        if replicas[dependency.name] != (told.succeeded if complete else told.started):
+            return f"{dependency.name} to be {dependency.status.value}, which {_named(entry)} depends on"
+    return ""
+
+
+def _all_started(entry: tuple[ReplicatedJob, ...], counts: Mapping[str, Counts]) -> bool:
+    return all(counts.get(group.name, NOTHING).started == group.replicas for group in entry)
+
+
+def _named(entry: tuple[ReplicatedJob, ...]) -> str:
+    return ", ".join(group.name for group in entry)

@@ -1,0 +1,143 @@
+"""The Jobs of a TrainingJob as its policies see them: child Jobs, and the world's, which exist in name alone.
+
+Rules: only Jobs of the current attempt count. The world's Jobs share its fate: they are ready while all ranks train,
+have succeeded or failed when it has closed, and fail as a Job does whose pods are at the end of their retries.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from understudy_operator.plan.counts import member_counts
+from understudy_operator.plan.jobset.metadata import job_name
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_protocol.words import CloseReason
+
+#: Why the world's Jobs fail: as a Job's whose pods were restarted as often as they may be.
+EXHAUSTED = "BackoffLimitExceeded"
+
+
+class Fate(Enum):
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class JobView:
+    name: str
+    group: str  # its replicatedJob
+    index: int
+    fate: Fate = Fate.OPEN
+    ready: bool = False
+    active: bool = False
+    suspended: bool = False
+    reason: str = ""  # of its failure
+    message: str = ""
+    ended_at: float = 0.0
+    of_world: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of a replicatedJob, as JobSet counts."""
+
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    active: int = 0
+    suspended: int = 0
+
+    @property
+    def started(self) -> int:
+        return self.ready + self.succeeded + self.failed
+
+
+def views(observed: Observed) -> tuple[JobView, ...]:
+    """All Jobs of the current attempt."""
+    known: tuple[JobView, ...] | None = observed.computed.get("views")
+    if known is None:
+        current = (_child(child) for child in observed.children if is_current(observed, child))
+        known = observed.computed["views"] = (*current, *_of_world(observed))
+    return known
+
+
+def is_current(observed: Observed, child: ChildJob) -> bool:
+    """Whether the job has it still, in the attempt that counts."""
+    return not is_former(observed, child) and any(
+        child.group == group.name and child.index < group.replicas for group in observed.job.spec.children
+    )
+
+
+def is_former(observed: Observed, child: ChildJob) -> bool:
+    """Whether it was made before a restart, of the job or of itself."""
+    job = observed.job
+    return child.attempt < job.restarts or child.own_attempt < job.restarts_of(child.group, child.index)
+
+
+def counted(views: Iterable[JobView]) -> Mapping[str, Counts]:
+    """By replicatedJob; without those that have no Jobs yet."""
+    of: dict[str, list[JobView]] = {}
+    for view in views:
+        of.setdefault(view.group, []).append(view)
+    return {
+        name: Counts(
+            ready=sum(view.ready for view in jobs),
+            succeeded=sum(view.fate is Fate.SUCCEEDED for view in jobs),
+            failed=sum(view.fate is Fate.FAILED for view in jobs),
+            active=sum(view.active for view in jobs),
+            suspended=sum(view.suspended for view in jobs),
+        )
+        for name, jobs in of.items()
+    }
+
+
+def _child(child: ChildJob) -> JobView:
+    if child.ended:
+        view = JobView(child.name, child.group, child.index, Fate.SUCCEEDED, ended_at=child.ended_at)
+        if child.succeeded_whole:
+            return view
+        return replace(view, fate=Fate.FAILED, reason=child.reason, message=child.message)
+    return JobView(
+        child.name,
+        child.group,
+        child.index,
+        ready=child.ready + child.succeeded >= child.wanted,
+        active=child.active > 0,
+        suspended=child.suspended,
+    )
+
+
+def _of_world(observed: Observed) -> Iterator[JobView]:
+    job = observed.job
+    if job.spec.world is None:
+        return
+    close, suspended = observed.close_by_itself, job.spec.suspend
+    if close is None and not suspended and not world_started(observed):
+        return
+    members, _ = member_counts(observed)
+    ready = close is None and members["ready"] == members["desired"] > 0
+    active = close is None and not suspended and any(not pod.ended for pod in observed.pods)
+    fate = Fate.OPEN
+    if close is not None:
+        fate = Fate.SUCCEEDED if close.reason is CloseReason.SUCCEEDED else Fate.FAILED
+    failed = close is not None and fate is Fate.FAILED
+    for group in job.world.groups:
+        for index in range(group.replicas):
+            yield JobView(
+                job_name(job, group, index),
+                group.name,
+                index,
+                fate,
+                ready=ready and not suspended,
+                active=active,
+                suspended=close is None and suspended,
+                of_world=True,
+                reason=EXHAUSTED if failed else "",
+                message=close.message if close is not None and failed else "",
+            )
+
+
+def world_started(observed: Observed) -> bool:
+    """Whether anything of the world was made in this attempt."""
+    return bool(observed.pods) or observed.job.round >= 0

@@ -1,0 +1,47 @@
+"""What the job is doing, in one word.
+
+Rules: the end goes before all else, then that the job rests, then that a former attempt is still there. A job with a
+world is as its training is; one without, as its Jobs are. While no coordinator tells better the phase stays.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from understudy_operator.plan.counts import tells_seats
+from understudy_operator.plan.jobset.views import Fate, JobView
+from understudy_operator.plan.observed import Observed
+
+_ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
+
+
+def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]) -> str:
+    """status: this pass's, but for the phase and the conditions."""
+    if status.get("terminalState"):
+        return _ENDS[status["terminalState"]]
+    if observed.job.spec.suspend:
+        return "Suspended"
+    former = any(child.attempt < observed.job.restarts for child in observed.children)
+    if former or any(not pod.ended for pod in observed.former):
+        return "Restarting"
+    if observed.job.spec.world is None or observed.close is not None:
+        return _of_jobs(observed, jobs)
+    return _of_world(observed, status)
+
+
+def _of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
+    if not any(view.active or view.fate is not Fate.OPEN for view in jobs):
+        return "Pending"
+    begun = {view.group for view in jobs}
+    wanted = sum(group.replicas for group in observed.job.spec.replicated_jobs if group.name in begun)
+    return "Running" if sum(view.ready or view.fate is not Fate.OPEN for view in jobs) >= wanted else "Starting"
+
+
+def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
+    if int(status.get("round", -1)) < 0:
+        return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
+    if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
+        former = observed.job.status.get("phase")
+        return "Recovering" if former == "Recovering" else "Running"
+    last = status.get("lastRecovery", {})
+    open_still = bool(last) and "resumedAt" not in last
+    return "Recovering" if observed.snapshot.waiting_for or open_still else "Running"

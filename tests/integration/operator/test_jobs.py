@@ -1,0 +1,201 @@
+"""TrainingJobs as JobSets: child Jobs on a real API server, whose Job controller the test plays."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.training import NAME, Training
+from understudy_operator.plan.jobset import keys
+from understudy_protocol import pod as names
+
+pytestmark = pytest.mark.timeout(120)
+AT = "2026-11-20T10:00:00Z"
+
+
+def as_jobset(job: Raw, **spec: Any) -> None:
+    """No launcher: a leader, and two Jobs of workers."""
+    del job["spec"]["launcher"], job["spec"]["spares"]
+    (workers,) = job["spec"]["replicatedJobs"]
+    leader = {"name": "leader", "template": {"spec": {"template": workers["template"]["spec"]["template"]}}}
+    job["spec"] |= {"replicatedJobs": [leader, workers | {"replicas": 2}], **spec}
+
+
+class Jobs:
+    """The Jobs of a namespace, and their controller."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+
+    async def until(self, *wanted: str) -> list[Raw]:
+        async def look() -> list[Raw]:
+            there = [x for x in await self.kube.list("jobs") if "deletionTimestamp" not in x["metadata"]]
+            return there if [x["metadata"]["name"] for x in there] == list(wanted) else []
+
+        return await self.kube.until(f"Jobs {', '.join(wanted)}", look)
+
+    async def ends(self, name: str, kind: str, **end: str) -> None:
+        first = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
+        times = {"lastProbeTime": AT, "lastTransitionTime": AT}
+        conditions = [{"type": x, "status": "True", **times, **end} for x in (first, kind)]
+        done = {"completionTime": AT} if kind == "Complete" else {}
+        status = {"startTime": AT, **done, "conditions": conditions}
+        await self.kube.call("PATCH", f"jobs/{name}/status", {"status": status})
+
+    async def collect(self) -> None:
+        """What the garbage collector does once a Job's pods are gone."""
+        for job in await self.kube.list("jobs"):
+            if "deletionTimestamp" in job["metadata"]:
+                name = job["metadata"]["name"]
+                await self.kube.call("PATCH", f"jobs/{name}", {"metadata": {"finalizers": None}})
+
+
+@pytest.fixture
+def jobs(kube: Kube) -> Jobs:
+    return Jobs(kube)
+
+
+async def test_a_jobset_becomes_jobs_and_succeeds_with_them(training: Training, jobs: Jobs, kube: Kube):
+    # when a JobSet's manifest is applied, with its header lines changed
+    job = await training.apply(as_jobset)
+    made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+
+    # then its Jobs are there, and nothing that only a launcher needs
+    assert {x["metadata"]["ownerReferences"][0]["uid"] for x in made} == {job["metadata"]["uid"]}
+    assert [x["metadata"]["labels"][keys.JOB_GLOBAL_INDEX] for x in made] == ["0", "1", "2"]
+    assert made[1]["spec"]["template"]["spec"]["subdomain"] == NAME
+    assert [x["metadata"]["name"] for x in await kube.list("services")] == [NAME]
+    assert await kube.list("secrets") == []
+
+    # when all have succeeded
+    for name in ("llm-leader-0", "llm-workers-0", "llm-workers-1"):
+        await jobs.ends(name, "Complete")
+
+    # then it has
+    status = await training.until_phase("Succeeded")
+    assert status["terminalState"] == "Completed"
+    assert [entry["succeeded"] for entry in status["replicatedJobsStatus"]] == [1, 2]
+
+
+async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
+    # given a job that may restart once
+    await training.apply(lambda job: as_jobset(job, failurePolicy={"maxRestarts": 1}))
+    former = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+
+    # when one of its Jobs fails, and the others are gone
+    await jobs.ends("llm-workers-1", "Failed", reason="BackoffLimitExceeded", message="too many retries")
+    await training.until_phase("Restarting")
+
+    async def new() -> list[Raw]:
+        await jobs.collect()
+        there = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+        uids = {x["metadata"]["uid"] for x in former}
+        return [] if uids & {x["metadata"]["uid"] for x in there} else there
+
+    # then all are made anew
+    made = await jobs.kube.until("new Jobs", new)
+    assert {x["metadata"]["labels"][keys.RESTART_ATTEMPT] for x in made} == {"1"}
+    assert (await training.status())["restarts"] == 1
+    (told,) = await training.events("RestartJobSetFailurePolicyAction")
+    assert "Job llm-workers-1 failed: BackoffLimitExceeded: too many retries" in told
+
+    # and when one fails again, the job fails
+    await jobs.ends("llm-leader-0", "Failed", reason="BackoffLimitExceeded", message="too many retries")
+    assert (await training.until_phase("Failed"))["terminalState"] == "Failed"
+
+
+async def test_a_job_that_rests_is_woken_with_another_node_selector(training: Training, jobs: Jobs, kube: Kube):
+    # given a suspended job, of which one Job has run before
+    await training.apply(lambda job: as_jobset(job, suspend=True))
+    made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+    assert {x["spec"]["suspend"] for x in made} == {True}
+    await kube.call("PATCH", "jobs/llm-leader-0/status", {"status": {"startTime": AT}})
+    await training.until_phase("Suspended")
+
+    # when its pods are to go elsewhere, and it is resumed, as Kueue does it
+    spec = (await kube.call("GET", f"trainingjobs/{NAME}"))["spec"]
+    for replicated in spec["replicatedJobs"]:
+        replicated["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "a"}
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": spec | {"suspend": False}})
+
+    # then the same Jobs are
+    async def resumed() -> list[Raw]:
+        there = await kube.list("jobs")
+        return there if not any(x["spec"]["suspend"] for x in there) else []
+
+    told = await kube.until("resumed Jobs", resumed)
+    assert [x["metadata"]["uid"] for x in told] == [x["metadata"]["uid"] for x in made]
+    assert {x["spec"]["template"]["spec"]["nodeSelector"]["pool"] for x in told} == {"a"}
+    assert await training.events("Resumed") != []
+
+
+async def test_a_typo_in_one_template_leaves_nothing_half_made(training: Training, kube: Kube):
+    def with_a_typo(job: Raw) -> None:
+        as_jobset(job)
+        pod = job["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
+        job["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"] = {**pod, "nodeSelectr": {"a": "b"}}
+
+    # when one of the templates has a field that Kubernetes does not know
+    await training.apply(with_a_typo)
+
+    async def told() -> str:
+        holds, message = await training.condition("Invalid")
+        return message if holds == "True" else ""
+
+    # then that is told, and no Job is there
+    assert "nodeSelectr" in await kube.until("the condition Invalid", told)
+    assert await kube.list("jobs") == []
+
+
+async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs: Jobs, kube: Kube):
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    policy = {"templates": [{"metadata": {"name": "data"}, "spec": claim}]}
+
+    def mounting(job: Raw) -> None:
+        as_jobset(job, volumeClaimPolicies=[policy])
+        for replicated in job["spec"]["replicatedJobs"]:
+            container = replicated["template"]["spec"]["template"]["spec"]["containers"][0]
+            container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+
+    await training.apply(mounting)
+    made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+    (volume,) = made[0]["spec"]["template"]["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "data-llm"}
+    (there,) = await kube.list("persistentvolumeclaims")
+    assert there["metadata"]["name"] == "data-llm"
+
+
+async def test_a_job_that_has_ended_goes_after_its_time(training: Training, jobs: Jobs, kube: Kube):
+    await training.apply(lambda job: as_jobset(job, ttlSecondsAfterFinished=0, successPolicy={"operator": "Any"}))
+    await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+    await jobs.ends("llm-leader-0", "Complete")
+
+    async def going() -> bool:
+        (job,) = await kube.list("trainingjobs")
+        return "deletionTimestamp" in job["metadata"]
+
+    await kube.until("its deletion", going)
+
+
+async def test_a_training_that_is_suspended_has_no_pods_and_new_ones_when_it_is_resumed(training: Training, kube: Kube):
+    # given a job with a launcher, whose pods are not scheduled yet
+    await training.apply()
+    former = {pod["metadata"]["uid"] for pod in await training.until_pods(3)}
+
+    # when it is suspended
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
+
+    async def gone() -> bool:
+        return await training.pods() == []
+
+    await kube.until("no pods", gone)
+    assert (await training.until_phase("Suspended"))["replicatedJobsStatus"][0]["suspended"] == 1
+
+    # and resumed
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": False}})
+
+    # then it has pods of another attempt
+    pods = await training.until_pods(3)
+    assert not former & {pod["metadata"]["uid"] for pod in pods}
+    epoch = (await training.status())["coordinator"]["formerEpoch"]
+    assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}

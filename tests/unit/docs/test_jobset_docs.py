@@ -1,0 +1,34 @@
+"""docs/jobset.md speaks of each field that a JobSet has too, and of none that is not there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+#: What a JobSet does not have.
+OURS = ("launcher", "spares", "recovery", "checkpoint", "faults", "elastic")
+#: Kubernetes' own, which its own documentation describes.
+FOREIGN = ("replicatedJobs[].template.spec", "replicatedJobs[].template.metadata", "volumeClaimPolicies[].templates")
+
+
+def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, child in schema.get("properties", {}).items():
+        here = f"{path}.{name}".lstrip(".")
+        if name in OURS and not path:
+            continue
+        yield here
+        if here not in FOREIGN:
+            yield from fields(child, here)
+            yield from fields(child.get("items", {}), f"{here}[]")
+
+
+def test_the_table_has_a_row_for_each_field_of_jobset_and_no_other():
+    crd = yaml.safe_load((ROOT / "crds/trainingjobs.yaml").read_text(encoding="utf-8"))
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    section = (ROOT / "docs/jobset.md").read_text(encoding="utf-8").split("## Pods")[0]
+    rows = re.findall(r"^\| `(.+?)` \| (\w+) \|", section, re.MULTILINE)
+    assert sorted(field for field, _ in rows) == sorted(fields(spec))
+    assert {verdict for _, verdict in rows} <= {"same", "better", "different"}

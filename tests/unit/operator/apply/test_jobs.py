@@ -1,0 +1,84 @@
+"""What a plan says about child Jobs, done against an API server of dictionaries."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import FakeApi
+from tests.unit.operator.given import a_group, a_job
+from understudy_operator.apply.jobs import FIRST_BATCH, JobGateway
+from understudy_operator.apply.pace import Pace
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.intents import CreateJob, DeleteJob, PatchJob
+from understudy_operator.plan.jobset.manifests import job_manifest
+
+GROUP = a_group("workers", 20, 1)
+JOB = a_job(spec={"replicated_jobs": (GROUP,), "world": None})
+PATH = "/apis/batch/v1/namespaces/research/jobs"
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.api, self.store = FakeApi(), Store()
+        self.gateway = JobGateway(self.api, self.store, Pace(time.monotonic))
+
+    async def do(self, *intents: Any) -> list[str]:
+        """The messages of what was refused."""
+        return [refusal.message for refusal in await self.gateway.do("research", intents)]
+
+    def stored(self) -> list[str]:
+        return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.CHILD, "job-uid")]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def creation(index: int) -> CreateJob:
+    return CreateJob(job_manifest(JOB, GROUP, index), "it is missing")
+
+
+async def test_a_job_that_is_created_is_known_at_once(cluster: Cluster):
+    assert await cluster.do(creation(0), creation(1)) == []
+    assert cluster.stored() == ["llm-workers-0", "llm-workers-1"]
+    assert await cluster.do(creation(0)) == []  # that it is there already is fine
+
+
+async def test_one_of_somebody_else_under_its_name_is_told(cluster: Cluster):
+    cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
+    (told,) = await cluster.do(creation(0))
+    assert told.startswith("Job llm-workers-0 is there already and is not of this job")
+    assert cluster.stored() == []
+
+
+async def test_a_mistake_in_a_template_costs_a_few_requests_and_not_all(cluster: Cluster):
+    cluster.api.refuse = lambda _: "unknown field spec.template.spec.contaners"
+    assert await cluster.do(*map(creation, range(20))) == ["unknown field spec.template.spec.contaners"]
+    assert len(cluster.api.calls) == FIRST_BATCH
+
+
+async def test_a_check_creates_nothing_and_tells_each_refusal(cluster: Cluster):
+    assert await cluster.gateway.check([creation(0).manifest]) == []
+    cluster.api.refuse = lambda manifest: f"no {manifest['metadata']['name']}"
+    pod = {"kind": "Pod", "metadata": {"name": "llm-workers-0-0-abcde", "namespace": "research"}}
+    refusals = await cluster.gateway.check([creation(0).manifest, pod])
+    assert [refusal.message for refusal in refusals] == ["no llm-workers-0", "no <pod>"]
+    assert cluster.api.objects == {}
+
+
+async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_reset(cluster: Cluster):
+    await cluster.do(creation(0))
+    cluster.api.calls.clear()
+    patch = {"spec": {"suspend": False, "template": {"spec": {"nodeSelector": {"pool": "a"}}}}}
+    await cluster.do(PatchJob("llm-workers-0", patch, "the job is resumed", restarts_clock=True))
+    assert [method for method, _ in cluster.api.calls] == ["PATCH", "PATCH"]
+    raw = cluster.api.objects[f"{PATH}/llm-workers-0"]
+    assert raw["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "a"}
+    assert raw["spec"]["template"]["spec"]["containers"] == GROUP.pod_template["spec"]["containers"]
+
+
+async def test_what_is_gone_already_is_fine(cluster: Cluster):
+    assert await cluster.do(DeleteJob("llm-workers-0", "uid", "it is not wanted")) == []
+    assert await cluster.do(PatchJob("llm-workers-0", {"spec": {"suspend": True}}, "it rests")) == []

@@ -1,0 +1,54 @@
+"""A Job of batch/v1 -> what the policies ask of it."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import a_group, a_job
+from understudy_operator.observe.read import unix
+from understudy_operator.observe.read_child import read_child
+from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
+
+AT = "2026-11-20T10:00:00Z"
+GROUP = a_group("workers", 3, 2)
+STATUS = {"restarts": 1, "replicatedJobsStatus": [{"name": "workers", "jobRestarts": [0, 2, 0]}]}
+MADE = job_manifest(a_job(status=STATUS, spec={"replicated_jobs": (GROUP,), "world": None}), GROUP, 1)
+
+
+def job(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    raw = copy.deepcopy(MADE)
+    raw["metadata"] |= {"uid": "uid-1", "creationTimestamp": AT}
+    raw["spec"] |= spec
+    return raw | ({"status": status} if status else {})
+
+
+def test_what_we_have_written_is_read_back():
+    child = read_child(job())
+    assert (child.uid, child.name, child.group, child.index) == ("uid-1", "llm-workers-1", "workers", 1)
+    assert (child.attempt, child.own_attempt, child.wanted) == (1, 2, 2)
+    assert child.fingerprint == MADE["metadata"]["annotations"][FINGERPRINT]
+    assert (child.deleting, child.suspended, child.started, child.ended) == (False, False, False, False)
+
+
+def test_how_its_pods_are():
+    child = read_child(job({"startTime": AT, "active": 2, "ready": 1, "succeeded": 1}))
+    assert (child.started, child.active, child.ready, child.succeeded) == (True, 2, 1, 1)
+
+
+@pytest.mark.parametrize(("completions", "wanted"), [(1, 1), (9, 2)])
+def test_as_many_pods_as_run_at_once_make_it_ready(completions: int, wanted: int):
+    assert read_child(job(completions=completions)).wanted == wanted
+
+
+@pytest.mark.parametrize(("kind", "succeeded"), [("Complete", True), ("Failed", False)])
+def test_its_end_is_told_with_its_reason(kind: str, succeeded: bool):
+    end = {"type": kind, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": AT}
+    child = read_child(job({"conditions": [{"type": "Suspended", "status": "False"}, end]}))
+    assert (child.ended, child.succeeded_whole, child.reason, child.message) == (True, succeeded, "R", "M")
+    assert child.ended_at == unix(AT)
+
+
+def test_a_job_that_will_fail_has_not_yet():
+    # given the condition that the Job controller sets while pods still end
+    assert not read_child(job({"conditions": [{"type": "FailureTarget", "status": "True"}]})).ended

@@ -1,0 +1,98 @@
+"""A TrainingJob's spec as written -> facts: what a JobSet has too, and who forms the world."""
+
+from typing import Any
+
+from understudy_operator.observe.read_spec import read_spec
+from understudy_operator.plan import spec as facts
+from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
+
+
+def entry(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "template": {"spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}}} | changes
+
+
+def spec_of(annotations: dict[str, str] | None = None, **spec: Any) -> facts.JobSpec:
+    metadata = {} if annotations is None else {"annotations": annotations}
+    return read_spec({"metadata": metadata, "spec": {"replicatedJobs": [entry("workers")]} | spec})
+
+
+def test_a_spec_that_says_least_has_jobsets_defaults():
+    spec = spec_of()
+    assert spec == facts.JobSpec(spec.replicated_jobs)
+    (group,) = spec.replicated_jobs
+    assert (group.replicas, group.parallelism, group.group, group.depends_on) == (1, 1, "default", ())
+    assert (spec.success.operator, spec.success.targets) == (facts.Operator.ALL, ())
+    assert spec.network == facts.Network(hostnames=True, subdomain="", publish_not_ready=True)
+
+
+def test_without_a_launcher_there_is_no_world():
+    assert spec_of(spares={"replicas": 0}, recovery={}).world is None
+
+
+def test_the_launcher_says_whose_pods_form_the_world_and_the_spares_whose_template_they_have():
+    spec = spec_of(
+        replicatedJobs=[entry("driver"), entry("leader"), entry("workers")],
+        launcher={"targetReplicatedJobs": ["workers", "leader"]},
+        spares={"replicas": 1, "replicatedJob": "workers"},
+    )
+    assert spec.world is not None
+    assert [group.name for group in spec.world.groups] == ["leader", "workers"]  # in the order of replicatedJobs
+    assert spec.world.spare_group.name == "workers"
+    assert [group.name for group in spec.children] == ["driver"]
+
+
+def test_without_targets_the_only_replicated_job_is_the_world():
+    world = spec_of(launcher={}).world
+    assert world is not None
+    assert [group.name for group in world.groups] == ["workers"]
+
+
+def test_policies_are_read_as_they_are_written():
+    rule = {"action": "RestartJob", "onJobFailureReasons": ["PodFailurePolicy"], "targetReplicatedJobs": ["workers"]}
+    named = {"name": "oom", "action": "FailJobSet", "onJobFailureMessagePatterns": ["OOM.*"]}
+    spec = spec_of(
+        failurePolicy={"maxRestarts": 3, "restartStrategy": "BlockingRecreate", "rules": [rule, named]},
+        successPolicy={"operator": "Any", "targetReplicatedJobs": ["workers"]},
+        startupPolicy={"startupPolicyOrder": "InOrder"},
+        suspend=True,
+        managedBy="kueue.x-k8s.io/multikueue",
+        ttlSecondsAfterFinished=0,
+    )
+    assert spec.failure == facts.FailurePolicy(
+        3,
+        facts.RestartStrategy.BLOCKING_RECREATE,
+        (
+            facts.FailureRule(
+                "failurePolicyRule0", facts.Action.RESTART_JOB, reasons=("PodFailurePolicy",), targets=("workers",)
+            ),
+            facts.FailureRule("oom", facts.Action.FAIL, patterns=("OOM.*",)),
+        ),
+    )
+    assert spec.success == facts.SuccessPolicy(facts.Operator.ANY, ("workers",))
+    assert (spec.in_order, spec.suspend, spec.managed_by, spec.ttl_s) == (True, True, "kueue.x-k8s.io/multikueue", 0.0)
+
+
+def test_what_else_a_jobset_has():
+    depends = [{"name": "data", "status": "Complete"}]
+    claim = {"metadata": {"name": "cache"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    spec = spec_of(
+        replicatedJobs=[entry("data"), entry("workers", dependsOn=depends, groupName="train", replicas=0)],
+        network={"enableDNSHostnames": False, "subdomain": "net", "publishNotReadyAddresses": False},
+        coordinator={"replicatedJob": "workers", "podIndex": 2},
+        volumeClaimPolicies=[{"templates": [claim], "retentionPolicy": {"whenDeleted": "Retain"}}],
+    )
+    workers = spec.replicated_jobs[1]
+    assert workers.depends_on == (facts.Dependency("data", facts.DependencyStatus.COMPLETE),)
+    assert (workers.group, workers.replicas, workers.pods) == ("train", 0, 0)
+    assert spec.network == facts.Network(hostnames=False, subdomain="net", publish_not_ready=False)
+    assert spec.coordinator == facts.CoordinatorPod("workers", 0, 2)
+    assert spec.claims == (facts.VolumeClaim("cache", claim, retained=True),)
+
+
+def test_exclusive_placement_is_said_by_jobsets_annotations_of_the_job_or_of_one_template():
+    of_its_own = entry("leader")
+    of_its_own["template"]["metadata"] = {"annotations": {EXCLUSIVE: "zone"}}
+    groups = [of_its_own, entry("workers")]
+    both = spec_of({EXCLUSIVE: "rack", NODE_SELECTOR: "true"}, replicatedJobs=groups).replicated_jobs
+    assert [group.exclusive for group in both] == [facts.Exclusive("zone"), facts.Exclusive("rack", node_selector=True)]
+    assert spec_of().replicated_jobs[0].exclusive is None

@@ -1,0 +1,247 @@
+"""Scenarios: observed states in words, and what the operator means to do about each, with its reasons.
+
+tests/unit/operator/scenarios/*.yaml hold them; test_scenarios.py compares. After a change that is meant:
+
+    scripts/py -m tests.unit.operator.scenario_plans
+
+writes the plans anew, for the diff to be read.
+
+A scenario has `given`: `groups` (replicatedJobs by name, with what is special in each), `world` (names of those whose
+pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `pods` (of
+the world, by name) and `told` (by its coordinator). All that is left out is ordinary: see given.py.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.unit.operator.given import ADDRESS, AN_HOUR_AGO, IMAGE, NOW, TEMPLATE, a_pod, a_snapshot, member, observed
+from understudy_operator.observe.read import read_job
+from understudy_operator.plan.intents import (
+    CreateJob,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    Follow,
+    PatchJob,
+    PatchPod,
+    Plan,
+    Unfollow,
+)
+from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
+from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
+from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol import pod as names
+from understudy_protocol.membership import Close
+from understudy_protocol.words import CloseReason, WorkersState
+
+FOLDER = Path(__file__).parent / "scenarios"
+Raw = Mapping[str, Any]
+HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
+    "pending": {"active": 1},
+    "ready": {"active": 1, "ready": 1, "started": True},
+    "succeeded": {"ended": True, "succeeded_whole": True, "started": True},
+    "failed": {"ended": True, "started": True, "ended_at": NOW - 5},
+    "suspended": {"suspended": True},
+    "resting": {"suspended": True, "started": True},
+    "deleting": {"deleting": True},
+}
+
+
+def scenarios() -> dict[str, Raw]:
+    """All of them, by file and name."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        for name, scenario in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+            found[f"{path.stem}: {name}"] = scenario
+    return found
+
+
+def planned(scenario: Raw) -> list[str]:
+    """The plan, a line an intent."""
+    given = scenario.get("given", {})
+    return list(_lines(reconcile(state(given), IMAGE, NOW), given.get("status", {})))
+
+
+# Given ---------------------------------------------------------------------------------------------------------------
+
+
+def state(given: Raw) -> Observed:
+    job = read_job(manifest(given))
+    pods = [_pod(name, told or {}) for name, told in given.get("pods", {}).items()]
+    seats = {pod.index: pod for pod in pods if pod.index is not None}
+    told = given.get("told")
+    snapshot = None if told is None else _snapshot(told, pods, seats)
+    children = tuple(_child(job, name, told) for name, told in given.get("jobs", {}).items())
+    facts = given.get("facts", {})
+    return observed(
+        job,
+        pods,
+        snapshot,
+        children=children,
+        claims=frozenset(facts.get("claims", ())),
+        checked=facts.get("checked", True),
+        has_secret=not facts.get("nothing", False),
+        has_hostnames_service=not facts.get("nothing", False),
+        coordinator_address="" if facts.get("nothing", False) else ADDRESS,
+        not_ready=facts.get("not ready", ()),
+    )
+
+
+def manifest(given: Raw) -> Raw:
+    groups = given.get("groups", {"workers": {}})
+    spec = {"replicatedJobs": [_group(name, told or {}) for name, told in groups.items()], **given.get("spec", {})}
+    if "world" in given:
+        spec["launcher"] = {"targetReplicatedJobs": given["world"], **spec.get("launcher", {})}
+    metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "7"}
+    metadata |= {"creationTimestamp": micro_time(AN_HOUR_AGO), **given.get("metadata", {})}
+    return {"metadata": metadata, "spec": spec, "status": given.get("status", {})}
+
+
+def _group(name: str, told: Raw) -> Raw:
+    job_spec = {"parallelism": 1, "template": TEMPLATE, **told.get("job", {})}
+    rest = {field: value for field, value in told.items() if field not in ("job", "metadata")}
+    return {"name": name, "template": {"metadata": told.get("metadata", {}), "spec": job_spec}, **rest}
+
+
+def _child(job: Job, name: str, told: Any) -> ChildJob:
+    """told: how it is, or a mapping with more."""
+    more: dict[str, Any] = {"is": told} if isinstance(told, str) else dict(told)
+    group_name, _, index = name.removeprefix("llm-").rpartition("-")
+    group = next((group for group in job.spec.children if group.name == group_name), None)
+    made = {} if group is None else job_manifest(job, group, int(index))
+    how = dict(HOW_JOBS_ARE[more.pop("is")])
+    attempt, own = more.pop("attempt", job.restarts), more.pop("own attempt", job.restarts_of(group_name, int(index)))
+    template = made["spec"]["template"] if made else {}
+    known = made["metadata"]["annotations"][FINGERPRINT] if made else ""
+    return ChildJob(
+        uid=f"uid-{name}",
+        name=name,
+        group=group_name,
+        index=int(index),
+        attempt=attempt,
+        own_attempt=own,
+        wanted=1,
+        fingerprint=more.pop("fingerprint", known),
+        template=more.pop("template", template),
+        **(how | more),
+    )
+
+
+def _pod(name: str, told: Raw) -> Pod:
+    changes: dict[str, Any] = {"attempt": told.get("attempt", 0)}
+    if told.get("is") == "terminating":
+        changes["deleting_since"] = NOW - 1
+    elif told.get("is") == "ended":
+        changes |= {"phase": "Failed", "sidecar_started": False}
+    elif told.get("is") == "pending":
+        changes |= {"phase": "Pending", "node": "", "ip": "", "sidecar_started": False, "sidecar_ran": False}
+    if "coordinator" in told:
+        changes["labels"] = {names.LABEL_ROLE: names.ROLE_ACTIVE, names.LABEL_COORDINATOR: "true"}
+    return a_pod(name, told.get("rank"), **changes)
+
+
+def _snapshot(told: Raw, pods: list[Pod], seats: Mapping[int, Pod]) -> Any:
+    working = WorkersState(told.get("workers", WorkersState.RUNNING.value))
+    members = [member(pod, rank if told["round"] >= 0 else None, working) for rank, pod in seats.items()]
+    closed = told.get("closed")
+    return a_snapshot(
+        members,
+        number=told["round"],
+        epoch=told.get("epoch", 1),
+        coordinator=pods[0],
+        closed=None if closed is None else Close(CloseReason(closed["reason"]), closed.get("message", "")),
+    )
+
+
+# Then ----------------------------------------------------------------------------------------------------------------
+
+
+def _lines(plan: Plan, before: Raw) -> Iterator[str]:
+    yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.checks)
+    yield from (f"create {x.manifest['kind']} {x.manifest['metadata']['name']}" for x in plan.objects)
+    yield from () if plan.status is None else _changes(before, plan.status)
+    yield from map(_job_line, plan.jobs)
+    yield from map(_pod_line, plan.pods)
+    match plan.link:
+        case Follow(office):
+            yield f"follow the coordinator of epoch {office.epoch}"
+        case Unfollow(end):
+            yield "end the line" + ("" if end is None else f": {end.reason.value}: {end.message}")
+        case None:
+            pass
+    yield from (f"event {event.type} {event.reason}: {event.message}" for event in plan.events)
+    if plan.remove:
+        yield f"delete the TrainingJob: {plan.remove}"
+    yield "rest" if plan.again_in_s is None else f"look again in {plan.again_in_s:g} s"
+
+
+def _changes(before: Raw, status: Raw) -> Iterator[str]:
+    """What is new in status, without times and versions."""
+    for field in (
+        "phase",
+        "terminalState",
+        "restarts",
+        "restartsCountTowardsMax",
+        "round",
+        "coordinator",
+        "recoveriesByStrategy",
+    ):
+        if status.get(field) != before.get(field, 0 if field.startswith("restarts") else None):
+            yield f"status {field}: {_compact(status.get(field))}"
+    for entry in status["replicatedJobsStatus"]:
+        told = {name: value for name, value in entry.items() if name != "name" and value}
+        yield f"status {entry['name']}: {_compact(told)}"
+    for entry in status["conditions"]:
+        if entry["status"] == "True" or (entry["type"] == "Running" and entry["message"]):
+            yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
+
+
+def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
+    match intent:
+        case CreateJob(given, reason):
+            suspended = " suspended" if given["spec"]["suspend"] else ""
+            return f"create Job {given['metadata']['name']}{suspended}: {reason}"
+        case DeleteJob(name, _, reason):
+            return f"delete Job {name}: {reason}"
+        case PatchJob(name, patch, reason, clock):
+            what = "suspend" if patch["spec"]["suspend"] else "resume"
+            return f"{what} Job {name}{' with a new start time' if clock else ''}: {reason}"
+
+
+def _pod_line(intent: CreatePod | DeletePod | PatchPod) -> str:
+    match intent:
+        case CreatePod(given, reason):
+            return f"create Pod {given['metadata']['name'][:-6]}: {reason}"
+        case DeletePod(name, _, grace_s, reason):
+            return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
+        case PatchPod(name, labels, annotations):
+            return f"label Pod {name} {_compact({**labels, **annotations})}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value) if not isinstance(value, str) else value
+
+
+def write() -> None:
+    """The plans as they are now."""
+    for path in sorted(FOLDER.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        head = [line for line in text.splitlines() if line.startswith("#")]
+        parts = [_written(name, told) for name, told in yaml.safe_load(text).items()]
+        path.write_text("\n".join([*head, "", *parts]), encoding="utf-8")
+
+
+def _written(name: str, scenario: Raw) -> str:
+    given = yaml.safe_dump({"given": scenario.get("given", {})}, sort_keys=False, width=110, default_flow_style=None)
+    plan = yaml.safe_dump({"plan": planned(scenario)}, sort_keys=False, width=10_000, default_flow_style=False)
+    lines = "".join(f"  {line}\n" for line in (given + plan).splitlines())
+    return f"{name}:\n{lines}"
+
+
+if __name__ == "__main__":
+    write()
