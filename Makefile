@@ -2,7 +2,8 @@
 PY := scripts/py
 E2E_LOGS := build/e2e-logs
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit simulation simulate simulate-operator integration torchrun e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-recovery bench-step bench-docs images crds docs lock format clean
+# Every target is a command: none names a file.
+.PHONY: $(shell awk -F: '/^[a-z0-9-]+:.*## /{print $$1}' $(MAKEFILE_LIST))
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ bench-rendezvous:  ## how long a rendezvous takes, next to its peers: 40 minutes
 
 bench-recovery:  ## how long until a training goes on after a fault, next to its peers: 25 minutes; ARGS as above
 	$(PY) -m benchmarks.recovery $(ARGS)
+
+bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API server of its own: 100 minutes; ARGS as above
+	$(PY) -m benchmarks.operator $(ARGS)
 
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
+from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.records import read_records
 from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
@@ -22,7 +23,12 @@ from benchmarks.step import GOALS as STEP
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
-GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "recovery": RECOVERY, "step": STEP}
+GOALS: dict[str, Sequence[Goal]] = {
+    "rendezvous": RENDEZVOUS,
+    "recovery": RECOVERY,
+    "operator": OPERATOR,
+    "step": STEP,
+}
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

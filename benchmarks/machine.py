@@ -22,14 +22,16 @@ class Usage:
 
     cpu_s: float
     rss_mb: float
+    peak_rss_mb: float
 
     @classmethod
     def of(cls, pid: int) -> Usage:
         # The command's name may hold spaces and brackets; what follows it does not.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = Path(f"/proc/{pid}/status").read_text().splitlines()
-        resident_kb = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
-        return cls((int(fields[11]) + int(fields[12])) / _TICKS_PER_S, resident_kb / 1024)
+        told = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        kilobytes = {words[0]: int(words[1]) for words in told if words[0] in ("VmRSS:", "VmHWM:")}
+        cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return cls(cpu_s, kilobytes["VmRSS:"] / 1024, kilobytes["VmHWM:"] / 1024)
 
 
 def take_open_files() -> None:

@@ -27,6 +27,18 @@ UNITS = {
     "cpu_s_per_minute": "s/min",
     "rss_mb": "MB",
     "call_us": "µs",
+    "created_s": "s",
+    "running_s": "s",
+    "told_s": "s",
+    "ready_s": "s",
+    "api_writes": "requests",
+    "api_reads": "requests",
+    "api_mb": "MB",
+    "cpu_s": "s",
+    "cpu_percent": "%",
+    "controller_manager_cpu_s": "s",
+    "api_server_cpu_s": "s",
+    "peak_rss_mb": "MB",
 }
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, Verdict, check
-from benchmarks.install import NVRX_VERSION
 from benchmarks.machine import facts
 from benchmarks.records import Journal, sum_up
-from tests.cluster.torch_install import VERSION as TORCH_VERSION
 
 
 def tell(journal: Journal, goals: Sequence[Goal], records: Path) -> None:
@@ -28,13 +26,12 @@ def tell(journal: Journal, goals: Sequence[Goal], records: Path) -> None:
     print(f"written: {records.relative_to(CHECKOUT)}")
 
 
-def write_facts(path: Path, name: str, took_s: float) -> None:
-    """name: of the command, as in `make bench-NAME`."""
+def write_facts(path: Path, name: str, took_s: float, versions: Mapping[str, str]) -> None:
+    """name: of the command, as in `make bench-NAME`; versions: of what it was compared with, and of what it needs."""
     told = {
         "command": f"make bench-{name}" + (f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""),
         "minutes": f"{took_s / 60:.0f}",
         **facts(),
-        "NVRx": NVRX_VERSION,
-        "torch": TORCH_VERSION,
+        **versions,
     }
     path.write_text(json.dumps(told, indent=1) + "\n")

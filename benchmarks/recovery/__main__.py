@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.child import CHECKOUT, LOGS, ChildFailed, Unfinished
-from benchmarks.install import Peers, ensure_peers
+from benchmarks.install import VERSIONS, Peers, ensure_peers
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
@@ -107,7 +107,7 @@ def main() -> int:
         return 1
     finally:
         write_records(RECORDS, sum_up(journal.samples))
-    write_facts(MACHINE, "recovery", time.monotonic() - start)
+    write_facts(MACHINE, "recovery", time.monotonic() - start, VERSIONS)
     tell(journal, GOALS, RECORDS)
     return 0
 

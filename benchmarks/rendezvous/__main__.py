@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
-from benchmarks.install import Peers, ensure_peers
+from benchmarks.install import VERSIONS, Peers, ensure_peers
 from benchmarks.machine import room_for_packets
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.rendezvous import peers, understudy
@@ -126,7 +126,7 @@ def main() -> int:
         return 1
     finally:
         write_records(RECORDS, sum_up(journal.samples))
-    write_facts(MACHINE, "rendezvous", time.monotonic() - start)
+    write_facts(MACHINE, "rendezvous", time.monotonic() - start, VERSIONS)
     tell(journal, GOALS, RECORDS)
     return 0
 

@@ -1,0 +1,129 @@
+"""`make bench-operator`: jobs of up to 5,000 pods under our operator and under JobSet, on one API server, in turns.
+
+build/bench/operator.json            the records
+build/bench/operator.samples.jsonl   every case, as it ends: --resume goes on from there
+build/bench/operator.machine.json    where, when and by which command
+build/bench/logs/operator-*.log      what the cluster's programs said
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.child import CHECKOUT, LOGS, ChildFailed
+from benchmarks.machine import take_open_files
+from benchmarks.operator import cluster, network
+from benchmarks.operator.goals import GOALS
+from benchmarks.operator.jobset_build import Built, ensure_jobset, version
+from benchmarks.operator.plan import NODES, Case, Choice, Session, System, plan
+from benchmarks.operator.session import Skipped, measure
+from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.report import tell, write_facts
+from tests.cluster.binaries import ensure_binaries, kubernetes_version
+from tests.cluster.commands import Progress
+from tests.cluster.failures import ClusterError
+from tests.cluster.paths import Paths
+
+FOLDER = CHECKOUT / "build" / "bench"
+RECORDS, SAMPLES, MACHINE = (FOLDER / f"operator.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
+
+T = TypeVar("T")
+
+
+async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, jobset: Built, nodes: int) -> list[str]:
+    """What could not be run, and why."""
+    skipped: dict[str, None] = {}
+    left_s = sum(session.expected_s for session in sessions)
+    print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
+    async with cluster.running(binaries, jobset, nodes, Progress()) as there:
+        for number, session in enumerate(sessions, 1):
+            left_s -= session.expected_s
+            name = f"[{number}/{len(sessions)}] {session.system} {session.size:,}"
+            print(f"{name}: {', '.join(session.cases)} …", flush=True)
+            try:
+                async with aclosing(measure(there, session, jobset, f"bench-{number}")) as samples:
+                    async for sample in samples:
+                        journal.add([sample])
+                        print(f"{name}: {_told(sample)}", flush=True)
+            except Skipped as why:
+                skipped[f"{session.system}, {', '.join(session.cases)}: skipped: {why}"] = None
+                print(f"{name}: skipped: {why}", flush=True)
+            if left_s:
+                print(f"  about {max(1.0, left_s / 60):.0f} min left", flush=True)
+    return list(skipped)
+
+
+def missing(sessions: Sequence[Session], journal: Journal) -> list[Session]:
+    """Those with cases that were not run yet, and with those alone."""
+    left = []
+    for x in sessions:
+        cases = tuple(case for case in x.cases if not journal.has(x.system.value, case.value, x.size, x.run))
+        if cases:
+            left.append(replace(x, cases=cases))
+    return left
+
+
+def _told(sample: Sample) -> str:
+    if sample.unfinished:
+        return f"{sample.case}: {sample.unfinished}"
+    return f"{sample.case} " + ", ".join(f"{metric} {value:.4g}" for metric, value in sample.values.items())
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-operator ARGS=…", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=_listed(Case), default=(), help=_choices(Case))
+    parser.add_argument("--systems", type=_listed(System), default=(), help=_choices(System))
+    parser.add_argument("--sizes", type=_listed(int), default=(), help="pods, in place of each case's own sizes")
+    parser.add_argument("--runs", type=int, help="of each; the default is 3")
+    parser.add_argument("--nodes", type=int, default=NODES, help=f"that kwok plays; the default is {NODES}")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    return parser.parse_args()
+
+
+def _listed(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    return lambda text: tuple(kind(item) for item in text.split(","))
+
+
+def _choices(kind: type[StrEnum]) -> str:
+    return "of " + ",".join(kind)
+
+
+def main() -> int:
+    asked = arguments()
+    journal = Journal(SAMPLES, resume=asked.resume)
+    sessions = missing(plan(Choice(asked.cases, asked.systems, asked.sizes, asked.runs)), journal)
+    for log in LOGS.glob("operator-*.log"):
+        log.unlink()
+    skipped: list[str] = []
+    try:
+        progress, paths = Progress(), Paths.from_environment()
+        ensure_binaries(paths, progress)
+        jobset = ensure_jobset(progress)
+        start = time.monotonic()
+        network.enter()
+        take_open_files()
+        skipped = asyncio.run(run(sessions, journal, paths.binaries, jobset, asked.nodes))
+    except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
+        print(f"{error or 'interrupted'}\nfinished cases are kept: go on with --resume", file=sys.stderr)
+        return 1
+    finally:
+        write_records(RECORDS, sum_up(journal.samples))
+    versions = {"Kubernetes": kubernetes_version(), "JobSet": version(), "nodes": f"{asked.nodes} (kwok)"}
+    write_facts(MACHINE, "operator", time.monotonic() - start, versions)
+    tell(journal, GOALS, RECORDS)
+    for line in skipped:
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

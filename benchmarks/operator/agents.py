@@ -1,0 +1,53 @@
+"""JobSet's restart in place, as far as the API server sees it: the agents in its pods, played.
+
+What they do, one in each pod, with the strategy InPlaceRestart: a pod that starts writes the number of its attempt into
+an annotation of its own: 0, or after a fault one more than status.currentInPlaceRestartAttempt. When the controller
+sees a higher one than the others', it sets status.previousInPlaceRestartAttempt; every agent up to that one then has
+its pod's containers restarted, and writes the new number. When all are the same, the controller sets the current one,
+for which all have waited. What kubelets write about restarted containers is left out.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.operator.cluster import in_parallel
+from benchmarks.operator.kube import Kube
+from benchmarks.operator.watches import Watches
+
+ATTEMPT = "jobset.sigs.k8s.io/in-place-restart-attempt"
+
+
+class Agents:
+    """Of one job."""
+
+    def __init__(self, kube: Kube, namespace: str, watches: Watches) -> None:
+        self._kube, self._namespace, self._watches = kube, namespace, watches
+
+    async def start(self, limit_s: float) -> None:
+        """All of them, for the first time."""
+        await self._write(0, self._pods())
+        await self._until("currentInPlaceRestartAttempt", 0, limit_s)
+
+    async def restart(self, limit_s: float) -> float:
+        """One has failed: the seconds until the controller lets all of them go on."""
+        first, *others = self._pods()
+        start = time.monotonic()
+        await self._write(1, [first])
+        await self._until("previousInPlaceRestartAttempt", 0, limit_s)
+        await self._write(1, others)
+        return await self._until("currentInPlaceRestartAttempt", 1, limit_s) - start
+
+    def _pods(self) -> list[str]:
+        return [pod.metadata.name for pod in self._watches.pods.there.values()]
+
+    async def _write(self, attempt: int, pods: list[str]) -> None:
+        body = {"metadata": {"annotations": {ATTEMPT: str(attempt)}}}
+        path = f"/api/v1/namespaces/{self._namespace}/pods"
+        await in_parallel(lambda pod: self._kube.call("PATCH", f"{path}/{pod}", body), pods)
+
+    async def _until(self, name: str, wanted: int, limit_s: float) -> float:
+        def told() -> bool:
+            return [status.get(name) for status in self._watches.jobs.statuses()] == [wanted]
+
+        return await self._watches.until(f"status.{name} is {wanted}", told, limit_s)

@@ -1,0 +1,15 @@
+"""What is aimed at: a job of thousands costs the API server no more than it has to, the operator next to nothing."""
+
+from __future__ import annotations
+
+from benchmarks.goals import Goal
+
+GOALS = (
+    Goal("create", 5000, "created_s", peer="jobset", at_most_ratio=1.0),
+    Goal("recreate", 1000, "running_s", peer="jobset", at_most_ratio=1 / 1.5),
+    Goal("in-place", 5000, "api_writes", at_most=6),
+    Goal("rest", 5000, "rss_mb", at_most=400.0),
+    Goal("rest", 5000, "cpu_percent", at_most=2.0),
+    Goal("start", 5000, "ready_s", at_most=10.0),
+    Goal("status", 5000, "seconds", at_most=1.0),
+)

@@ -1,0 +1,96 @@
+"""The jobs of the benchmark: one replicatedJob of so many pods, the same for both systems. Pure.
+
+Rules: JobSet's manifest spells out what its webhooks would set, because they are off (two calls fewer for each of its
+pods, and one for each job). A restart of all is asked of jobs without launcher: there both systems do the same thing,
+and ours takes JobSet's own manifest with its two header lines changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Raw = dict[str, Any]
+
+JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
+TRAINING_JOB = ("understudy.dev/v1alpha1", "TrainingJob", "trainingjobs")
+REPLICATED_JOB = "workers"
+TRAINER = "trainer"
+IMAGE = "example.com/trainer:1"
+MAX_RESTARTS = 1000
+NPROC_PER_NODE = 8
+
+
+def jobset(name: str, pods: int, *, strategy: str = "Recreate") -> Raw:
+    return _job(JOBSET, name, _jobset_spec(pods, strategy))
+
+
+def without_launcher(name: str, pods: int) -> Raw:
+    """JobSet's manifest under our header."""
+    return _job(TRAINING_JOB, name, _jobset_spec(pods, "Recreate"))
+
+
+def training_job(name: str, pods: int) -> Raw:
+    template = {"spec": {"parallelism": pods, "template": {"spec": {"containers": [_container()]}}}}
+    spec = {
+        "launcher": {"nprocPerNode": NPROC_PER_NODE},
+        "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": 1, "template": template}],
+    }
+    return _job(TRAINING_JOB, name, spec)
+
+
+def _job(header: tuple[str, str, str], name: str, spec: Raw) -> Raw:
+    return {"apiVersion": header[0], "kind": header[1], "metadata": {"name": name}, "spec": spec}
+
+
+def _jobset_spec(pods: int, strategy: str) -> Raw:
+    job = {
+        "parallelism": pods,
+        "completions": pods,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [_container()]}},
+    }
+    return {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All"},
+        "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+        "failurePolicy": {"maxRestarts": MAX_RESTARTS, "restartStrategy": strategy},
+        "replicatedJobs": [
+            {"name": REPLICATED_JOB, "groupName": "default", "replicas": 1, "template": {"spec": job}},
+        ],
+    }
+
+
+def _container() -> Raw:
+    return {"name": TRAINER, "image": IMAGE, "command": ["python3", "train.py"]}
+
+
+def path(header: tuple[str, str, str], namespace: str) -> str:
+    return f"/apis/{header[0]}/namespaces/{namespace}/{header[2]}"
+
+
+def failed_status(now: str) -> Raw:
+    """Of a pod whose trainer container has exited 1."""
+    ended = {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}
+    container = {
+        "name": TRAINER,
+        "image": IMAGE,
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": ended},
+    }
+    not_ready = {"type": "Ready", "status": "False", "reason": "PodFailed", "lastTransitionTime": now}
+    return {"status": {"phase": "Failed", "conditions": [not_ready], "containerStatuses": [container]}}
+
+
+def node(number: int) -> Raw:
+    """One that kwok plays, with room for any number of pods that there is a use for."""
+    room = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
+    name = f"node-{number}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}},
+        "status": {"allocatable": room, "capacity": room},
+    }

@@ -1,0 +1,57 @@
+"""What a part of a session took: CPU of the controllers and the API server, requests, bytes, the system's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from benchmarks.machine import Usage
+from benchmarks.operator import audit
+from benchmarks.operator.cluster import Cluster
+from benchmarks.operator.exposition import api_bytes
+from benchmarks.operator.programs import Program
+from benchmarks.operator.settings import User
+
+
+@dataclass
+class Meter:
+    """From its `begin` to its `end`. The system's own user counts, and who works for it in either system."""
+
+    cluster: Cluster
+    program: Program
+    user: User
+    _before: tuple[Usage, Usage, Usage] = field(init=False)
+    _bytes: float = field(init=False)
+    _log: int = field(init=False)
+    last: audit.Requests = field(init=False)
+
+    async def begin(self) -> None:
+        self._bytes = await self._api_bytes()
+        self._log = self.cluster.files.audit_log.stat().st_size
+        self._before = self._usage()
+
+    async def end(self) -> dict[str, float]:
+        own, controllers, api_server = (
+            after.cpu_s - before.cpu_s for after, before in zip(self._usage(), self._before, strict=True)
+        )
+        log = self.cluster.files.audit_log
+        self.last = await asyncio.to_thread(audit.read, log, self._log, log.stat().st_size)
+        return {
+            "api_writes": audit.total(self.last, self.users, audit.WRITES),
+            "api_reads": audit.total(self.last, self.users, audit.READS),
+            "api_mb": (await self._api_bytes() - self._bytes) / 1e6,
+            "cpu_s": own,
+            "controller_manager_cpu_s": controllers,
+            "api_server_cpu_s": api_server,
+            "peak_rss_mb": self.program.usage.peak_rss_mb,
+        }
+
+    @property
+    def users(self) -> tuple[User, ...]:
+        return (self.user, User.CONTROLLER_MANAGER, User.AGENTS)
+
+    def _usage(self) -> tuple[Usage, Usage, Usage]:
+        return self.program.usage, self.cluster.controller_manager.usage, self.cluster.api_server.usage
+
+    async def _api_bytes(self) -> float:
+        return api_bytes(await self.cluster.kube.text("/metrics"))

@@ -1,0 +1,113 @@
+"""What is to be run: sessions of one system at one size, the systems of a case in turns. Pure.
+
+Rules: a session is one start of one system, in a namespace of its own, and several cases of one life: created, looked
+at, deleted. A restart of all has a session of its own, and so has JobSet's restart in place, whose spec is another.
+The size of a case is its number of pods: one job, or as many jobs of PODS_OF_MANY pods as that makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+RUNS = 3
+#: What has not come by then is told as that.
+LIMIT_S = 900.0
+REST_S = 60.0
+PODS_OF_MANY = 10
+NODES = 200
+
+
+class Case(StrEnum):
+    CREATE = "create"
+    STATUS = "status"
+    IN_PLACE = "in-place"
+    REST = "rest"
+    START = "start"
+    DELETE = "delete"
+    RECREATE = "recreate"
+    MANY_CREATE = "create-many"
+    MANY_DELETE = "delete-many"
+    MANY_RECREATE = "recreate-many"
+
+
+class System(StrEnum):
+    UNDERSTUDY = "understudy"
+    JOBSET = "jobset"
+
+
+MANY = {Case.MANY_CREATE, Case.MANY_DELETE, Case.MANY_RECREATE}
+RESTARTS = {Case.RECREATE, Case.MANY_RECREATE}
+
+#: Cases that follow each other in one session -> who has which of them.
+LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
+    (Case.CREATE, Case.STATUS, Case.IN_PLACE, Case.REST, Case.START, Case.DELETE): {
+        System.UNDERSTUDY: (Case.CREATE, Case.STATUS, Case.IN_PLACE, Case.REST, Case.START, Case.DELETE),
+        System.JOBSET: (Case.CREATE, Case.REST, Case.DELETE),
+    },
+    (Case.RECREATE,): {System.UNDERSTUDY: (Case.RECREATE,), System.JOBSET: (Case.RECREATE,)},
+    (Case.IN_PLACE,): {System.JOBSET: (Case.IN_PLACE,)},
+    (Case.MANY_CREATE, Case.MANY_DELETE): dict.fromkeys(System, (Case.MANY_CREATE, Case.MANY_DELETE)),
+    (Case.MANY_RECREATE,): dict.fromkeys(System, (Case.MANY_RECREATE,)),
+}
+SIZES = dict.fromkeys(Case, (100, 1000, 5000)) | dict.fromkeys(MANY, (2000,)) | dict.fromkeys((Case.REST,), (5000,))
+SIZES[Case.START] = (5000,)
+
+
+@dataclass(frozen=True)
+class Session:
+    system: System
+    size: int
+    run: int
+    cases: tuple[Case, ...]
+
+    @property
+    def jobs(self) -> int:
+        return max(1, self.size // PODS_OF_MANY) if self.cases[0] in MANY else 1
+
+    @property
+    def pods_of_a_job(self) -> int:
+        return self.size // self.jobs
+
+    @property
+    def restarts(self) -> bool:
+        return self.cases[0] in RESTARTS
+
+    @property
+    def in_place_alone(self) -> bool:
+        """JobSet's restart in place: a strategy that its spec asks for, and that a gate turns on."""
+        return self.system is System.JOBSET and self.cases == (Case.IN_PLACE,)
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes on two cores."""
+        a_thousand = 30.0 if self.restarts else 18.0
+        return 20.0 + a_thousand * self.size / 1000 + sum(_TAKES_S.get(case, 0.0) for case in self.cases)
+
+
+_TAKES_S = {Case.REST: REST_S + 10.0, Case.STATUS: 8.0, Case.IN_PLACE: 8.0, Case.START: 15.0}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A part of the plan; empty: all of it."""
+
+    cases: Collection[Case] = ()
+    systems: Collection[System] = ()
+    sizes: Collection[int] = ()
+    runs: int | None = None
+
+
+def plan(choice: Choice) -> list[Session]:
+    sessions: list[Session] = []
+    for together, owners in LIVES.items():
+        wanted = [case for case in together if not choice.cases or case in choice.cases]
+        sizes = choice.sizes or sorted({size for case in wanted for size in SIZES[case]})
+        for size in sizes:
+            for run in range(choice.runs or RUNS):
+                for system, cases in owners.items():
+                    chosen = tuple(x for x in cases if x in wanted and (choice.sizes or size in SIZES[x]))
+                    if chosen and (not choice.systems or system in choice.systems):
+                        sessions.append(Session(system, size, run, chosen))
+    return sessions

@@ -1,0 +1,262 @@
+"""One session: a system is started, jobs are created, and its cases are gone through, a sample each.
+
+Rules: a system and its namespace are there before the clock starts, and gone before the next session. What a case needs
+(pods that run) precedes it untimed. A case that came to no end is the session's last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from benchmarks.child import Unfinished
+from benchmarks.operator import manifests
+from benchmarks.operator.agents import Agents
+from benchmarks.operator.cluster import Cluster, answers, in_parallel, until
+from benchmarks.operator.following import Following
+from benchmarks.operator.jobset_build import Built
+from benchmarks.operator.kube import Kube, Refused
+from benchmarks.operator.meter import Meter
+from benchmarks.operator.plan import LIMIT_S, MANY, REST_S, Case, Session
+from benchmarks.operator.programs import Program
+from benchmarks.operator.settings import User
+from benchmarks.operator.sidecars import Sidecars
+from benchmarks.operator.systems import Setup, restarted
+from benchmarks.operator.watches import Watches
+from benchmarks.records import Sample
+
+SETTLE_S = 3.0
+#: What is written late, such as events, belongs to the case as well.
+AFTERMATH_S = 5.0
+
+METRICS = {
+    Case.CREATE: ("created_s", "running_s", "told_s"),
+    Case.MANY_CREATE: ("created_s", "running_s", "told_s"),
+    Case.RECREATE: ("running_s", "told_s"),
+    Case.MANY_RECREATE: ("running_s", "told_s"),
+    Case.REST: ("cpu_percent", "rss_mb"),
+    Case.START: ("ready_s",),
+}
+
+
+class Skipped(Exception):
+    """The system cannot do what this session is about, and says why."""
+
+
+@dataclass
+class Life:
+    """What a session's cases work with."""
+
+    setup: Setup
+    cluster: Cluster
+    namespace: str
+    program: Program
+    watches: Watches
+    sidecars: Sidecars
+
+    @property
+    def session(self) -> Session:
+        return self.setup.session
+
+    @property
+    def kube(self) -> Kube:
+        return self.cluster.kube
+
+    def meter(self) -> Meter:
+        return Meter(self.cluster, self.program, self.setup.user)
+
+    # The cases ------------------------------------------------------------------------------------------------------
+
+    async def create(self) -> dict[str, float]:
+        """Raises Skipped where the API server refuses the job: this version does not know such a one."""
+        size, meter, watches = self.session.size, self.meter(), self.watches
+        await meter.begin()
+        start = time.monotonic()
+        try:
+            await in_parallel(self._post, range(self.session.jobs))
+        except Refused as refused:
+            raise Skipped(f"the API server refuses its job: {refused.message}") from refused
+        await watches.until("all pods created", lambda: len(watches.pods.created) >= size, LIMIT_S)
+        created = max(watches.pods.created.values())
+        running, told = await self._until_well(lambda: self.setup.all_well(watches.jobs.statuses()))
+        took = {"created_s": created - start, "running_s": running - start, "told_s": told - start}
+        return took | await meter.end()
+
+    async def recreate(self) -> dict[str, float]:
+        """A pod of each job fails, and all pods are made anew."""
+        meter, watches = self.meter(), self.watches
+        first = [next(iter(pods)) for pods in self._pods_by_job().values()]
+        watches.pods.begin()
+        await meter.begin()
+        start = time.monotonic()
+        await in_parallel(self._fail, first)
+        running, told = await self._until_well(lambda: restarted(watches.jobs.statuses()))
+        return {"running_s": running - start, "told_s": told - start} | await meter.end()
+
+    async def rest(self) -> dict[str, float]:
+        """Nothing happens; but a training steps, and tells."""
+        await asyncio.sleep(SETTLE_S)
+        meter = self.meter()
+        await meter.begin()
+        before = self.program.usage
+        async with self._training():
+            await asyncio.sleep(REST_S)
+        after, took = self.program.usage, await meter.end()
+        share = {"cpu_percent": 100 * (after.cpu_s - before.cpu_s) / REST_S, "rss_mb": after.rss_mb}
+        return share | {name: took[name] for name in ("api_writes", "api_reads", "api_mb")}
+
+    async def start_again(self) -> dict[str, float]:
+        """SIGKILL to the operator, and a new one, until it follows the coordinator again, and says so in status."""
+        following = Following(self.sidecars.jobs, self.watches)
+        following.forget_callers()
+        self.program.kill()
+        self.program = self.setup.start()
+        ready = await following.until_followed(LIMIT_S)
+        return {"ready_s": ready - self.program.started_at, "peak_rss_mb": self.program.usage.peak_rss_mb}
+
+    async def status(self) -> dict[str, float]:
+        following = Following(self.sidecars.jobs, self.watches)
+        return {"seconds": await following.longest_delay(LIMIT_S)}
+
+    async def in_place(self) -> dict[str, float]:
+        meter = self.meter()
+        if self.setup.ours:
+            await asyncio.sleep(AFTERMATH_S)
+            await meter.begin()
+            await Following(self.sidecars.jobs, self.watches).recover_in_place(LIMIT_S)
+            took = {}
+        else:
+            async with Kube(self.cluster.files, User.AGENTS) as kube:
+                agents = Agents(kube, self.namespace, self.watches)
+                await agents.start(LIMIT_S)
+                await asyncio.sleep(AFTERMATH_S)
+                await meter.begin()
+                took = {"seconds": await agents.restart(LIMIT_S)}
+        await asyncio.sleep(AFTERMATH_S)
+        spent = await meter.end()
+        return took | {name: spent[name] for name in ("api_writes", "api_reads", "api_mb")}
+
+    async def delete(self) -> dict[str, float]:
+        meter, watches = self.meter(), self.watches
+        await meter.begin()
+        start = time.monotonic()
+        path, names = self.setup.jobs_path(self.namespace), list(watches.jobs.there)
+        await in_parallel(
+            lambda name: self.kube.call("DELETE", f"{path}/{name}", propagationPolicy="Background"), names
+        )
+        gone = await watches.until("all pods gone", lambda: not watches.pods.there, LIMIT_S)
+        return {"seconds": gone - start} | await meter.end()
+
+    # What they are made of --------------------------------------------------------------------------------------------
+
+    async def _post(self, number: int) -> None:
+        manifest = self.setup.manifest(number)
+        raw = await self.kube.call("POST", self.setup.jobs_path(self.namespace), manifest, fieldValidation="Strict")
+        if self.setup.launcher:
+            self.sidecars.play(raw["metadata"]["uid"], raw["metadata"]["name"], self.session.pods_of_a_job)
+
+    async def _until_well(self, told: Callable[[], bool]) -> tuple[float, float]:
+        """When the last new pod ran, and when the last status said that all is well."""
+        pods, size = self.watches.pods, self.session.size
+        await self.watches.until("all pods running", lambda: len(pods.running) >= size, LIMIT_S)
+        running = max(pods.running.values())
+        at = await self.watches.until("all statuses tell it", told, LIMIT_S)
+        return running, at
+
+    def _pods_by_job(self) -> dict[str, list[str]]:
+        """Pods' names; a pod's begins with its job's, and a dash."""
+        found: dict[str, list[str]] = {}
+        for pod in self.watches.pods.there.values():
+            name = pod.metadata.name
+            found.setdefault("-".join(name.split("-")[:2]), []).append(name)
+        return found
+
+    async def _fail(self, pod: str) -> None:
+        status = manifests.failed_status(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        await self.kube.call("PATCH", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/status", status)
+
+    @asynccontextmanager
+    async def _training(self) -> AsyncIterator[None]:
+        """Where there are coordinators: each tells a step twice a second, as one of a fast training does."""
+
+        async def step() -> None:
+            number = 0
+            while True:
+                number += 1
+                for job in self.sidecars.jobs.values():
+                    await job.step(number)
+                await asyncio.sleep(0.5)
+
+        task = asyncio.create_task(step(), name="the training steps")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _begun(cluster: Cluster, setup: Setup, namespace: str) -> AsyncIterator[Life]:
+    """The system is ready, and its namespace there and empty; afterwards both are gone, and what was made with them."""
+    await cluster.namespace(namespace)
+    with setup.start() as first:
+        life: Life
+
+        def programs() -> tuple[Program, ...]:
+            return (*cluster.programs, life.program)
+
+        watches = Watches(programs)
+        life = Life(setup, cluster, namespace, first, watches, Sidecars(cluster.kube, namespace, watches))
+        await until(f"{setup.session.system} is ready", lambda: answers(setup.health), (first,))
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        await life.sidecars.start()
+        try:
+            async with watches.of(cluster.kube, pods, setup.jobs_path(namespace)):
+                await asyncio.sleep(SETTLE_S)
+                yield life
+            # As long as the system is there: what it has made may wait for its finalizers. After a failure the whole
+            # cluster goes.
+            await cluster.remove_namespace(namespace)
+        finally:
+            await life.sidecars.stop()
+            life.program.kill()
+
+
+async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: str) -> AsyncGenerator[Sample, None]:
+    """A sample for each case of the session. Raises Skipped, ChildFailed."""
+    setup = Setup(session, cluster.files, jobset)
+    async with _begun(cluster, setup, namespace) as life:
+        doings: dict[Case, Callable[[], Awaitable[dict[str, float]]]] = {
+            Case.STATUS: life.status,
+            Case.IN_PLACE: life.in_place,
+            Case.REST: life.rest,
+            Case.START: life.start_again,
+            Case.DELETE: life.delete,
+            Case.MANY_DELETE: life.delete,
+            Case.RECREATE: life.recreate,
+            Case.MANY_RECREATE: life.recreate,
+        }
+        create = Case.MANY_CREATE if session.cases[0] in MANY else Case.CREATE
+        for case in dict.fromkeys((create, *session.cases)):
+            doing = life.create if case is create else doings[case]
+            try:
+                values = await doing()
+            except Unfinished as error:
+                told = case if case in session.cases else session.cases[0]
+                yield _sample(session, told, unfinished=str(error), after_s=error.after_s)
+                return
+            if case in session.cases:
+                yield _sample(session, case, values)
+
+
+def _sample(
+    session: Session, case: Case, values: dict[str, float] | None = None, *, unfinished: str = "", after_s: float = 0.0
+) -> Sample:
+    metrics = METRICS.get(case, ("seconds",))
+    return Sample(
+        session.system.value, case.value, session.size, session.run, values or {}, unfinished, metrics, after_s
+    )

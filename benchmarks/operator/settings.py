@@ -1,0 +1,184 @@
+"""How the cluster's programs are set up: who is who, what is logged, which limits are lifted. Pure.
+
+Rules: each program has a user of its own, by which the audit log tells them apart. All are in system:masters, so that
+neither rights nor priorities make a difference. Limits on requests a second, which the API server's own fairness has
+replaced, are lifted for all; Jobs have as many workers as a busy cluster gives them (20, instead of 5).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from benchmarks.operator.network import API_SERVER_IP, PODS
+
+PORT = 6443
+URL = f"https://{API_SERVER_IP}:{PORT}"
+ETCD = "http://127.0.0.1:2379"
+ETCD_PEER = "http://127.0.0.1:2380"
+ETCD_BYTES = 3 << 30
+QPS, BURST = 5000, 10000
+JOB_WORKERS = 20
+AUDIT_MB = 4000  # of one file: it is not rotated while somebody counts
+
+
+class User(StrEnum):
+    """A program of the cluster, to the API server."""
+
+    BENCHMARK = "benchmark"
+    CONTROLLER_MANAGER = "controller-manager"
+    SCHEDULER = "scheduler"
+    KWOK = "kwok"
+    UNDERSTUDY = "understudy"
+    JOBSET = "jobset"
+    AGENTS = "jobset-agents"  # those in the pods of a JobSet that restarts in place
+
+
+#: Whose requests are counted. Those of the others depend on the pods alone, and are left out of the log.
+COUNTED = (User.CONTROLLER_MANAGER, User.UNDERSTUDY, User.JOBSET, User.AGENTS)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The folder of one cluster, which is gone after it. binaries: of tests/cluster."""
+
+    folder: Path
+    binaries: Path
+    tokens: dict[User, str] = field(default_factory=lambda: {user: secrets.token_urlsafe(24) for user in User})
+
+    @property
+    def certificate(self) -> Path:
+        """The API server's own, which it makes at its start, and by which clients know it."""
+        return self.folder / "certificates" / "apiserver.crt"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
+    def kubeconfig(self, user: User) -> Path:
+        return self.folder / f"{user}.kubeconfig"
+
+    def write(self) -> None:
+        for user in User:
+            self.kubeconfig(user).write_text(json.dumps(kubeconfig(str(self.certificate), self.tokens[user])))
+        tokens = "".join(f'{token},{user},{user},"system:masters"\n' for user, token in self.tokens.items())
+        (self.folder / "tokens.csv").write_text(tokens)
+        (self.folder / "audit-policy.json").write_text(json.dumps(audit_policy()))
+        scheduler = scheduler_configuration(str(self.kubeconfig(User.SCHEDULER)))
+        (self.folder / "scheduler.json").write_text(json.dumps(scheduler))
+
+
+def kubeconfig(certificate: str, token: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "bench", "cluster": {"server": URL, "certificate-authority": certificate}}],
+        "users": [{"name": "bench", "user": {"token": token}}],
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        "current-context": "bench",
+    }
+
+
+def audit_policy() -> dict[str, Any]:
+    """A line for each answered request of those who are counted, and nothing else."""
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": [
+            {"level": "None", "verbs": ["watch"]},
+            {"level": "Metadata", "users": [str(user) for user in COUNTED]},
+            {"level": "None"},
+        ],
+    }
+
+
+def scheduler_configuration(config: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": config, "qps": QPS, "burst": BURST},
+    }
+
+
+def etcd(files: Files) -> list[str]:
+    return [
+        str(files.binaries / "etcd"),
+        f"--data-dir={files.folder / 'etcd'}",
+        f"--listen-client-urls={ETCD}",
+        f"--advertise-client-urls={ETCD}",
+        f"--listen-peer-urls={ETCD_PEER}",
+        f"--initial-advertise-peer-urls={ETCD_PEER}",
+        f"--initial-cluster=default={ETCD_PEER}",
+        "--log-level=warn",
+        "--unsafe-no-fsync",  # a disk that others use too would be what is measured
+        f"--quota-backend-bytes={ETCD_BYTES}",
+    ]
+
+
+def api_server(files: Files) -> list[str]:
+    key = files.folder / "service-accounts.key"
+    return [
+        str(files.binaries / "kube-apiserver"),
+        f"--etcd-servers={ETCD}",
+        f"--bind-address={API_SERVER_IP}",
+        f"--advertise-address={API_SERVER_IP}",
+        f"--secure-port={PORT}",
+        f"--cert-dir={files.certificate.parent}",
+        f"--token-auth-file={files.folder / 'tokens.csv'}",
+        "--authorization-mode=RBAC",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--endpoint-reconciler-type=none",
+        f"--audit-policy-file={files.folder / 'audit-policy.json'}",
+        f"--audit-log-path={files.audit_log}",
+        f"--audit-log-maxsize={AUDIT_MB}",
+    ]
+
+
+def controller_manager(files: Files) -> list[str]:
+    config = files.kubeconfig(User.CONTROLLER_MANAGER)
+    return [
+        str(files.binaries / "kube-controller-manager"),
+        f"--kubeconfig={config}",
+        f"--authentication-kubeconfig={config}",
+        f"--authorization-kubeconfig={config}",
+        "--bind-address=127.0.0.1",
+        f"--cert-dir={files.folder / 'controller-manager'}",
+        "--leader-elect=false",
+        # Nodes are played: nobody renews their leases, and nobody is to judge them by that.
+        "--node-monitor-grace-period=100h",
+        f"--concurrent-job-syncs={JOB_WORKERS}",
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={BURST}",
+    ]
+
+
+def scheduler(files: Files) -> list[str]:
+    config = files.kubeconfig(User.SCHEDULER)
+    return [
+        str(files.binaries / "kube-scheduler"),
+        f"--config={files.folder / 'scheduler.json'}",
+        f"--authentication-kubeconfig={config}",
+        f"--authorization-kubeconfig={config}",
+        "--bind-address=127.0.0.1",
+        f"--cert-dir={files.folder / 'scheduler'}",
+    ]
+
+
+def kwok(files: Files) -> list[str]:
+    return [
+        str(files.binaries / "kwok"),
+        f"--kubeconfig={files.kubeconfig(User.KWOK)}",
+        "--manage-all-nodes=true",
+        f"--config={Path(__file__).parent / 'stages.yaml'}",
+        f"--cidr={PODS}",
+        "--node-lease-duration-seconds=0",
+    ]

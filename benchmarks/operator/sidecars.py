@@ -1,0 +1,212 @@
+"""The data plane of all launcher jobs, played: one server that answers at every pod's address, as its sidecar would.
+
+What a real one does, as far as the operator sees it: it proves the job's key; who is not in office says so, and names
+who is; who is appointed takes office, forms round 0 once all pods run, and from then on tells what a test of the
+operator wants told. A snapshot is whole, so it is as large as a real one: all members, the electorate, five heirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from aiohttp import WSMsgType, web
+
+from benchmarks.operator.kube import Kube
+from benchmarks.operator.plan import LIMIT_S
+from benchmarks.operator.watches import Pod, Watches
+from understudy_protocol import compiled, handshake, observer, wire
+from understudy_protocol import pod as names
+from understudy_protocol.handshake import Challenge, Hello, Prove, caller_proof, server_proof
+from understudy_protocol.observer import (
+    Appoint,
+    MemberView,
+    Observe,
+    Recovery,
+    Refused,
+    Snapshot,
+    Stepping,
+    StepProgress,
+)
+from understudy_protocol.words import RoundToken, WorkersState
+
+HEIRS = 5
+HANDSHAKE_S = 5.0
+_HANDSHAKE = wire.message_types(handshake)
+_OBSERVER = wire.message_types(observer)
+
+
+class Unexpected(Exception):
+    """A caller said what no operator says."""
+
+
+@dataclass
+class PlayedJob:
+    """One job's coordinator; `snapshot` is the newest that it has told."""
+
+    uid: str
+    name: str
+    pods: int
+    snapshot: Snapshot | None = None
+    holder_ip: str = ""
+    lines: set[web.WebSocketResponse] = field(default_factory=set)  # to who is in office
+    seen: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has asked it, since this was last cleared
+
+    @property
+    def round(self) -> int:
+        return -1 if self.snapshot is None else self.snapshot.token.round
+
+    async def tell(self, snapshot: Snapshot) -> float:
+        """To all who listen; when that began, its encoding apart."""
+        self.snapshot = snapshot
+        return await self._say(compiled.encode(snapshot).decode())
+
+    async def step(self, number: int) -> None:
+        """The training has come further, and nothing else is new."""
+        assert self.snapshot is not None
+        progress = StepProgress(number, None, time.time())
+        self.snapshot = replace(self.snapshot, progress=progress)
+        await self._say(compiled.encode(Stepping(progress)).decode())
+
+    def next_round(self, workers: WorkersState, recoveries: tuple[Recovery, ...]) -> Snapshot:
+        """All ranks stay where they are: a recovery in place."""
+        assert self.snapshot is not None
+        token = replace(self.snapshot.token, round=self.snapshot.token.round + 1)
+        return with_workers(replace(self.snapshot, token=token, recoveries=recoveries[-10:]), workers)
+
+    async def _say(self, text: str) -> float:
+        at = time.monotonic()
+        for line in list(self.lines):
+            with suppress(ConnectionError):
+                await line.send_str(text)
+        return at
+
+
+def with_workers(snapshot: Snapshot, workers: WorkersState) -> Snapshot:
+    return replace(snapshot, members=tuple(replace(member, workers=workers) for member in snapshot.members))
+
+
+class Sidecars:
+    def __init__(self, kube: Kube, namespace: str, watches: Watches) -> None:
+        self._kube, self._namespace, self._watches = kube, namespace, watches
+        self.jobs: dict[str, PlayedJob] = {}  # by uid
+        self._keys: dict[str, bytes] = {}
+        self._rounds: set[asyncio.Task[None]] = set()
+        app = web.Application()
+        app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "0.0.0.0", names.COORDINATOR_PORT).start()
+
+    async def stop(self) -> None:
+        for task in self._rounds:
+            task.cancel()
+        await asyncio.gather(*self._rounds, return_exceptions=True)
+        for job in self.jobs.values():
+            for line in list(job.lines):
+                await line.close()
+        await self._runner.cleanup()
+
+    def play(self, uid: str, name: str, pods: int) -> PlayedJob:
+        job = self.jobs[uid] = PlayedJob(uid, name, pods)
+        return job
+
+    # One caller -----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        assert request.transport is not None
+        called = request.transport.get_extra_info("sockname")[0]
+        line = web.WebSocketResponse(max_msg_size=0)
+        await line.prepare(request)
+        async with asyncio.timeout(HANDSHAKE_S):
+            job = await self._proven(line)
+        try:
+            async for frame in line:
+                message = compiled.decode(frame.data, _OBSERVER)
+                if isinstance(message, Observe | Appoint):
+                    await self._answer(job, called, message, line)
+        finally:
+            job.lines.discard(line)
+        return line
+
+    async def _proven(self, line: web.WebSocketResponse) -> PlayedJob:
+        hello = await _receive(line)
+        if not isinstance(hello, Hello) or hello.job_uid not in self.jobs:
+            raise Unexpected(f"{hello}: expected the Hello of a job that is played")
+        nonce = secrets.token_hex(handshake.NONCE_BYTES)
+        parts = (await self._key(hello.job_uid), hello.role, hello.job_uid, hello.nonce, nonce)
+        await line.send_str(wire.encode(Challenge(nonce, server_proof(*parts))))
+        if await _receive(line) != Prove(caller_proof(*parts)):
+            raise Unexpected("the operator does not know the job's key")
+        return self.jobs[hello.job_uid]
+
+    async def _key(self, uid: str) -> bytes:
+        """As the sidecars have it, from the mounted Secret."""
+        if uid not in self._keys:
+            found = await self._kube.call(
+                "GET", f"/api/v1/namespaces/{self._namespace}/secrets", labelSelector=names.LABEL_JOB_UID
+            )
+            for raw in found["items"]:
+                owner = raw["metadata"]["labels"][names.LABEL_JOB_UID]
+                self._keys[owner] = base64.b64decode(raw["data"][names.KEY_FILE])
+        return self._keys[uid]
+
+    async def _answer(self, job: PlayedJob, called: str, asked: Observe | Appoint, line: web.WebSocketResponse) -> None:
+        known = job.snapshot
+        if isinstance(asked, Appoint) and (known is None or known.token.epoch < asked.epoch):
+            holder = next(pod for pod in self._of(job) if pod.status.ip == called)
+            token = RoundToken(asked.epoch, 1, asked.at_least_round)
+            known = job.snapshot = self._whole(job, holder.metadata.uid, token, formed=False)
+            job.holder_ip, job.lines = called, set()
+            task = asyncio.create_task(self._form(job), name=f"round 0 of {job.name}")
+            self._rounds.add(task)
+            task.add_done_callback(self._rounds.discard)
+        if known is None or called != job.holder_ip:
+            named = ("", "") if known is None else (known.pod_uid, job.holder_ip)
+            await line.send_str(wire.encode(Refused("this sidecar is not in office", *named)))
+            return
+        job.lines.add(line)
+        await line.send_str(compiled.encode(known).decode())
+        job.seen.set()
+
+    async def _form(self, job: PlayedJob) -> None:
+        """The first round, once everybody is there."""
+        await self._watches.until(f"the pods of {job.name} run", lambda: len(self._of(job)) >= job.pods, LIMIT_S)
+        known = job.snapshot
+        assert known is not None
+        token = replace(known.token, round=known.token.round + 1)
+        await job.tell(self._whole(job, known.pod_uid, token, formed=True))
+
+    def _of(self, job: PlayedJob) -> list[Pod]:
+        return [pod for pod in self._watches.pods.of_job[job.uid].values() if pod.runs]
+
+    def _whole(self, job: PlayedJob, holder: str, token: RoundToken, *, formed: bool) -> Snapshot:
+        """Before the round is formed everybody waits; in it each pod has the ranks that it was made for."""
+        members = tuple(_view(pod, formed) for pod in self._of(job))
+        uids = tuple(member.pod_uid for member in members)
+        heirs = tuple(uid for uid in uids if uid != holder)[:HEIRS]
+        waiting = "" if formed else f"{len(members)} of {job.pods} members are there"
+        electorate = uids if formed else ()
+        actives = len(members) if formed else 0
+        return Snapshot(token, holder, members, (), (), {}, None, waiting, None, actives, heirs, electorate)
+
+
+def _view(pod: Pod, seated: bool) -> MemberView:
+    metadata = pod.metadata
+    index = int(metadata.annotations[names.ANNOTATION_GROUP_RANK])
+    workers = WorkersState.RUNNING if seated else WorkersState.IDLE
+    return MemberView(metadata.uid, metadata.name, pod.spec.node_name, index, index if seated else None, workers)
+
+
+async def _receive(line: web.WebSocketResponse) -> object:
+    frame = await line.receive()
+    if frame.type is not WSMsgType.TEXT:
+        raise Unexpected(f"a frame of type {frame.type.name}: expected text")
+    message: object = wire.decode(frame.data, _HANDSHAKE)
+    return message

@@ -1,0 +1,130 @@
+"""The two systems: how each is started, what is applied to it, and how its status tells that all is well.
+
+Ours is the operator of this checkout, as a process; JobSet is its manager, next to the Job controller that it needs.
+Neither has webhooks, elections of a leader, or limits on its requests a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import CHECKOUT
+from benchmarks.operator import manifests
+from benchmarks.operator.jobset_build import Built
+from benchmarks.operator.manifests import Raw
+from benchmarks.operator.plan import Session, System
+from benchmarks.operator.programs import Program
+from benchmarks.operator.settings import BURST, QPS, Files, User
+from tests.cluster.commands import run
+from tests.cluster.host_tools import tool
+
+HEALTH_PORT = 8081
+SERVING_DAYS = "30"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One system as one session needs it."""
+
+    session: Session
+    files: Files
+    jobset: Built
+
+    @property
+    def ours(self) -> bool:
+        return self.session.system is System.UNDERSTUDY
+
+    @property
+    def user(self) -> User:
+        return User.UNDERSTUDY if self.ours else User.JOBSET
+
+    @property
+    def launcher(self) -> bool:
+        """Whether there are sidecars to be played."""
+        return self.ours and not self.session.restarts
+
+    @property
+    def health(self) -> str:
+        return f"http://127.0.0.1:{HEALTH_PORT}/{'healthz' if self.ours else 'readyz'}"
+
+    def start(self) -> Program:
+        return _start_operator(self.files) if self.ours else _start_jobset(self.files, self.jobset, self.session)
+
+    def jobs_path(self, namespace: str) -> str:
+        return manifests.path(manifests.TRAINING_JOB if self.ours else manifests.JOBSET, namespace)
+
+    def manifest(self, number: int) -> Raw:
+        name, pods = f"job-{number}", self.session.pods_of_a_job
+        if self.launcher:
+            return manifests.training_job(name, pods)
+        if self.ours:
+            return manifests.without_launcher(name, pods)
+        return manifests.jobset(name, pods, strategy="InPlaceRestart" if self.session.in_place_alone else "Recreate")
+
+    def all_well(self, statuses: Sequence[dict[str, Any]]) -> bool:
+        """Whether each job's status says that all of it runs."""
+        well = _trains if self.launcher else _ready
+        return len(statuses) == self.session.jobs and all(well(status) for status in statuses)
+
+
+def _trains(status: dict[str, Any]) -> bool:
+    members = status.get("members", {})
+    return status.get("phase") == "Running" and members.get("ready") == members.get("desired")
+
+
+def _ready(status: dict[str, Any]) -> bool:
+    """JobSet's words, which are ours too. One Job a job here."""
+    return [x.get("ready") for x in status.get("replicatedJobsStatus", ())] == [1]
+
+
+def restarted(statuses: Sequence[dict[str, Any]]) -> bool:
+    return bool(statuses) and all(status.get("restarts", 0) >= 1 and _ready(status) for status in statuses)
+
+
+def _start_operator(files: Files) -> Program:
+    environment = {
+        "KUBECONFIG": str(files.kubeconfig(User.UNDERSTUDY)),
+        "PYTHONPATH": f"{CHECKOUT / 'operator'}:{CHECKOUT / 'sidecar'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONWARNINGS": "ignore",  # of libraries
+        "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
+        "UNDERSTUDY_HEALTH_PORT": str(HEALTH_PORT),
+    }
+    return Program("understudy", [sys.executable, "-m", "understudy_operator"], environment)
+
+
+def _start_jobset(files: Files, built: Built, session: Session) -> Program:
+    folder = files.folder / "jobset"
+    if not folder.exists():
+        _serving_certificate(folder)
+    configuration = folder / f"configuration-{session.in_place_alone}.json"
+    configuration.write_text(json.dumps(jobset_configuration(folder, in_place=session.in_place_alone)))
+    command = [str(built.manager), f"--config={configuration}", "--zap-log-level=info"]
+    return Program("jobset", command, {"KUBECONFIG": str(files.kubeconfig(User.JOBSET))})
+
+
+def jobset_configuration(certificates: Path, *, in_place: bool) -> Raw:
+    """Its webhook server starts in any case, and wants a certificate; nobody calls it."""
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": "127.0.0.1", "certDir": str(certificates)},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{HEALTH_PORT}"},
+        "clientConnection": {"qps": QPS, "burst": BURST},
+        "featureGates": {"InPlaceRestart": in_place},
+    }
+
+
+def _serving_certificate(folder: Path) -> None:
+    folder.mkdir()
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
+    subject = ("-subj", "/CN=localhost", "-days", SERVING_DAYS)
+    run([tool("openssl"), "req", "-x509", *key, *subject, "-out", folder / "tls.crt"])

@@ -1,0 +1,164 @@
+"""What the API server's watches have told of a namespace: its pods, and its jobs' statuses. Times are time.monotonic().
+
+One watch for pods and one for jobs, the same for each system. A wait ends with what it waited for, with Unfinished, or
+with the failure of what it depends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from benchmarks.child import ChildFailed, Unfinished
+from benchmarks.operator.kube import Kube
+from benchmarks.operator.programs import Program
+from understudy_protocol.pod import LABEL_JOB_UID
+
+CHECK_S = 1.0
+
+
+class Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str = ""
+
+
+class Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class Status(msgspec.Struct, rename={"ip": "podIP"}):
+    phase: str = ""
+    ip: str = ""
+
+
+class Pod(msgspec.Struct):
+    metadata: Metadata
+    spec: Spec
+    status: Status = msgspec.field(default_factory=Status)
+
+    @property
+    def runs(self) -> bool:
+        return self.status.phase == "Running" and not self.metadata.deletion_timestamp
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_POD = msgspec.json.Decoder(Pod)
+
+
+class Pods:
+    """Those that there are, and when those that are new were first seen, and first seen running."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, Pod] = {}  # by uid
+        self.of_job: dict[str, dict[str, Pod]] = defaultdict(dict)  # of ours, by the job's uid
+        self.created: dict[str, float] = {}
+        self.running: dict[str, float] = {}
+        self._old: frozenset[str] = frozenset()
+
+    def begin(self) -> None:
+        """What there is by now is old: count those that come."""
+        self._old = frozenset(self.there)
+        self.created, self.running = {}, {}
+
+    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> None:
+        pod = _POD.decode(raw)
+        uid = pod.metadata.uid
+        of_job = self.of_job[pod.metadata.labels.get(LABEL_JOB_UID, "")]
+        if kind == "DELETED":
+            for known in (self.there, of_job):
+                known.pop(uid, None)
+            self.running.pop(uid, None)
+            return
+        self.there[uid] = of_job[uid] = pod
+        if uid in self._old:
+            return
+        self.created.setdefault(uid, now)
+        if pod.runs:
+            self.running.setdefault(uid, now)
+        else:
+            self.running.pop(uid, None)
+
+
+class Jobs:
+    """Their newest states, by name."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, dict[str, Any]] = {}
+
+    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> None:
+        job = json.loads(bytes(raw))
+        if kind == "DELETED":
+            self.there.pop(job["metadata"]["name"], None)
+        else:
+            self.there[job["metadata"]["name"]] = job
+
+    def statuses(self) -> list[dict[str, Any]]:
+        return [job.get("status", {}) for job in self.there.values()]
+
+
+class Watches:
+    def __init__(self, programs: Callable[[], Sequence[Program]]) -> None:
+        """programs: without which nothing would come."""
+        self.pods, self.jobs = Pods(), Jobs()
+        self._programs = programs
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+
+    async def until(self, what: str, condition: Callable[[], bool], limit_s: float) -> float:
+        """Wait until it holds; when it did. Raises Unfinished, ChildFailed."""
+        start = time.monotonic()
+        while not condition():
+            now = time.monotonic()
+            if now - start >= limit_s:
+                raise Unfinished(f"{what}: not within {limit_s:.0f} s", limit_s)
+            self._check()
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(min(CHECK_S, limit_s)):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        return time.monotonic()
+
+    def _check(self) -> None:
+        for program in self._programs():
+            program.check()
+        for task in self._tasks:
+            if task.done():
+                raise ChildFailed(f"the {task.get_name()} ended: {task.exception() or 'the API server has closed it'}")
+
+    async def _follow(self, kube: Kube, path: str, saw: Callable[[str, msgspec.Raw, float], None]) -> None:
+        async for line in kube.watch(path):
+            event = _EVENT.decode(line)
+            if event.type in ("ERROR", "BOOKMARK"):
+                raise ChildFailed(f"{path}: {bytes(event.object).decode()}")
+            saw(event.type, event.object, time.monotonic())
+            self._changed.set()
+
+    @asynccontextmanager
+    async def of(self, kube: Kube, pods: str, jobs: str) -> AsyncIterator[Watches]:
+        """While these paths are watched."""
+        for path, saw in ((pods, self.pods.saw), (jobs, self.jobs.saw)):
+            name = f"watch of {path}"
+            self._tasks.append(asyncio.create_task(self._follow(kube, path, saw), name=name))
+        try:
+            yield self
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)

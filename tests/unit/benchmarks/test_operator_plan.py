@@ -1,0 +1,168 @@
+"""Which sessions bench-operator runs, and what is applied in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.goals import check
+from benchmarks.operator import manifests, settings
+from benchmarks.operator.__main__ import missing
+from benchmarks.operator.goals import GOALS
+from benchmarks.operator.plan import LIVES, SIZES, Case, Choice, Session, System, plan
+from benchmarks.operator.session import METRICS
+from benchmarks.operator.settings import COUNTED, Files, User
+from benchmarks.records import UNITS, Journal, Sample, sum_up
+
+OURS, JOBSET = System.UNDERSTUDY, System.JOBSET
+
+
+def test_the_systems_of_a_size_take_turns() -> None:
+    chosen = plan(Choice(cases=(Case.CREATE,), sizes=(100,), runs=2))
+
+    assert [(x.system, x.run) for x in chosen] == [(OURS, 0), (JOBSET, 0), (OURS, 1), (JOBSET, 1)]
+
+
+def test_the_cases_of_one_life_are_one_session() -> None:
+    chosen = plan(Choice(cases=(Case.CREATE, Case.STATUS, Case.DELETE), systems=(OURS,), sizes=(100,), runs=1))
+
+    assert chosen == [Session(OURS, 100, 0, (Case.CREATE, Case.STATUS, Case.DELETE))]
+
+
+def test_what_jobset_has_not_is_not_asked_of_it() -> None:
+    asked = {case for x in plan(Choice(systems=(JOBSET,))) for case in x.cases}
+
+    assert asked == set(Case) - {Case.STATUS, Case.START}
+
+
+def test_a_restart_in_place_of_jobset_is_a_session_of_its_own() -> None:
+    alone = [x for x in plan(Choice(runs=1)) if Case.IN_PLACE in x.cases]
+
+    assert {x.in_place_alone for x in alone if x.system is JOBSET} == {True}
+    assert {x.in_place_alone for x in alone if x.system is OURS} == {False}
+
+
+def test_rest_and_start_are_looked_at_where_they_are_largest_unless_sizes_are_chosen() -> None:
+    def sizes(choice: Choice) -> set[int]:
+        return {x.size for x in plan(choice) if Case.REST in x.cases}
+
+    assert sizes(Choice()) == {5000}
+    assert sizes(Choice(sizes=(100,))) == {100}
+
+
+@pytest.mark.parametrize(("size", "jobs"), [(2000, 200), (100, 10)])
+def test_many_jobs_have_ten_pods_each(size: int, jobs: int) -> None:
+    (session,) = plan(Choice(cases=(Case.MANY_CREATE,), systems=(OURS,), sizes=(size,), runs=1))
+
+    assert (session.jobs, session.pods_of_a_job) == (jobs, 10)
+
+
+def test_without_a_choice_all_of_it_is_run() -> None:
+    whole = plan(Choice())
+
+    assert {case for x in whole for case in x.cases} == set(Case)
+    assert len(whole) == len(set(whole))
+    assert SIZES.keys() == {case for together in LIVES for case in together} == set(Case)
+
+
+def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
+    life = (Case.CREATE, Case.STATUS, Case.DELETE)
+    sessions = plan(Choice(cases=life, systems=(OURS,), sizes=(100,), runs=2))
+    journal = Journal(tmp_path / "samples.jsonl", resume=False)
+    journal.add(Sample("understudy", case, 100, 0) for case in life)
+    journal.add([Sample("understudy", "create", 100, 1)])
+
+    assert missing(sessions, journal) == [Session(OURS, 100, 1, (Case.STATUS, Case.DELETE))]
+
+
+def test_every_goal_is_about_something_that_is_measured() -> None:
+    for goal in GOALS:
+        asked = [x for x in plan(Choice()) if goal.case in x.cases and x.size == goal.size]
+        assert {x.system.value for x in asked} >= {"understudy", goal.peer} - {""}
+        assert goal.metric in UNITS
+
+
+def test_a_goal_of_the_table_can_be_met() -> None:
+    seconds = {"understudy": 10.0, "jobset": 16.0}
+    records = sum_up(Sample(name, "recreate", 1000, 0, {"running_s": value}) for name, value in seconds.items())
+    (recreate,) = (x for x in check(GOALS, records) if x.goal.case == "recreate")
+
+    assert recreate.verdict.value == "met"
+
+
+def test_every_metric_has_a_unit() -> None:
+    assert {metric for metrics in METRICS.values() for metric in metrics} <= UNITS.keys()
+
+
+# What is applied --------------------------------------------------------------------------------------------------
+
+
+def test_ours_without_a_launcher_is_jobsets_manifest_under_another_header() -> None:
+    ours, theirs = manifests.without_launcher("job", 7), manifests.jobset("job", 7)
+
+    assert ours["spec"] == theirs["spec"]
+    assert (ours["kind"], theirs["kind"]) == ("TrainingJob", "JobSet")
+
+
+def test_all_jobs_have_the_same_pods() -> None:
+    made = (manifests.training_job("job", 7), manifests.jobset("job", 7), manifests.without_launcher("job", 7))
+    templates = [manifest["spec"]["replicatedJobs"][0]["template"]["spec"] for manifest in made]
+
+    assert [x["parallelism"] for x in templates] == [7, 7, 7]
+    containers = [x["template"]["spec"]["containers"] for x in templates]
+    assert containers[0] == containers[1] == containers[2]
+
+
+def test_a_jobset_names_what_its_webhooks_would_have_set() -> None:
+    spec = manifests.jobset("job", 7)["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+
+    assert spec["network"]["enableDNSHostnames"] is True
+    assert spec["successPolicy"]["operator"] == "All"
+    assert spec["startupPolicy"]["startupPolicyOrder"] == "AnyOrder"
+    assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
+
+
+# How the cluster is set up ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    files = Files(tmp_path, tmp_path / "bin")
+    files.write()
+    return files
+
+
+def test_each_program_is_a_user_of_its_own(files: Files) -> None:
+    rows = [line.split(",") for line in (files.folder / "tokens.csv").read_text().splitlines()]
+
+    assert [row[1] for row in rows] == [str(user) for user in User]
+    assert len({row[0] for row in rows}) == len(User)
+    for user in User:
+        config = json.loads(files.kubeconfig(user).read_text())
+        assert config["users"][0]["user"]["token"] == files.tokens[user]
+
+
+def test_the_audit_log_has_the_controllers_requests_and_no_others(files: Files) -> None:
+    rules = json.loads((files.folder / "audit-policy.json").read_text())["rules"]
+
+    logged = [rule for rule in rules if rule["level"] != "None"]
+    assert [rule["users"] for rule in logged] == [[str(user) for user in COUNTED]]
+    assert rules[-1] == {"level": "None"}
+    assert not {User.BENCHMARK, User.KWOK, User.SCHEDULER} & set(COUNTED)
+
+
+def test_kwok_ends_no_pod_by_itself() -> None:
+    stages = [x for x in yaml.safe_load_all(_stages()) if x["kind"] == "Stage"]
+    of_pods = {x["metadata"]["name"]: x["spec"] for x in stages if x["spec"]["resourceRef"]["kind"] == "Pod"}
+
+    assert of_pods.keys() == {"pod-running", "pod-gone"}
+    assert [name for name, spec in of_pods.items() if "Succeeded" in str(spec["next"])] == []
+    assert of_pods["pod-running"]["delay"] == of_pods["pod-gone"]["delay"]
+
+
+def _stages() -> str:
+    return (Path(settings.__file__).parent / "stages.yaml").read_text()

@@ -1,0 +1,166 @@
+"""What is read of the API server: its audit log, its metrics, and its watches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.child import ChildFailed, Unfinished
+from benchmarks.operator import audit
+from benchmarks.operator.exposition import BYTES, MetricMissing, api_bytes
+from benchmarks.operator.watches import Jobs, Pods, Watches
+from understudy_protocol.pod import LABEL_JOB_UID
+
+METRICS = "\n".join(
+    [
+        "# TYPE apiserver_response_sizes histogram",
+        'apiserver_request_body_size_bytes_sum{resource="pods",verb="create"} 1000',
+        'apiserver_response_sizes_bucket{resource="pods",le="1000"} 7',
+        'apiserver_response_sizes_sum{resource="pods",verb="LIST"} 2e+06',
+        'apiserver_response_sizes_sum{resource="nodes",verb="LIST"} 500',
+        'apiserver_watch_events_sizes_sum{resource="pods"} 40',
+    ]
+)
+
+
+def entry(user: str, verb: str, resource: str = "pods", *, stage: str = "ResponseComplete", **more: str) -> bytes:
+    about = {"objectRef": {"resource": resource, **more}} if resource else {}
+    return json.dumps({"kind": "Event", "verb": verb, "stage": stage, "user": {"username": user}, **about}).encode()
+
+
+# The audit log ----------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_counted_by_who_made_them_and_about_what() -> None:
+    log = [entry("jobset", "update", "jobsets", subresource="status"), *[entry("controller-manager", "create")] * 3]
+    requests = audit.count(log)
+
+    assert requests == {("jobset", "update", "jobsets/status"): 1, ("controller-manager", "create", "pods"): 3}
+    assert audit.total(requests, ("controller-manager", "jobset"), audit.WRITES) == 4
+    assert audit.total(requests, ("understudy",), audit.WRITES) == 0
+
+
+def test_reads_and_writes_are_told_apart() -> None:
+    requests = audit.count(
+        [entry("understudy", verb) for verb in ("get", "list", "patch", "watch", "deletecollection")]
+    )
+
+    assert audit.total(requests, ("understudy",), audit.WRITES) == 2
+    assert audit.total(requests, ("understudy",), audit.READS) == 2
+
+
+def test_what_was_not_answered_yet_and_what_is_about_nothing_does_not_count() -> None:
+    assert audit.count([entry("jobset", "get", stage="RequestReceived"), entry("jobset", "get", "")]) == {}
+
+
+def test_a_part_of_the_log_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    log.write_bytes(entry("understudy", "create") + b"\n")
+    before = log.stat().st_size
+    with log.open("ab") as file:
+        file.write(entry("understudy", "delete") + b"\n")
+
+    assert audit.read(log, before, log.stat().st_size) == {("understudy", "delete", "pods"): 1}
+
+
+# The metrics ------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_requests_answers_and_watches() -> None:
+    assert api_bytes(METRICS) == 1000 + 2e6 + 500 + 40
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_a_metric_that_is_not_there_is_an_error_and_not_a_zero(name: str) -> None:
+    with pytest.raises(MetricMissing, match=name):
+        api_bytes(METRICS.replace(name, "another"))
+
+
+# The watches ------------------------------------------------------------------------------------------------------
+
+
+def pod(name: str, phase: str = "Pending", *, deleted: bool = False, job: str = "") -> msgspec.Raw:
+    metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}"}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    if job:
+        metadata["labels"] = {LABEL_JOB_UID: job}
+    return msgspec.Raw(json.dumps({"metadata": metadata, "spec": {}, "status": {"phase": phase}}).encode())
+
+
+def test_a_pod_is_created_when_it_is_first_seen_and_running_when_it_first_says_so() -> None:
+    pods = Pods()
+    for at, phase in enumerate(("Pending", "Pending", "Running", "Running")):
+        pods.saw("MODIFIED", pod("a", phase), float(at))
+
+    assert (pods.created, pods.running) == ({"uid-a": 0.0}, {"uid-a": 2.0})
+
+
+def test_a_pod_that_is_being_deleted_does_not_run() -> None:
+    pods = Pods()
+    pods.saw("ADDED", pod("a", "Running"), 1.0)
+    pods.saw("MODIFIED", pod("a", "Running", deleted=True), 2.0)
+
+    assert pods.running == {}
+    assert pods.there.keys() == {"uid-a"}
+
+
+def test_after_a_restart_only_new_pods_count() -> None:
+    pods = Pods()
+    pods.saw("ADDED", pod("old", "Running"), 1.0)
+    pods.begin()
+    pods.saw("MODIFIED", pod("old", "Running"), 2.0)
+    pods.saw("ADDED", pod("new", "Running"), 3.0)
+    pods.saw("DELETED", pod("old", "Running"), 4.0)
+
+    assert (pods.created, pods.running) == ({"uid-new": 3.0}, {"uid-new": 3.0})
+    assert pods.there.keys() == {"uid-new"}
+
+
+def test_pods_are_known_by_their_job() -> None:
+    pods = Pods()
+    for name, job in (("a", "one"), ("b", "two"), ("c", "one")):
+        pods.saw("ADDED", pod(name, job=job), 1.0)
+    pods.saw("DELETED", pod("c", job="one"), 2.0)
+
+    assert {job: list(those) for job, those in pods.of_job.items()} == {"one": ["uid-a"], "two": ["uid-b"]}
+
+
+def test_a_jobs_newest_status_is_the_one_that_counts() -> None:
+    jobs = Jobs()
+    for number in (1, 2):
+        raw = {"metadata": {"name": "job-0"}, "status": {"restarts": number}}
+        jobs.saw("MODIFIED", msgspec.Raw(json.dumps(raw).encode()), 0.0)
+
+    assert jobs.statuses() == [{"restarts": 2}]
+
+
+async def test_a_wait_ends_with_its_condition_or_with_its_limit() -> None:
+    watches = Watches(lambda: ())
+
+    assert await watches.until("nothing", lambda: True, 10.0) > 0
+    with pytest.raises(Unfinished, match="all pods created: not within 0 s") as seen:
+        await watches.until("all pods created", lambda: False, 0.01)
+    assert seen.value.after_s == 0.01
+
+
+class EndingKube:
+    """An API server that ends its watches at once."""
+
+    async def watch(self, path: str) -> Any:
+        for line in list[bytes]():
+            yield line
+
+
+async def test_a_watch_that_ends_is_a_failure_and_not_a_wait_without_end() -> None:
+    watches = Watches(lambda: ())
+
+    async with watches.of(EndingKube(), "pods", "jobs"):  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        with pytest.raises(ChildFailed, match="watch of pods ended: the API server has closed it"):
+            await watches.until("pods", lambda: False, 10.0)

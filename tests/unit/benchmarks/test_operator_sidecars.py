@@ -1,0 +1,144 @@
+"""The played data plane says what a sidecar would: the operator's own side of the line is what asks it here."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from benchmarks.operator.sidecars import PlayedJob, Sidecars
+from benchmarks.operator.watches import Watches
+from understudy_operator.observe import line as operators
+from understudy_operator.observe.line import Line, open_line
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Appoint, Observe, Refused, Snapshot, Stepping
+from understudy_protocol.words import WorkersState
+
+UID, KEY, PODS = "uid-job", b"k" * 32, 3
+LIMIT_S = 10.0
+
+
+class Secrets:
+    """The API server, as far as the sidecars ask it."""
+
+    async def call(self, method: str, path: str, **query: str) -> dict[str, Any]:
+        metadata = {"labels": {names.LABEL_JOB_UID: UID}}
+        return {"items": [{"metadata": metadata, "data": {names.KEY_FILE: base64.b64encode(KEY).decode()}}]}
+
+
+def pod(index: int, phase: str) -> msgspec.Raw:
+    metadata = {
+        "name": f"job-{index}",
+        "uid": f"uid-{index}",
+        "labels": {names.LABEL_JOB_UID: UID},
+        "annotations": {names.ANNOTATION_GROUP_RANK: str(index)},
+    }
+    raw = {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": phase, "podIP": ip(index)}}
+    return msgspec.Raw(json.dumps(raw).encode())
+
+
+def ip(index: int) -> str:
+    return f"127.66.1.{index + 1}"
+
+
+@pytest.fixture
+async def watches() -> Watches:
+    watches = Watches(lambda: ())
+    for index in range(PODS):
+        watches.pods.saw("ADDED", pod(index, "Running"), 0.0)
+    return watches
+
+
+@pytest.fixture
+async def job(watches: Watches, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlayedJob]:
+    # The port is the same for all pods: one that is free here.
+    monkeypatch.setattr(names, "COORDINATOR_PORT", unused_tcp_port)
+    sidecars = Sidecars(Secrets(), "bench", watches)  # type: ignore[arg-type]
+    await sidecars.start()
+    yield sidecars.play(UID, "job", PODS)
+    await sidecars.stop()
+
+
+async def ask(line: Line, message: object) -> AsyncIterator[object]:
+    line.say(message)
+    async for answer in line.messages():
+        yield answer
+
+
+async def first(answers: AsyncIterator[object]) -> object:
+    async with asyncio.timeout(LIMIT_S):
+        return await anext(answers)
+
+
+async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: PlayedJob) -> None:
+    async with aiohttp.ClientSession() as session, open_line(session, ip(1), UID, KEY) as line:
+        answers = ask(line, Appoint(9, -1, {}))
+        appointed, started = await first(answers), await first(answers)
+
+    assert isinstance(appointed, Snapshot)
+    assert (appointed.token.epoch, appointed.token.round, appointed.pod_uid) == (9, -1, "uid-1")
+    assert isinstance(started, Snapshot)
+    assert started.token.round == 0
+    assert [(x.group_rank, x.workers) for x in started.members] == [(n, WorkersState.RUNNING) for n in range(PODS)]
+    assert set(started.electorate) == {"uid-0", "uid-1", "uid-2"}
+    assert started.heirs == ("uid-0", "uid-2")
+
+
+async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with open_line(session, ip(0), UID, KEY) as line:
+            nobody = await first(ask(line, Observe()))
+        async with open_line(session, ip(1), UID, KEY) as line:
+            await first(ask(line, Appoint(9, -1, {})))
+        async with open_line(session, ip(0), UID, KEY) as line:
+            named = await first(ask(line, Observe()))
+
+    assert isinstance(nobody, Refused)
+    assert nobody.pod_uid == ""
+    assert isinstance(named, Refused)
+    assert (named.pod_uid, named.ip) == ("uid-1", ip(1))
+
+
+async def test_a_round_waits_until_all_pods_run(job: PlayedJob, watches: Watches) -> None:
+    watches.pods.saw("MODIFIED", pod(2, "Pending"), 1.0)
+    async with aiohttp.ClientSession() as session, open_line(session, ip(0), UID, KEY) as line:
+        answers = ask(line, Appoint(9, 4, {}))
+        waiting = await first(answers)
+        assert isinstance(waiting, Snapshot)
+        assert (waiting.token.round, waiting.waiting_for) == (4, "2 of 3 members are there")
+
+        watches.pods.saw("MODIFIED", pod(2, "Running"), 2.0)
+        started = await first(answers)
+
+    assert isinstance(started, Snapshot)
+    assert (started.token.round, len(started.members)) == (5, PODS)
+
+
+async def test_what_is_told_reaches_who_listens_to_the_one_in_office(job: PlayedJob) -> None:
+    async with aiohttp.ClientSession() as session, open_line(session, ip(0), UID, KEY) as line:
+        answers = ask(line, Appoint(9, -1, {}))
+        for _ in range(2):
+            await first(answers)
+
+        await job.tell(job.next_round(WorkersState.STARTING, ()))
+        told = await first(answers)
+        await job.step(7)
+        stepped = await first(answers)
+
+    assert isinstance(told, Snapshot)
+    assert (told.token.round, {x.workers for x in told.members}) == (1, {WorkersState.STARTING})
+    assert isinstance(stepped, Stepping)
+    assert stepped.progress.step == 7
+
+
+async def test_who_does_not_know_the_key_is_not_answered(job: PlayedJob) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(operators.FAILURES):
+            async with open_line(session, ip(0), UID, b"another") as line:
+                await first(ask(line, Observe()))

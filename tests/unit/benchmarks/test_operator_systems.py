@@ -1,0 +1,155 @@
+"""How a system is set up for a session, when its status says that all is well, and when it has followed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.operator import jobset_build
+from benchmarks.operator.following import Following
+from benchmarks.operator.jobset_build import Built
+from benchmarks.operator.plan import Case, Session, System
+from benchmarks.operator.settings import Files, User
+from benchmarks.operator.sidecars import PlayedJob
+from benchmarks.operator.systems import Setup, jobset_configuration, restarted
+from benchmarks.operator.watches import Watches
+from understudy_protocol.observer import MemberView, Snapshot
+from understudy_protocol.words import RoundToken, WorkersState
+
+Status = dict[str, Any]
+LIMIT_S = 10.0
+
+
+def setup(system: System, *cases: Case, size: int = 100) -> Setup:
+    return Setup(Session(system, size, 0, cases), Files(Path("/f"), Path("/b")), Built(Path("/j")))
+
+
+OURS, JOBSET = setup(System.UNDERSTUDY, Case.CREATE), setup(System.JOBSET, Case.CREATE)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "strategy"),
+    [
+        (OURS, "TrainingJob", None),
+        (JOBSET, "JobSet", "Recreate"),
+        (setup(System.UNDERSTUDY, Case.RECREATE), "TrainingJob", "Recreate"),
+        (setup(System.JOBSET, Case.RECREATE), "JobSet", "Recreate"),
+        (setup(System.JOBSET, Case.IN_PLACE), "JobSet", "InPlaceRestart"),
+    ],
+)
+def test_each_session_has_its_own_manifest(what: Setup, kind: str, strategy: str | None) -> None:
+    manifest = what.manifest(0)
+
+    assert (manifest["kind"], manifest["metadata"]["name"]) == (kind, "job-0")
+    assert manifest["spec"].get("failurePolicy", {}).get("restartStrategy") == strategy
+    assert ("launcher" in manifest["spec"]) == what.launcher == (what is OURS)
+    assert what.jobs_path("ns").endswith("/namespaces/ns/" + kind.lower() + "s")
+
+
+def test_its_requests_are_its_own_users() -> None:
+    assert (OURS.user, JOBSET.user) == (User.UNDERSTUDY, User.JOBSET)
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "well"),
+    [
+        (OURS, {"phase": "Running", "members": {"desired": 100, "ready": 100}}, True),
+        (OURS, {"phase": "Running", "members": {"desired": 100, "ready": 99}}, False),
+        (OURS, {"phase": "Starting", "members": {"desired": 100, "ready": 100}}, False),
+        (OURS, {}, False),
+        (JOBSET, {"replicatedJobsStatus": [{"name": "workers", "ready": 1}]}, True),
+        (JOBSET, {"replicatedJobsStatus": [{"name": "workers", "ready": 0}]}, False),
+        (JOBSET, {}, False),
+    ],
+)
+def test_a_status_says_that_all_is_well(what: Setup, status: Status, well: bool) -> None:
+    assert what.all_well([status]) is well
+
+
+def test_all_is_well_when_every_job_says_so() -> None:
+    many = setup(System.JOBSET, Case.MANY_CREATE, size=20)
+    well: Status = {"replicatedJobsStatus": [{"ready": 1}]}
+
+    assert many.all_well([well, well])
+    assert not many.all_well([well])
+    assert not many.all_well([well, {}])
+
+
+def test_a_restart_is_over_when_it_is_counted_and_all_is_ready() -> None:
+    ready = [{"ready": 1}]
+
+    assert restarted([{"restarts": 1, "replicatedJobsStatus": ready}])
+    assert not restarted([{"restarts": 0, "replicatedJobsStatus": ready}])
+    assert not restarted([{"restarts": 1, "replicatedJobsStatus": [{"ready": 0}]}])
+    assert not restarted([])
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_jobsets_gate_is_on_for_its_restart_in_place_alone(in_place: bool) -> None:
+    configuration = jobset_configuration(Path("/certificates"), in_place=in_place)
+
+    assert configuration["featureGates"] == {"InPlaceRestart": in_place}
+    assert configuration["webhook"]["certDir"] == "/certificates"
+
+
+def test_jobset_is_pinned() -> None:
+    assert jobset_build.version() == "0.12.0"
+
+
+# Status follows the coordinator -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def told() -> AsyncIterator[tuple[PlayedJob, Watches]]:
+    """A job in round 0, whose status has what its coordinator tells a moment later."""
+    job, watches = PlayedJob("uid", "job-0", 1), Watches(lambda: ())
+    member = MemberView("uid-0", "job-0-0", "n", 0, 0, WorkersState.RUNNING)
+    job.snapshot = Snapshot(RoundToken(9, 1, 0), "uid-0", (member,), (), (), {}, None, "", None)
+
+    async def operate() -> None:
+        while True:
+            status: Status = {"round": job.round}
+            assert job.snapshot is not None
+            if job.snapshot.recoveries:
+                last = job.snapshot.recoveries[-1]
+                resumed = {} if last.resumed_at is None else {"resumedAt": "now"}
+                status["lastRecovery"] = {"round": last.round, **resumed}
+            watches.jobs.there["job-0"] = {"status": status}
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(operate())
+    yield job, watches
+    task.cancel()
+
+
+async def test_a_status_is_behind_by_the_longest_of_some_changes(
+    told: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, watches = told
+    monkeypatch.setattr("benchmarks.operator.following.PAUSE_S", 0.0)
+    monkeypatch.setattr("benchmarks.operator.watches.CHECK_S", 0.01)
+
+    assert 0.0 < await Following({"uid": job}, watches).longest_delay(LIMIT_S) < 1.0
+    assert job.round == 5
+
+
+async def test_a_recovery_in_place_is_one_round_and_one_recovery(
+    told: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, watches = told
+    monkeypatch.setattr("benchmarks.operator.following.SNAPSHOT_S", 0.05)
+    monkeypatch.setattr("benchmarks.operator.watches.CHECK_S", 0.01)
+
+    await Following({"uid": job}, watches).recover_in_place(LIMIT_S)
+
+    assert "resumedAt" in watches.jobs.there["job-0"]["status"]["lastRecovery"]
+    assert job.snapshot is not None
+    (recovery,) = job.snapshot.recoveries
+    assert (job.round, recovery.round) == (1, 1)
+    assert recovery.resumed_at is not None
+    assert job.snapshot.recoveries_by_strategy == {"InPlace": 1}
+    assert {x.workers for x in job.snapshot.members} == {WorkersState.RUNNING}
