@@ -89,9 +89,13 @@ class World:
     present: dict[str, set[int]] = field(default_factory=dict)  # group's name -> ranks
     wants: set[str] = field(default_factory=set)  # who takes part in the transfer now
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    over: set[str] = field(default_factory=set)  # groups that the trainer has left
+    hangs: asyncio.Event = field(default_factory=asyncio.Event)  # set when what hangs goes on
 
-    async def until(self, fulfilled: Callable[[], bool]) -> None:
+    async def until(self, group: Group, fulfilled: Callable[[], bool]) -> None:
         while not fulfilled():
+            if group.name in self.over:
+                raise Broken(f"the trainer has left the group {group.name}")
             self.news.clear()
             await self.news.wait()
 
@@ -113,7 +117,7 @@ class World:
         if fault.kind is Kind.CANCELLATION:
             assert self.updating is not None
             self.updating.cancel()
-        await asyncio.Event().wait()
+        await self.hangs.wait()
 
 
 @dataclass
@@ -158,7 +162,7 @@ class ModelEngine(Side):
         ranks = self.world.present.setdefault(group.name, set())
         await self.call("join_group", lambda: self._set(group=group), lambda: ranks.add(first_rank))
         self.world.news.set()
-        await self.world.until(lambda: len(ranks) == group.world_size)
+        await self.world.until(group, lambda: len(ranks) == group.world_size)
 
     async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
         assert self.group == group, "an engine receives only in its group"
@@ -170,7 +174,7 @@ class ModelEngine(Side):
 
         self.world.wants.add(self.name)
         self.world.news.set()
-        await self.world.until(lambda: TRAINER in self.world.wants)
+        await self.world.until(group, lambda: TRAINER in self.world.wants)
         await self.call("receive", lambda: take([first]), lambda: take(others))
 
     async def load(self, path: str) -> None:
@@ -214,17 +218,19 @@ class ModelTrainer(Side):
         ranks = self.world.present.setdefault(group.name, set())
         await self.call("join_group", lambda: setattr(self, "group", group), lambda: ranks.add(0))
         self.world.news.set()
-        await self.world.until(lambda: len(ranks) == group.world_size)
+        await self.world.until(group, lambda: len(ranks) == group.world_size)
 
     async def send(self, group: Group, tensors: Sequence[Tensor]) -> None:
         self.world.wants.add(self.name)
         self.world.news.set()
-        await self.world.until(lambda: len(self.world.wants) == group.world_size)
+        await self.world.until(group, lambda: len(self.world.wants) == group.world_size)
         await self.call("send", lambda: None, lambda: None)
         self.world.wants.clear()
 
     async def leave_group(self, group: Group) -> None:
         self.world.wants.clear()
+        self.world.over.add(group.name)
+        self.world.news.set()
         await self.call("leave_group", lambda: setattr(self, "group", None), lambda: None)
 
 
@@ -255,6 +261,7 @@ class Cluster:
         self.world = World()
         self.trainer = ModelTrainer(TRAINER, self.world)
         self.sends = "v0"
+        self.leaves_groups = True  # an engine without that keeps its end of a group until the next one
         names = [f"rollout-{n}" for n in range(replicas)]
         self.engines = {name: self._engine(name) for name in names}
         self.gates = {name: ModelGate(f"gate of {name}", self.world) for name in names}
@@ -269,6 +276,7 @@ class Cluster:
         """An update by a task of its own; returns what it raised."""
         self.world.faults, self.sends = list(faults), version
         self.world.wants.clear()
+        self.world.hangs = asyncio.Event()
 
         async def work() -> None:
             async with WeightUpdate(self.replicas, self.trainer, version=version, timeouts=timeouts) as update:
@@ -300,7 +308,7 @@ class Cluster:
             if engine.alive:
                 assert engine.generating, f"{replica.name} can generate"
                 assert engine.kv, f"no KV cache is released for ever: {replica.name}"
-                assert engine.group is None, f"no group is left: {replica.name}"
+                assert engine.group is None or not self.leaves_groups, f"no group is left: {replica.name}"
             else:
                 assert replica.weights.state is State.UNCERTAIN, f"{replica.name} is marked"
             if replica.weights.state is State.FRESH:
