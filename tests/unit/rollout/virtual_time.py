@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec
 
 P = ParamSpec("P")
+LIMIT_S = 3600.0  # of virtual time: what polls would go on for ever
 
 
 class NothingLeftToDo(Exception):
@@ -41,7 +42,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=_Loop) as runner:
-        runner.run(work)
+        runner.run(asyncio.wait_for(work, LIMIT_S))
 
 
 def in_virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
