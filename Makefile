@@ -2,7 +2,7 @@
 PY := scripts/py
 E2E_LOGS := build/e2e-logs
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit simulation simulate integration torchrun e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-recovery bench-step bench-docs images crds docs lock format clean
+.PHONY: help demo test check unit simulation simulate integration torchrun e2e cluster-up cluster-down cluster-status logs bench-rendezvous bench-recovery bench-step bench-rollout bench-docs images crds docs lock format clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench-recovery:  ## how long until a training goes on after a fault, next to its
 
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step
+
+bench-rollout:  ## what a weight update and the gateway cost: three minutes; ARGS="--runs 3" and the like
+	$(PY) -m benchmarks.rollout $(ARGS)
 
 bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench
 	$(PY) -m benchmarks.docs

@@ -18,11 +18,12 @@ from benchmarks.goals import Goal, check
 from benchmarks.records import read_records
 from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
+from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
-GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "recovery": RECOVERY, "step": STEP}
+GOALS: dict[str, Sequence[Goal]] = {"rendezvous": RENDEZVOUS, "recovery": RECOVERY, "rollout": ROLLOUT, "step": STEP}
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

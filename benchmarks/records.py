@@ -27,6 +27,9 @@ UNITS = {
     "cpu_s_per_minute": "s/min",
     "rss_mb": "MB",
     "call_us": "µs",
+    "beyond_slowest_s": "s",
+    "p99_ms": "ms",
+    "added_p99_ms": "ms",
 }
 
 
