@@ -70,6 +70,9 @@ bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step
 
+bench-rollout:  ## what a weight update and the gateway cost: three minutes; ARGS="--runs 3" and the like
+	$(PY) -m benchmarks.rollout $(ARGS)
+
 bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench
 	$(PY) -m benchmarks.docs
 

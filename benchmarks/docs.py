@@ -19,6 +19,7 @@ from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.records import read_records
 from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
+from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
@@ -27,6 +28,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
     "recovery": RECOVERY,
     "operator": OPERATOR,
+    "rollout": ROLLOUT,
     "step": STEP,
 }
 

@@ -39,6 +39,9 @@ UNITS = {
     "controller_manager_cpu_s": "s",
     "api_server_cpu_s": "s",
     "peak_rss_mb": "MB",
+    "beyond_slowest_s": "s",
+    "p99_ms": "ms",
+    "added_p99_ms": "ms",
 }
 
 

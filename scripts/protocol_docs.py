@@ -32,7 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/protocol.md"
 SOURCES = ROOT / "sidecar"
 MACHINES = tuple(
-    SOURCES / name for name in ("understudy_sidecar/membership", "understudy_launcher", "understudy_torchrun")
+    SOURCES / name
+    for name in ("understudy_sidecar/membership", "understudy_launcher", "understudy_torchrun", "understudy_rollout")
 )
 COMMAND = "scripts/py scripts/protocol_docs.py"
 

@@ -1,0 +1,51 @@
+"""`python -m benchmarks.rollout.engine`: inference servers that do nothing, in the time that is asked for.
+
+/N/whatever is a call to the Nth one. /N/slow?path=P&seconds=S makes its calls of P take S; a negative S has them fail.
+All other calls take CALL_S, as an engine's would; a generation answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from aiohttp import web
+
+CALL_S = 0.05
+GENERATED = b'{"text": "' + b"x" * 500 + b'"}'
+
+
+async def serve() -> None:
+    slow: dict[tuple[str, str], float] = {}
+
+    async def change(request: web.Request) -> web.Response:
+        slow[request.match_info["n"], request.query["path"]] = float(request.query["seconds"])
+        return web.Response()
+
+    async def generate(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=GENERATED, content_type="application/json")
+
+    async def call(request: web.Request) -> web.Response:
+        await request.read()
+        seconds = slow.get((request.match_info["n"], "/" + request.match_info["path"]), CALL_S)
+        if seconds < 0:
+            return web.Response(status=500, text="it failed, as it was told")
+        await asyncio.sleep(seconds)
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_post("/{n}/slow", change)
+    app.router.add_post("/generate", generate)
+    app.router.add_get("/health", generate)
+    app.router.add_post("/{n}/{path:.*}", call)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

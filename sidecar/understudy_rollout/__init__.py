@@ -1,0 +1,30 @@
+"""Weight updates in RL that never leave rollouts broken: a transaction over a trainer and its inference servers.
+
+    replicas = [Replica("rollout-0", SglangEngine("http://rollout-0:30000")), …]
+    async with WeightUpdate(replicas, trainer, version="step-7") as update:
+        await update.transfer(bucket)
+
+docs/rl.md is the page about it. It runs in the trainer's image: Python ≥ 3.9, and aiohttp for the adapters alone.
+"""
+
+from understudy_rollout.blocking import BlockingWeightUpdate, in_thread
+from understudy_rollout.engine import Admission, Engine, Group, Replica, Tensor, Trainer
+from understudy_rollout.failures import UpdateFailed
+from understudy_rollout.update import Timeouts, WeightUpdate
+from understudy_rollout.weights import Fence, State
+
+__all__ = [
+    "Admission",
+    "BlockingWeightUpdate",
+    "Engine",
+    "Fence",
+    "Group",
+    "Replica",
+    "State",
+    "Tensor",
+    "Timeouts",
+    "Trainer",
+    "UpdateFailed",
+    "WeightUpdate",
+    "in_thread",
+]

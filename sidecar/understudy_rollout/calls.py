@@ -1,0 +1,104 @@
+"""Calls to many sides at once, each within its time, and work that no cancellation cuts short.
+
+Rules: the first error ends the others' calls; what these raise is noted on it. Nothing is left running, unless a call
+does not let go when it is cancelled: it is waited for LET_GO_S, and then left alone and named.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Callable, Optional
+
+from understudy_rollout.failures import StepTimedOut, UpdateFailed, note, told
+
+LET_GO_S = 2.0
+Call = Callable[[], Awaitable[None]]
+log = logging.getLogger(__name__)
+
+
+async def together(what: str, calls: Mapping[str, Call], limit_s: float) -> None:
+    """Make these calls in parallel. calls: by the name of the side. Raises what failed first, with notes."""
+    ended: dict[asyncio.Task[None], None] = {}  # in the order in which they ended
+    tasks = {asyncio.ensure_future(_made(call)): who for who, call in calls.items()}
+    for task in tasks:
+        task.add_done_callback(ended.setdefault)
+    try:
+        await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION)
+        running = [task for task in tasks if not task.done()]
+        failed = _failure(what, tasks, _all_done(tasks, ended))
+        if failed is None and running:
+            failed = timed_out(what, ", ".join(tasks[task] for task in running), limit_s)
+    except asyncio.CancelledError as cancelled:
+        note(cancelled, f"cancelled while: {what}")
+        failed = cancelled
+    if failed is None:
+        return
+    again = await undisturbed(_let_go(what, tasks))
+    if again is not None and not isinstance(failed, asyncio.CancelledError):
+        note(failed, f"and cancelled while: {what}")
+    for task in _all_done(tasks, ended):
+        error = _error(task)
+        if error is not None and error is not failed:
+            note(failed, f"and {what}, {tasks[task]}: {told(error)}")
+    raise failed
+
+
+async def limited(what: str, who: str, call: Call, limit_s: float) -> None:
+    """One call within its time."""
+    await together(what, {who: call}, limit_s)
+
+
+def timed_out(what: str, who: str, limit_s: float) -> StepTimedOut:
+    return StepTimedOut(f"{what}, {who}: no answer within {limit_s:g} s (`timeouts` sets the limits)")
+
+
+async def undisturbed(work: Awaitable[None]) -> Optional[asyncio.CancelledError]:
+    """Await it to its end, whoever cancels meanwhile. Returns the cancellation that came, for the caller to raise."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    return cancelled
+
+
+async def _made(call: Call) -> None:
+    await call()
+
+
+async def _let_go(what: str, tasks: Mapping["asyncio.Task[None]", str]) -> None:
+    running = {task for task in tasks if not task.done()}
+    for task in running:
+        task.cancel()
+    if not running:
+        return
+    _, stuck = await asyncio.wait(running, timeout=LET_GO_S)
+    for task in stuck:
+        task.add_done_callback(_error)  # or asyncio complains that nobody has asked
+        log.error("%s, %s: does not let go though it is cancelled, and is left alone", what, tasks[task])
+
+
+def _all_done(
+    tasks: Mapping["asyncio.Task[None]", str], ended: Mapping["asyncio.Task[None]", None]
+) -> list["asyncio.Task[None]"]:
+    """A task that ended just now has not told its callbacks yet: it comes last."""
+    return [*ended, *(task for task in tasks if task.done() and task not in ended)]
+
+
+def _failure(
+    what: str, tasks: Mapping["asyncio.Task[None]", str], ended: Iterable["asyncio.Task[None]"]
+) -> Optional[BaseException]:
+    for task in ended:
+        if task.cancelled():
+            return UpdateFailed(f"{what}, {tasks[task]}: it has cancelled itself")
+        error = task.exception()
+        if error is not None:
+            note(error, f"{what}, {tasks[task]}")
+            return error
+    return None
+
+
+def _error(task: "asyncio.Task[None]") -> Optional[BaseException]:
+    return None if task.cancelled() else task.exception()

@@ -1,0 +1,113 @@
+"""What a weight update needs of an inference engine and of a trainer: write these, and it works with yours.
+
+Rules for an Engine: each method returns when the thing is done, and raises when it is not. `leave_group`, `resume_kv`,
+`flush_cache` and `resume_generation` undo: they may be called twice, and where what they undo never happened or only
+half. A method that is cancelled lets go soon. None may block the event loop (`blocking.in_thread` helps).
+`engines/sglang.py` and `engines/vllm.py` are two of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Optional, Protocol
+
+from understudy_rollout.weights import Fence, Weights
+
+
+@dataclass(frozen=True)
+class Group:
+    """The process group of one update: rank 0 is the trainer, then come the replicas' ranks in their order."""
+
+    address: str
+    port: int
+    world_size: int
+    name: str  # another one for each update: a straggler of an old group finds nobody
+    backend: str = "nccl"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What is transferred. dtype: as torch calls it, without `torch.`: bfloat16."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Engine(Protocol):
+    """One inference server (a replica), however many ranks it has."""
+
+    async def stop_generation(self) -> None:
+        """Abort what runs, and take up nothing new until resume_generation."""
+
+    async def release_kv(self) -> None:
+        """Give the KV cache's memory back. An engine that cannot, keeps it."""
+
+    async def join_group(self, group: Group, first_rank: int) -> None:
+        """Join with all ranks: first_rank is the lowest one's."""
+
+    async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
+        """Take these from rank 0, and put them into the model. The trainer sends them at the same time."""
+
+    async def load(self, path: str) -> None:
+        """Take the weights from a folder that the server can read, in place of join_group and receive."""
+
+    async def finish(self, version: str) -> None:
+        """All tensors are there: process them as the model needs it, and answer under this version."""
+
+    async def leave_group(self, group: Group) -> None: ...
+
+    async def resume_kv(self) -> None: ...
+
+    async def flush_cache(self) -> None:
+        """Forget all prefixes: they were computed with the old weights."""
+
+    async def resume_generation(self) -> None: ...
+
+
+class Trainer(Protocol):
+    """The sending side: rank 0 of the group."""
+
+    async def open_group(self, world_size: int) -> Group:
+        """Say where the next group meets."""
+
+    async def join_group(self, group: Group) -> None: ...
+
+    async def send(self, group: Group, tensors: Sequence[Tensor]) -> None: ...
+
+    async def leave_group(self, group: Group) -> None:
+        """Also of a group that never came to be, or whose send hangs: then it has to end that."""
+
+
+class Admission(Protocol):
+    """Who lets requests through to one replica, and has to know of updates: the gateway, or a router of yours."""
+
+    async def close(self, update: str, version: str, fence: Fence) -> None:
+        """Admit nothing more. When this returns, no request is under way whose answer could mix weights."""
+
+    async def open(self, update: str) -> None:
+        """All of the update is there: admit, under its version."""
+
+    async def abandon(self, update: str, touched: bool, reason: str) -> None:
+        """The update has failed. Untouched weights are those from before, which are admitted again if they were."""
+
+
+class NoAdmission:
+    """For replicas that nobody asks while they are updated."""
+
+    async def close(self, update: str, version: str, fence: Fence) -> None: ...
+
+    async def open(self, update: str) -> None: ...
+
+    async def abandon(self, update: str, touched: bool, reason: str) -> None: ...
+
+
+@dataclass(eq=False)
+class Replica:
+    """One rollout server, as the trainer sees it, for as long as the trainer lives."""
+
+    name: str
+    engine: Engine
+    ranks: int = 1  # how many ranks of the group are its: tensor parallel × pipeline parallel
+    admission: Admission = field(default_factory=NoAdmission)
+    weights: Weights = field(default_factory=Weights)
+    updated_by: Optional[str] = None  # the id of the update that runs

@@ -1,0 +1,73 @@
+"""Requests to one server. It takes no time limit of its own: those are the update's, which cancels.
+
+Rules: an answer that is no success is EngineRefused, with what the server said. A request that never left here is
+NotDelivered: the server has surely not done it. Of any other failure nobody knows.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import aiohttp
+
+from understudy_rollout.failures import EngineRefused, EngineUnreachable
+
+#: uvicorn hangs up on idle connections after 5 s. We do before, so no request meets that.
+KEEP_ALIVE_S = 3.0
+TOLD_CHARACTERS = 500
+
+
+class NotDelivered(EngineUnreachable):
+    """The server could not be connected to: it has surely not got the request."""
+
+
+class Refused(EngineRefused):
+    def __init__(self, message: str, status: int, answer: str) -> None:
+        super().__init__(message)
+        self.status, self.answer = status, answer
+
+
+class Server:
+    def __init__(self, url: str, headers: Optional[Mapping[str, str]] = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url: expected http://host:port of the server; seen {url!r}")
+        self.url = url.rstrip("/")
+        self._headers = dict(headers or {})
+        self._session: Optional[aiohttp.ClientSession] = None
+
+    async def post(
+        self, path: str, body: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, str]] = None
+    ) -> str:
+        """The answer's text."""
+        return await self._request("POST", path, body, params)
+
+    async def get(self, path: str) -> str:
+        return await self._request("GET", path, None, None)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _request(
+        self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
+    ) -> str:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            no_limit = aiohttp.ClientTimeout(total=None)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=no_limit, headers=self._headers)
+        what = f"{method} {self.url}{path}"
+        try:
+            async with self._session.request(method, self.url + path, json=body, params=params) as response:
+                answer = await response.text()
+        except aiohttp.ClientConnectorError as error:
+            raise NotDelivered(f"{what}: {error}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineUnreachable(f"{what}: {type(error).__name__} {error}".rstrip()) from error
+        if response.status >= 300:
+            told = answer.strip()[:TOLD_CHARACTERS]
+            raise Refused(f"{what}: the server answered {response.status}: {told}", response.status, answer)
+        return answer
+
+
+def bearer(api_key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}

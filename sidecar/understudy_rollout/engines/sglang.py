@@ -1,0 +1,108 @@
+"""SGLang's HTTP server. Read: its page "SGLang for RL Systems" and `srt/entrypoints/http_server.py` as of 0.5.x.
+
+It needs `--enable-memory-saver` for the KV cache's memory to be given back; without it release and resume do nothing.
+
+A trap: SGLang ends its scheduler, and with it the server, when memory is to be resumed that is not released. So it is
+kept here whether it is. A request that was sent and not answered is taken for done: the server finishes what it has
+received, in the order of its arrival, whether anybody still waits or not. One that is refused is taken for not done.
+After either, `resume_generation` has the server generate a token, and mends what was taken wrongly.
+"""
+
+from collections.abc import Sequence
+
+from understudy_rollout.engine import Group, Tensor
+from understudy_rollout.engines.http import NotDelivered, Refused, Server, bearer
+
+KV = {"tags": ["kv_cache"]}
+NO_SUCH_GROUP = "does not exist"
+
+
+class SglangEngine:
+    def __init__(self, url: str, *, api_key: str = "", load_format: str = "") -> None:
+        """url: http://host:port. api_key: --admin-api-key, or --api-key. load_format: of `load`'s folder."""
+        self.server = Server(url, bearer(api_key))
+        self._load_format = load_format
+        self._kv_released = False
+        self._doubtful = False  # something that it was asked about its memory had no answer, or an error
+
+    async def stop_generation(self) -> None:
+        await self.server.post("/pause_generation", {"mode": "abort"})
+
+    async def release_kv(self) -> None:
+        await self._change_memory("/release_memory_occupation", released=True)
+
+    async def join_group(self, group: Group, first_rank: int) -> None:
+        body = {
+            "master_address": group.address,
+            "master_port": group.port,
+            "rank_offset": first_rank,
+            "world_size": group.world_size,
+            "group_name": group.name,
+            "backend": group.backend,
+        }
+        await self.server.post("/init_weights_update_group", body)
+
+    async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
+        body = {
+            "names": [tensor.name for tensor in tensors],
+            "dtypes": [tensor.dtype for tensor in tensors],
+            "shapes": [list(tensor.shape) for tensor in tensors],
+            "group_name": group.name,
+            "flush_cache": False,  # a step of its own
+        }
+        await self.server.post("/update_weights_from_distributed", body)
+
+    async def load(self, path: str) -> None:
+        body = {"model_path": path, "load_format": self._load_format or None, "flush_cache": False}
+        await self.server.post("/update_weights_from_disk", body)
+
+    async def finish(self, version: str) -> None:
+        await self.server.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    async def leave_group(self, group: Group) -> None:
+        try:
+            await self.server.post("/destroy_weights_update_group", {"group_name": group.name})
+        except Refused as error:
+            if NO_SUCH_GROUP not in error.answer:
+                raise
+
+    async def resume_kv(self) -> None:
+        if self._kv_released:
+            await self._change_memory("/resume_memory_occupation", released=False)
+
+    async def flush_cache(self) -> None:
+        await self.server.post("/flush_cache")
+
+    async def resume_generation(self) -> None:
+        await self.server.post("/continue_generation", {})
+        if self._doubtful:
+            await self._make_sure()
+
+    async def healthy(self) -> None:
+        """Raises if it is not."""
+        await self.server.get("/health")
+
+    async def close(self) -> None:
+        await self.server.close()
+
+    async def _make_sure(self) -> None:
+        try:
+            await self.server.get("/health_generate")
+        except Refused:
+            # It cannot generate: so its cache is what it lacks, or it is past help.
+            await self._change_memory("/resume_memory_occupation", released=False)
+            await self.server.get("/health_generate")
+        self._doubtful = False
+
+    async def _change_memory(self, path: str, *, released: bool) -> None:
+        try:
+            await self.server.post(path, KV)
+        except NotDelivered:
+            raise
+        except Refused:
+            self._doubtful = True
+            raise
+        except BaseException:
+            self._kv_released, self._doubtful = released, True
+            raise
+        self._kv_released = released

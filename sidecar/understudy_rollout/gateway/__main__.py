@@ -1,0 +1,61 @@
+"""`python -m understudy_rollout.gateway --engine http://127.0.0.1:30000 --port 8080 --token-file FILE`."""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from understudy_rollout.gateway.app import GatewayApp
+from understudy_rollout.gateway.flights import Flights, Policy
+from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.weights import Weights
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m understudy_rollout.gateway", description=__doc__)
+    parser.add_argument("--engine", required=True, metavar="URL", help="the inference server")
+    parser.add_argument("--host", default="0.0.0.0", help="to listen on (all addresses)")
+    parser.add_argument("--port", type=int, default=8080, help="to listen on (8080; 0: one of the kernel's choice)")
+    parser.add_argument("--token-file", required=True, type=Path, help="the secret that trainers show")
+    parser.add_argument(
+        "--in-flight",
+        type=Policy,
+        choices=list(Policy),
+        default=Policy.ABORT,
+        metavar="abort|await",
+        help="what becomes of requests under way when an update begins (abort)",
+    )
+    parser.add_argument("--await-limit", type=float, default=60.0, metavar="S", help="for --in-flight await (60)")
+    parser.add_argument("--initial-version", default="", help="of the weights that the server starts with: admits them")
+    parser.add_argument("--generation", action="append", default=[], metavar="PATH", help="one more path to admit")
+    return parser.parse_args(arguments)
+
+
+async def serve(chosen: argparse.Namespace) -> None:
+    weights = Weights.fresh(chosen.initial_version) if chosen.initial_version else Weights()
+    flights = Flights(weights, chosen.in_flight, chosen.await_limit)
+    token = chosen.token_file.read_text().strip()
+    app = GatewayApp(flights, Proxy(chosen.engine), token, chosen.generation).application()
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, chosen.host, chosen.port).start()
+    logging.info("listening on port %d for %s", runner.addresses[0][1], chosen.engine)
+    over = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    await over.wait()
+    await runner.cleanup()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(message)s", stream=sys.stderr)
+    asyncio.run(serve(options(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

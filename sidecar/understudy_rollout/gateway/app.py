@@ -1,0 +1,173 @@
+"""The gateway's routes.
+
+    POST /understudy/v1/weights/{close,open,abandon}   what an update tells, with the token
+    GET  /understudy/v1/weights                        what is known of the weights
+    POST GENERATION                                    passed on while the weights are Fresh, 503 otherwise
+    GET  READING                                       passed on always: health checks, metrics, the models
+
+Everything else is answered 403: the server's own ways to change its weights are not for clients. The server is looked
+after once a second: one that was there and listens no more has lost what it held, and comes back Uncertain.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Callable
+
+import aiohttp
+from aiohttp import web
+
+from understudy_rollout.gateway.flights import Denied, Flights
+from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy
+from understudy_rollout.weights import Abandon, Begin, Commit, Lost, Refused, State
+
+WEIGHTS = "/understudy/v1/weights"
+GENERATION = {
+    *("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"),
+    *("/v1/score", "/v1/rerank", "/encode", "/classify", "/inference/v1/generate", "/tokenize", "/detokenize"),
+}
+READING = {
+    *("/health", "/health_generate", "/ping", "/metrics", "/version", "/v1/models", "/load"),
+    *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
+}
+LOOK_EVERY_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class GatewayApp:
+    def __init__(self, flights: Flights, proxy: Proxy, token: str, generation: Collection[str] = ()) -> None:
+        if not token:
+            raise ValueError("token: expected a secret that the trainer knows too; seen ''")
+        self._flights, self._proxy, self._token = flights, proxy, token.encode()
+        self._generation = GENERATION.union(generation)
+        self._seen = False  # the server has listened once
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 30)
+        app.cleanup_ctx.append(self._run)
+        app.router.add_post(WEIGHTS + "/close", self._close)
+        app.router.add_post(WEIGHTS + "/open", self._open)
+        app.router.add_post(WEIGHTS + "/abandon", self._abandon)
+        app.router.add_get(WEIGHTS, self._tell)
+        app.router.add_route("*", "/{path:.*}", self._pass)
+        return app
+
+    async def _run(self, app: web.Application) -> AsyncIterator[None]:
+        await self._proxy.start()
+        watching = asyncio.ensure_future(self._watch())
+        yield
+        watching.cancel()
+        await asyncio.wait({watching})
+        await self._proxy.close()
+
+    async def _close(self, request: web.Request) -> web.Response:
+        body = await self._told(request)
+        return await self._handled(self._flights.close, Begin(body["update"], body["version"], tuple(body["fence"])))
+
+    async def _open(self, request: web.Request) -> web.Response:
+        body = await self._told(request)
+        return await self._handled(self._end, Commit(body["update"]))
+
+    async def _abandon(self, request: web.Request) -> web.Response:
+        body = await self._told(request)
+        return await self._handled(self._end, Abandon(body["update"], body["touched"], body["reason"]))
+
+    async def _end(self, event: Any) -> int:
+        self._flights.weights.handle(event)
+        return 0
+
+    async def _handled(self, handle: Callable[[Any], Any], event: Any) -> web.Response:
+        try:
+            aborted = await handle(event)
+        except Refused as refused:
+            return web.json_response({"error": str(refused)}, status=409)
+        weights = self._flights.weights
+        log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
+        return web.json_response({"state": weights.state.value, "version": weights.version, "aborted": aborted})
+
+    async def _told(self, request: web.Request) -> Any:
+        given = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise web.HTTPUnauthorized(text="Authorization: expected the bearer token of this gateway\n")
+        return await request.json()
+
+    async def _tell(self, request: web.Request) -> web.Response:
+        weights = self._flights.weights
+        told = {"state": weights.state.value, "version": weights.version, "reason": weights.reason}
+        return web.json_response({**told, "inFlight": len(self._flights)})
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        if request.method in ("GET", "HEAD") and request.path in READING:
+            return await self._passed_on(request, "")
+        if request.method != "POST" or request.path not in self._generation:
+            text = (
+                f"{request.method} {request.path} is not for clients of this gateway (--generation PATH admits one)\n"
+            )
+            return web.Response(status=403, text=text)
+        denied = self._flights.denied()
+        if denied is not None:
+            return _unavailable(denied)
+        answer, version = Answer(), self._flights.weights.version
+        work = asyncio.ensure_future(self._proxy.pass_on(request, answer, version))
+        with self._flights.flight(work):
+            try:
+                await asyncio.wait({work})
+            finally:
+                work.cancel()  # a client that goes away cancels us
+        return await self._outcome(request, work, answer)
+
+    async def _outcome(self, request: web.Request, work: "asyncio.Task[None]", answer: Answer) -> web.StreamResponse:
+        error = None if work.cancelled() else work.exception()
+        if not work.cancelled() and error is None:
+            return _given(answer)
+        if isinstance(error, EngineGone):
+            self._lost(str(error))
+        if answer.begun is not None:
+            if request.transport is not None:
+                request.transport.abort()
+            return answer.begun
+        denied = self._flights.denied()
+        if denied is not None:
+            return _unavailable(denied)
+        return web.Response(status=502, text=f"the inference server broke off: {error}\n")
+
+    async def _passed_on(self, request: web.Request, version: str) -> web.StreamResponse:
+        answer = Answer()
+        try:
+            await self._proxy.pass_on(request, answer, version)
+        except (EngineGone, aiohttp.ClientError) as error:
+            return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
+        return _given(answer)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._proxy.probe()
+                self._seen = True
+            except EngineGone as gone:
+                self._lost(str(gone))
+            except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:
+                log.info("the inference server listens, and did not answer: %s", error)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _lost(self, why: str) -> None:
+        """A server that starts anew holds the weights that it starts with, not those of the last update."""
+        if self._seen:
+            self._seen = False
+            self._flights.weights.handle(Lost(f"the inference server was gone ({why}), and what it holds is not known"))
+            log.warning("%s", self._flights.weights.reason)
+
+
+def _given(answer: Answer) -> web.StreamResponse:
+    given = answer.whole if answer.whole is not None else answer.begun
+    assert given is not None
+    return given
+
+
+def _unavailable(denied: Denied) -> web.Response:
+    kind = "weights_updating" if denied.state is State.UPDATING else "weights_uncertain"
+    body = {"error": {"message": denied.reason, "type": kind, "code": 503}}
+    headers = {"Retry-After": str(denied.retry_after_s)}
+    return web.Response(status=503, text=json.dumps(body), content_type="application/json", headers=headers)

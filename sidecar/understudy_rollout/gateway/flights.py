@@ -1,0 +1,79 @@
+"""Requests under way through a gateway, and the weights that they meet.
+
+Rules: a request takes off only while the weights are Fresh, and all of its answer is of that version: an update waits
+until nothing is under way. Policy.ABORT ends what is; Policy.AWAIT lets it come to its end, and ends what is still
+there after await_limit_s. A request that comes during an update is denied, with the reason and when to ask again.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+from understudy_rollout.weights import Begin, State, Weights
+
+#: Seconds until a denied client may ask again: an update takes seconds, and what is uncertain waits for the next one.
+RETRY_AFTER_S = {State.UPDATING: 1, State.UNCERTAIN: 5}
+
+
+class Policy(Enum):
+    """What becomes of requests that are under way when an update begins."""
+
+    ABORT = "abort"
+    AWAIT = "await"
+
+
+@dataclass(frozen=True)
+class Denied:
+    state: State
+    reason: str
+    retry_after_s: int
+
+
+class Flights:
+    def __init__(self, weights: Weights, policy: Policy = Policy.ABORT, await_limit_s: float = 60.0) -> None:
+        self.weights = weights
+        self._policy, self._await_limit_s = policy, await_limit_s
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._all_ended: Optional[asyncio.Future[None]] = None
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def denied(self) -> Optional[Denied]:
+        weights = self.weights
+        if weights.state is State.FRESH:
+            return None
+        return Denied(weights.state, weights.reason, RETRY_AFTER_S[weights.state])
+
+    @contextmanager
+    def flight(self, work: "asyncio.Task[None]") -> Iterator[str]:
+        """While it is under way. Gives the version that it meets; `work` is cancelled when it has to end."""
+        assert self.weights.state is State.FRESH
+        self._under_way.add(work)
+        try:
+            yield self.weights.version
+        finally:
+            self._under_way.discard(work)
+            if not self._under_way and self._all_ended is not None and not self._all_ended.done():
+                self._all_ended.set_result(None)
+
+    async def close(self, begin: Begin) -> int:
+        """Let nothing more take off, and wait until nothing is under way. Returns how many were aborted."""
+        self.weights.handle(begin)
+        if self._policy is Policy.AWAIT:
+            await self._until_all_ended(self._await_limit_s)
+        aborted = list(self._under_way)
+        for work in aborted:
+            work.cancel()
+        await self._until_all_ended(None)
+        return len(aborted)
+
+    async def _until_all_ended(self, limit_s: Optional[float]) -> None:
+        if not self._under_way:
+            return
+        if self._all_ended is None or self._all_ended.done():
+            self._all_ended = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._all_ended}, timeout=limit_s)

@@ -1,0 +1,92 @@
+"""One request to the server behind the gateway, and its answer back as it comes: streams are passed on unbuffered.
+
+Rules: what belongs to a connection stays on it (hop-by-hop headers). An answer that is cut off, because the server
+breaks off or the request is aborted, ends with its connection, so that no client takes a part for the whole. A client
+that goes away ends its request at the server.
+"""
+
+from collections.abc import Mapping
+from typing import Optional
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+VERSION_HEADER = "Understudy-Weight-Version"
+_OF_THE_CONNECTION = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"),
+    *("upgrade", "host", "content-length"),
+}
+
+
+class EngineGone(Exception):
+    """Nobody listens where the server should be."""
+
+
+class Proxy:
+    def __init__(self, engine_url: str) -> None:
+        self._url = engine_url.rstrip("/")
+        self._session: Optional[aiohttp.ClientSession] = None
+
+    async def start(self) -> None:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def pass_on(self, request: web.Request, answer: "Answer", version: str) -> None:
+        """Raises EngineGone, or aiohttp's errors. answer: what has been given to the client when this ends."""
+        assert self._session is not None
+        body = await request.read()
+        try:
+            upstream = await self._session.request(
+                request.method, self._url + request.raw_path, data=body or None, headers=_passed(request.headers)
+            )
+        except aiohttp.ClientConnectorError as error:
+            raise EngineGone(str(error)) from error
+        try:
+            headers = _passed(upstream.headers)
+            if version:
+                headers[VERSION_HEADER] = version
+            if upstream.content_length is not None and not upstream.content.is_eof():
+                answer.whole = web.Response(
+                    status=upstream.status, reason=upstream.reason, headers=headers, body=await upstream.read()
+                )
+                return
+            response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
+            answer.begun = response
+            await response.prepare(request)
+            async for chunk in upstream.content.iter_any():
+                await response.write(chunk)
+            await response.write_eof()
+        finally:
+            if upstream.content.is_eof():
+                upstream.release()
+            else:
+                upstream.close()
+
+    async def probe(self) -> None:
+        """Whether anybody listens. Raises EngineGone."""
+        assert self._session is not None
+        try:
+            async with self._session.get(self._url + "/health", timeout=aiohttp.ClientTimeout(total=5)):
+                pass
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, ConnectionRefusedError):
+                raise EngineGone(str(error)) from error
+
+
+class Answer:
+    """What a client has got: nothing yet, a beginning, or all of it."""
+
+    def __init__(self) -> None:
+        self.begun: Optional[web.StreamResponse] = None
+        self.whole: Optional[web.Response] = None
+
+
+def _passed(headers: Mapping[str, str]) -> "CIMultiDict[str]":
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION)

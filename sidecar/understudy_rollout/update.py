@@ -1,0 +1,288 @@
+"""One weight update as a transaction: `async with WeightUpdate(replicas, trainer, version=…) as update:`.
+
+Entering takes the steps up to the built group, the body transfers, leaving takes the others (`steps`). Whatever fails
+(an error, a time limit, a cancellation at any await), everything that may have begun is undone before it is raised:
+all replicas at once, each undo though another failed. Nothing cuts that short, a second cancellation neither; each
+call in it has `timeouts.undo`. The caller sees what failed first, and what failed later as its notes.
+
+An update that failed is no rollback. Where the transfer had begun, the replicas' weights are Uncertain afterwards:
+they can generate, and their admission stays closed until an update comes to its end.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Callable, Optional
+
+from understudy_rollout.calls import Call, limited, together, undisturbed
+from understudy_rollout.engine import Group, Replica, Tensor, Trainer
+from understudy_rollout.failures import NothingTransferred, StepTimedOut, UpdateInProgress, note, told
+from understudy_rollout.steps import Held, Progress, Step, Undo
+from understudy_rollout.weights import NO_FENCE, Abandon, Begin, Commit, Fence
+
+TRAINER = "trainer"
+EndBlocked = Callable[[Replica, str], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """In seconds, for the slowest replica. `undo`: for each call that undoes something."""
+
+    close: float = 60.0
+    stop: float = 60.0
+    release_kv: float = 60.0
+    build_group: float = 120.0
+    transfer: float = 600.0
+    finalize: float = 120.0
+    leave_group: float = 60.0
+    resume_kv: float = 60.0
+    flush_cache: float = 60.0
+    resume: float = 60.0
+    open: float = 15.0
+    undo: float = 15.0
+
+
+class WeightUpdate:
+    """See the module. Without a trainer there is no group, and the body calls `load` in place of `transfer`.
+
+    release_kv: whether the engines give their KV caches' memory back meanwhile. fence: (epoch, term, round) of the
+    trainer, where gateways have to tell it from one that has been replaced. end_blocked: called with a replica that
+    did not leave its group within its time, to end its server: nothing else frees it.
+    """
+
+    def __init__(
+        self,
+        replicas: Iterable[Replica],
+        trainer: Optional[Trainer] = None,
+        *,
+        version: str,
+        release_kv: bool = True,
+        fence: Fence = NO_FENCE,
+        timeouts: Timeouts = Timeouts(),
+        end_blocked: Optional[EndBlocked] = None,
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.version = version
+        self.replicas = tuple(replicas)
+        names = [replica.name for replica in self.replicas]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"replicas: expected at least one, each with a name of its own; seen: {names}")
+        if TRAINER in names:
+            raise ValueError(f"replicas: the name {TRAINER!r} stands for the sending side; give the replica another")
+        if not version:
+            raise ValueError("version: expected a name of these weights that no others have, such as the step; seen ''")
+        self._trainer, self._release_kv, self._fence = trainer, release_kv, fence
+        self._timeouts, self._end_blocked = timeouts, end_blocked
+        self._progress = Progress()
+        self._group: Optional[Group] = None
+        self._failed: Optional[BaseException] = None
+
+    async def __aenter__(self) -> "WeightUpdate":
+        self._claim()
+        try:
+            await self._close()
+            await self._step(Step.STOP, self._timeouts.stop, lambda replica: replica.engine.stop_generation())
+            await self._step(Step.RELEASE_KV, self._timeouts.release_kv, self._release)
+            await self._build_group()
+        except BaseException as error:
+            await self._undo(error)
+            raise
+        return self
+
+    async def transfer(self, tensors: Sequence[Tensor]) -> None:
+        """Have the trainer send these and all replicas receive them. As often as there are buckets, one at a time."""
+        trainer, group = self._trainer, self._group
+        if trainer is None or group is None:
+            raise ValueError("transfer: this update has no trainer; call load, or give WeightUpdate a trainer")
+        await self._transferred(
+            {TRAINER: lambda: trainer.send(group, tensors)},
+            lambda replica: replica.engine.receive(group, tensors),
+        )
+
+    async def load(self, path: str) -> None:
+        """Have all replicas take the weights from this folder, which their servers can read."""
+        await self._transferred({}, lambda replica: replica.engine.load(path))
+
+    async def __aexit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        first = self._failed or error
+        if first is None:
+            try:
+                await self._complete()
+            except BaseException as failure:  # noqa: BLE001 (it is raised when all is undone)
+                first = failure
+        if first is None:
+            return self._unclaim()
+        if first is not error and error is not None:
+            note(first, f"and then in the body: {told(error)}")
+        await self._undo(first)
+        if first is not error:
+            raise first
+        return None
+
+    async def _complete(self) -> None:
+        if not self._progress.has_begun(Step.TRANSFER):
+            raise NothingTransferred("the body called neither transfer nor load: the replicas keep their weights")
+        self._progress = self._progress.end()
+        await self._step(Step.FINALIZE, self._timeouts.finalize, lambda replica: replica.engine.finish(self.version))
+        await self._leave_group()
+        await self._step(Step.RESUME_KV, self._timeouts.resume_kv, self._resume_kv)
+        await self._step(Step.FLUSH_CACHE, self._timeouts.flush_cache, lambda replica: replica.engine.flush_cache())
+        await self._step(Step.RESUME, self._timeouts.resume, lambda replica: replica.engine.resume_generation())
+        await self._step(Step.OPEN, self._timeouts.open, self._open)
+
+    async def _step(self, step: Step, limit_s: float, call: Callable[[Replica], Awaitable[None]]) -> None:
+        self._progress = self._progress.begin(step)
+        await together(step.value, self._each(call), limit_s)
+        self._progress = self._progress.end()
+
+    def _each(self, call: Callable[[Replica], Awaitable[None]]) -> dict[str, Call]:
+        return {replica.name: partial(call, replica) for replica in self.replicas}
+
+    async def _close(self) -> None:
+        begin = Begin(self.id, self.version, self._fence)
+        self._progress = self._progress.begin(Step.CLOSE)
+        for replica in self.replicas:
+            replica.weights.handle(begin)
+        closing = self._each(lambda replica: replica.admission.close(self.id, self.version, self._fence))
+        await together(Step.CLOSE.value, closing, self._timeouts.close)
+        self._progress = self._progress.end()
+
+    async def _release(self, replica: Replica) -> None:
+        if self._release_kv:
+            await replica.engine.release_kv()
+
+    async def _resume_kv(self, replica: Replica) -> None:
+        if self._release_kv:
+            await replica.engine.resume_kv()
+
+    async def _open(self, replica: Replica) -> None:
+        await replica.admission.open(self.id)
+        replica.weights.handle(Commit(self.id))
+
+    async def _build_group(self) -> None:
+        self._progress = self._progress.begin(Step.BUILD_GROUP)
+        if self._trainer is not None:
+            await together(Step.BUILD_GROUP.value, {TRAINER: self._open_group}, self._timeouts.build_group)
+            trainer, group = self._trainer, self._group
+            assert group is not None
+            calls: dict[str, Call] = {TRAINER: lambda: trainer.join_group(group)}
+            first_rank = 1
+            for replica in self.replicas:
+                calls[replica.name] = partial(replica.engine.join_group, group, first_rank)
+                first_rank += replica.ranks
+            await together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
+        self._progress = self._progress.end()
+
+    async def _open_group(self) -> None:
+        assert self._trainer is not None
+        self._group = await self._trainer.open_group(1 + sum(replica.ranks for replica in self.replicas))
+
+    async def _transferred(self, sender: Mapping[str, Call], call: Callable[[Replica], Awaitable[None]]) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if not self._progress.has_begun(Step.TRANSFER):
+            self._progress = self._progress.begin(Step.TRANSFER)
+        try:
+            await together(Step.TRANSFER.value, {**sender, **self._each(call)}, self._timeouts.transfer)
+        except BaseException as error:
+            self._failed = error  # a body that catches it does not commit what is not there
+            raise
+
+    async def _leave_group(self) -> None:
+        trainer, group = self._trainer, self._group
+        self._progress = self._progress.begin(Step.LEAVE_GROUP)
+        if trainer is not None and group is not None:
+            leaving = self._each(lambda replica: replica.engine.leave_group(group))
+            leaving[TRAINER] = lambda: trainer.leave_group(group)
+            await together(Step.LEAVE_GROUP.value, leaving, self._timeouts.leave_group)
+        self._progress = self._progress.end()
+
+    async def _undo(self, first: BaseException) -> None:
+        """Undo what is owed, and note on the error what fails of it."""
+        cancelled = await undisturbed(self._undo_everywhere(first))
+        if cancelled is not None and cancelled is not first:
+            note(first, "and cancelled while it was undone, which went on to its end")
+        self._unclaim()
+
+    async def _undo_everywhere(self, first: BaseException) -> None:
+        owed = self._progress.owed
+        works = [self._undo_replica(replica, owed, first) for replica in self.replicas]
+        if self._trainer is not None and self._group is not None and Undo.LEAVE_GROUP in owed:
+            works.append(self._undo_trainer(self._trainer, self._group, first))
+        await asyncio.gather(*works)
+
+    async def _undo_trainer(self, trainer: Trainer, group: Group, first: BaseException) -> None:
+        await self._try(Undo.LEAVE_GROUP, TRAINER, lambda: trainer.leave_group(group), first, self._timeouts.undo)
+
+    async def _undo_replica(self, replica: Replica, owed: Sequence[Undo], first: BaseException) -> None:
+        engine, group = replica.engine, self._group
+        calls: dict[Undo, Call] = {
+            Undo.FLUSH_CACHE: engine.flush_cache,
+            Undo.RESUME_GENERATION: engine.resume_generation,
+        }
+        if group is not None:
+            calls[Undo.LEAVE_GROUP] = lambda: engine.leave_group(group)
+        if self._release_kv:
+            calls[Undo.RESUME_KV] = engine.resume_kv
+        failed: dict[Undo, Exception] = {}
+        limit_s = self._timeouts.undo
+        for undo in owed:
+            if undo not in calls:
+                continue
+            error = await self._try(undo, replica.name, calls[undo], first, limit_s)
+            if error is not None:
+                failed[undo] = error
+            if isinstance(error, StepTimedOut):  # a server that is silent has had its time
+                limit_s = self._timeouts.undo / 5
+        blocked = failed.get(Undo.LEAVE_GROUP)
+        if self._end_blocked is not None and isinstance(blocked, StepTimedOut):
+            ending = partial(self._end_blocked, replica, f"it does not leave the group of update {self.id}: {blocked}")
+            await self._try(Undo.LEAVE_GROUP, replica.name, ending, first, self._timeouts.undo)
+        if Undo.SETTLE in owed:
+            await self._settle(replica, failed, first)
+
+    async def _settle(self, replica: Replica, failed: Mapping[Undo, Exception], first: BaseException) -> None:
+        """The last of what is undone: say what can be said of the replica's weights."""
+        held, commits = self._progress.held, False
+        if failed:
+            undos = ", ".join(undo.value for undo in failed)
+            reason = f"the update to version {self.version} failed, and could not be undone ({undos}): {told(first)}"
+        else:
+            reason = f"the transfer of version {self.version} failed: {told(first)}"
+            commits = held is Held.NEW
+        touched = bool(failed) or held is Held.MIXED
+        tell = partial(replica.admission.abandon, self.id, touched, reason)
+        if commits:
+            tell = partial(replica.admission.open, self.id)
+        error = await self._try(Undo.SETTLE, replica.name, tell, first, self._timeouts.undo)
+        if replica.weights.update != self.id:
+            return  # it has never begun here
+        if error is None and commits:
+            replica.weights.handle(Commit(self.id))
+        else:
+            unheard = f"{reason}; and its gateway was not told: {told(error)}" if error is not None else reason
+            replica.weights.handle(Abandon(self.id, touched or error is not None, unheard))
+
+    async def _try(self, undo: Undo, who: str, call: Call, first: BaseException, limit_s: float) -> Optional[Exception]:
+        try:
+            await limited(f"undo: {undo.value}", who, call, limit_s)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other undos are tried)
+            note(first, f"and undo: {undo.value}, {who}: {told(error)}")
+            return error
+        return None
+
+    def _claim(self) -> None:
+        busy = [replica.name for replica in self.replicas if replica.updated_by is not None]
+        if busy:
+            raise UpdateInProgress(f"{', '.join(busy)}: another update runs; wait for its end")
+        for replica in self.replicas:
+            replica.updated_by = self.id
+
+    def _unclaim(self) -> None:
+        for replica in self.replicas:
+            replica.updated_by = None

@@ -1,0 +1,116 @@
+"""Weight updates of trainers without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.unit.rollout.model import PATIENT, TENSORS, Broken, Cluster, Fault, Kind, Place
+from understudy_rollout import BlockingWeightUpdate, State, in_thread
+from understudy_rollout.blocking import run
+
+
+async def _cluster() -> Cluster:
+    return Cluster()
+
+
+def test_a_synchronous_trainer_updates_its_replicas_more_than_once() -> None:
+    cluster = run(_cluster())
+    for version in ("v1", "v2"):
+        cluster.sends = version
+        with BlockingWeightUpdate(cluster.replicas, cluster.trainer, version=version, timeouts=PATIENT) as update:
+            update.transfer(TENSORS)
+        cluster.check()
+        assert {x.weights.version for x in cluster.replicas} == {version}
+
+
+def test_what_fails_is_raised_in_the_trainers_thread_when_it_is_undone() -> None:
+    cluster = run(_cluster())
+    cluster.world.faults = [Fault("rollout-1", "receive", Place.IN, Kind.ERROR)]
+    with (
+        pytest.raises(Broken),
+        BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
+    ):
+        update.transfer(TENSORS)
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+
+
+def test_a_failure_on_the_way_in_is_undone_too() -> None:
+    cluster = run(_cluster())
+    cluster.world.faults = [Fault("rollout-1", "join_group", Place.IN, Kind.ERROR)]
+    with pytest.raises(Broken), BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT):
+        raise AssertionError("not reached")
+    cluster.check()
+
+
+def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> None:
+    # given an update that hangs in its transfer, and an undo that waits for us
+    cluster = run(_cluster())
+    cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)]
+    engine = cluster.engines["rollout-1"]
+    undoing, go_on = threading.Event(), threading.Event()
+    resume = engine.resume_generation
+
+    async def slow_resume() -> None:
+        undoing.set()
+        await in_thread(go_on.wait, 30)
+        await resume()
+
+    engine.resume_generation = slow_resume  # type: ignore[method-assign]
+
+    def interrupt() -> None:
+        until(lambda: cluster.world.faults[0].happened)
+        signal.pthread_kill(main, signal.SIGINT)
+        undoing.wait(30)
+        signal.pthread_kill(main, signal.SIGINT)
+        go_on.set()
+
+    main = threading.get_ident()
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    # when it is interrupted twice, then all is undone before the interruption is raised
+    with (
+        pytest.raises(KeyboardInterrupt),
+        BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
+    ):
+        update.transfer(TENSORS)
+    cluster.check()
+    interrupting.join()
+
+
+def until(fulfilled) -> None:
+    deadline = time.monotonic() + 30
+    while not fulfilled():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+async def test_a_call_in_a_thread_gives_its_result_or_its_error_and_blocks_nothing() -> None:
+    go_on = threading.Event()
+    waiting = asyncio.ensure_future(in_thread(go_on.wait, 30))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    go_on.set()
+    assert await waiting is True
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 / 0)
+
+
+async def test_a_call_in_a_thread_that_nobody_awaits_any_more_ends_alone() -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        go_on.wait(30)
+        ended.set()
+
+    waiting = asyncio.ensure_future(in_thread(work))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    go_on.set()
+    assert await in_thread(ended.wait, 30)

@@ -1,0 +1,132 @@
+"""A weight update meets a fault before, in and after each of its calls, on each side: what is left is never broken."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+
+import pytest
+
+from tests.unit.rollout.model import (
+    OF_ENGINES,
+    OF_GATES,
+    OF_TRAINER,
+    PATIENT,
+    STEP_OF,
+    TRAINER,
+    Broken,
+    Cluster,
+    Fault,
+    Kind,
+    Place,
+    notes,
+    only,
+)
+from tests.unit.rollout.virtual_time import in_virtual_time
+from understudy_rollout import State
+from understudy_rollout.failures import StepTimedOut
+from understudy_rollout.steps import Step
+
+REPLICAS = ("rollout-0", "rollout-1", "rollout-2")
+SIDES = {
+    **dict.fromkeys(REPLICAS, OF_ENGINES),
+    **{f"gate of {name}": OF_GATES for name in REPLICAS},
+    TRAINER: OF_TRAINER,
+}
+CASES = [
+    pytest.param(who, method, place, kind, id=f"{who}-{method}-{place.value}-{kind.value}")
+    for who, methods in SIDES.items()
+    for method, place, kind in product(methods, Place, Kind)
+]
+TOUCHING = ("transfer", "finalize")
+AFTER_THE_LAST_TENSOR = ("leave_group", "resume_kv", "flush_cache", "resume", "open")
+
+
+@pytest.mark.parametrize(("who", "method", "place", "kind"), CASES)
+@in_virtual_time
+async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
+    who: str, method: str, place: Place, kind: Kind
+) -> None:
+    # given three replicas with one version, and a fault
+    cluster, fault = Cluster(len(REPLICAS)), Fault(who, method, place, kind)
+    step = STEP_OF[method]
+
+    # when an update meets it
+    error = await cluster.update("v1", fault, timeouts=only(step) if kind is Kind.TIMEOUT else PATIENT)
+
+    # then the caller sees it, and not what it led to
+    assert fault.happened
+    if kind is Kind.CANCELLATION:
+        assert isinstance(error, asyncio.CancelledError)
+    elif kind is Kind.TIMEOUT:
+        assert isinstance(error, StepTimedOut)
+        assert str(error).startswith(Step[step.upper()].value)
+        assert who.removeprefix("gate of ") in str(error)
+    else:
+        assert error is fault.raised
+        assert any(line.startswith(Step[step.upper()].value) for line in notes(error))
+
+    # and the replicas can generate or are marked, nothing is kept released or joined, and no gate admits mixed weights
+    cluster.check()
+    # and all that can be said of the weights is said
+    states = {replica.name: replica.weights for replica in cluster.replicas if cluster.engines[replica.name].alive}
+    for name, weights in states.items():
+        gone = not cluster.gates[name].alive
+        if step in TOUCHING or gone:
+            assert weights.state is State.UNCERTAIN
+        else:
+            assert (weights.state, weights.version) == (State.FRESH, "v1" if step in AFTER_THE_LAST_TENSOR else "v0")
+
+    # and when whoever was killed is back, the next update reaches all
+    cluster.restart()
+    assert await cluster.update("v2") is None
+    cluster.check()
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+    assert all(gate.admits for gate in cluster.gates.values())
+
+
+@in_virtual_time
+async def test_each_undo_is_tried_though_another_one_fails() -> None:
+    # given a transfer that fails, and a replica whose every undo fails but the last
+    cluster = Cluster()
+    undos = ("leave_group", "resume_kv", "flush_cache")
+    faults = [Fault("rollout-1", undo, Place.AFTER, Kind.ERROR) for undo in undos]
+    first = Fault("rollout-0", "receive", Place.IN, Kind.ERROR)
+
+    # when it is undone
+    error = await cluster.update("v1", first, *faults)
+
+    # then all were tried, the last one too
+    engine = cluster.engines["rollout-1"]
+    assert engine.calls[-4:] == [*undos, "resume_generation"]
+    assert [fault.happened for fault in faults] == [True] * 3
+    # and the first error is raised, with the others as its notes
+    assert error is first.raised
+    for fault in faults:
+        assert any(str(fault.raised) in line for line in notes(error))
+    # and the replica is marked, with what could not be undone
+    weights = cluster.replicas[1].weights
+    assert weights.state is State.UNCERTAIN
+    assert "could not be undone (leave the group, resume the KV cache, flush the prefix cache" in weights.reason
+
+
+@in_virtual_time
+async def test_the_others_calls_are_let_go_when_one_side_fails() -> None:
+    # given a replica that never joins, so that all others wait for it for ever
+    cluster = Cluster(3)
+    error = await cluster.update("v1", Fault("rollout-2", "join_group", Place.BEFORE, Kind.ERROR))
+    # then nobody waits, and no task is left
+    assert isinstance(error, Broken)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    cluster.check()
+
+
+@in_virtual_time
+async def test_faults_on_several_sides_at_once_are_all_told() -> None:
+    cluster = Cluster(3)
+    faults = [Fault(f"rollout-{n}", "stop_generation", Place.BEFORE, Kind.ERROR) for n in range(3)]
+    error = await cluster.update("v1", *faults)
+    assert error is faults[0].raised
+    told = "\n".join(notes(error))
+    assert str(faults[1].raised) in told
+    assert str(faults[2].raised) in told

@@ -1,0 +1,333 @@
+"""The gateway lets a request through only while the weights are known to be whole, and no answer mixes two versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.unit.rollout.model import PATIENT, Cluster, Fault, Kind, Place
+from tests.unit.rollout.virtual_time import in_virtual_time
+from understudy_rollout import WeightUpdate
+from understudy_rollout.failures import AdmissionRefused, EngineRefused
+from understudy_rollout.gateway import Gateway
+from understudy_rollout.gateway.app import LOOK_EVERY_S, WEIGHTS, GatewayApp
+from understudy_rollout.gateway.flights import Flights, Policy
+from understudy_rollout.gateway.proxy import VERSION_HEADER, Proxy
+from understudy_rollout.weights import NO_FENCE, Weights
+
+TOKEN = "secret"
+
+
+@dataclass
+class Server:
+    """An inference server whose answers are its version, a token each time that it is let go on."""
+
+    version: str = "v0"
+    tokens: int = 1
+    go_on: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    waits: bool = False
+    running: int = 0
+    broke_off: int = 0
+    runner: web.AppRunner | None = None
+    port: int = 0
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.running += 1
+        try:
+            if not body.get("stream"):
+                await self._token()
+                return web.json_response({"text": self.version})
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            for _ in range(self.tokens):
+                await response.write(self.version.encode() + b" ")
+                await self._token()
+            return response
+        except asyncio.CancelledError:
+            self.broke_off += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _token(self) -> None:
+        if self.waits:
+            await self.go_on.acquire()
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/generate", self.generate)
+        app.router.add_post("/update_weights", self.generate)
+        app.router.add_get("/health", self._health)
+        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            await self.runner.cleanup()
+            self.runner = None
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(text="well")
+
+
+@dataclass
+class Guarded:
+    server: Server
+    client: aiohttp.ClientSession
+    url: str
+    admission: Gateway
+
+    def ask(self, *, stream: bool = False) -> asyncio.Task[aiohttp.ClientResponse]:
+        async def post() -> aiohttp.ClientResponse:
+            response = await self.client.post(self.url + "/generate", json={"prompt": "x", "stream": stream})
+            if not stream:
+                await response.read()
+            return response
+
+        return asyncio.ensure_future(post())
+
+    async def state(self) -> dict[str, object]:
+        async with self.client.get(self.url + WEIGHTS) as response:
+            told: dict[str, object] = await response.json()
+            return told
+
+    async def close(self, update: str = "u", version: str = "v1") -> None:
+        await self.admission.close(update, version, NO_FENCE)
+
+
+@asynccontextmanager
+async def guarded(version: str = "v0", policy: Policy = Policy.ABORT) -> AsyncIterator[Guarded]:
+    server = Server()
+    await server.start()
+    weights = Weights.fresh(version) if version else Weights()
+    app = GatewayApp(Flights(weights, policy, 60.0), Proxy(f"http://127.0.0.1:{server.port}"), TOKEN).application()
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    admission = Gateway(url, TOKEN)
+    async with aiohttp.ClientSession() as client:
+        yield Guarded(server, client, url, admission)
+    await admission.disconnect()
+    await runner.cleanup()
+    await server.stop()
+
+
+async def until(fulfilled) -> None:
+    for _ in range(10_000):
+        if fulfilled():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")
+
+
+@in_virtual_time
+async def test_fresh_weights_are_asked_and_the_answer_tells_their_version() -> None:
+    async with guarded() as site:
+        response = await site.ask()
+        assert (response.status, await response.json()) == (200, {"text": "v0"})
+        assert response.headers[VERSION_HEADER] == "v0"
+
+
+@in_virtual_time
+async def test_an_answer_that_streams_is_passed_on_as_it_comes() -> None:
+    async with guarded() as site:
+        site.server.waits, site.server.tokens = True, 3
+        response = await site.ask(stream=True)
+        for _ in range(3):
+            assert await response.content.readany() == b"v0 "
+            site.server.go_on.release()
+        assert await response.content.read() == b""
+
+
+@in_virtual_time
+async def test_during_an_update_a_request_is_denied_with_the_reason_and_when_to_ask_again() -> None:
+    async with guarded() as site:
+        await site.close()
+        response = await site.ask()
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        error = (await response.json())["error"]
+        assert (error["type"], error["message"]) == ("weights_updating", "weights of version v1 are on their way")
+        # and health checks are answered
+        async with site.client.get(site.url + "/health") as health:
+            assert (health.status, await health.text()) == (200, "well")
+
+
+@in_virtual_time
+async def test_after_the_update_its_version_is_asked() -> None:
+    async with guarded("") as site:
+        assert (await site.ask()).status == 503
+        await site.close()
+        site.server.version = "v1"
+        await site.admission.open("u")
+        response = await site.ask()
+        assert (response.status, response.headers[VERSION_HEADER]) == (200, "v1")
+
+
+@in_virtual_time
+async def test_uncertain_weights_stay_closed_until_an_update_is_whole() -> None:
+    async with guarded() as site:
+        await site.close()
+        await site.admission.abandon("u", True, "the transfer failed: a reset")
+        response = await site.ask()
+        error = (await response.json())["error"]
+        assert (response.status, response.headers["Retry-After"]) == (503, "5")
+        assert (error["type"], error["message"]) == ("weights_uncertain", "the transfer failed: a reset")
+        await site.close("again")
+        await site.admission.open("again")
+        assert (await site.ask()).status == 200
+
+
+@in_virtual_time
+async def test_an_update_that_touched_nothing_leaves_the_old_version_open() -> None:
+    async with guarded() as site:
+        await site.close()
+        await site.admission.abandon("u", False, "no group")
+        assert (await site.ask()).headers[VERSION_HEADER] == "v0"
+
+
+@in_virtual_time
+async def test_what_is_under_way_is_aborted_before_the_update_goes_on() -> None:
+    async with guarded() as site:
+        site.server.waits, site.server.tokens = True, 5
+        whole, stream = site.ask(), await site.ask(stream=True)
+        assert await stream.content.readany() == b"v0 "
+        await until(lambda: site.server.running == 2)
+        # when an update begins
+        await site.close()
+        # then nothing is under way any more, here and at the server
+        assert (await site.state())["inFlight"] == 0
+        await until(lambda: site.server.running == 0)
+        assert site.server.broke_off == 2
+        # and the one that had nothing yet may ask again, and the one that had a part does not take it for the whole
+        assert (await whole).status == 503
+        with pytest.raises(aiohttp.ClientError):
+            await stream.content.read()
+        stream.close()
+
+
+@in_virtual_time
+async def test_what_is_under_way_is_awaited_where_that_is_the_policy() -> None:
+    async with guarded(policy=Policy.AWAIT) as site:
+        site.server.waits = True
+        asked = site.ask()
+        await until(lambda: site.server.running == 1)
+        # when an update begins
+        closing = asyncio.ensure_future(site.close())
+        while (await site.state())["state"] != "Updating":
+            pass
+        # then nothing new is let in, and the update waits for the answer
+        assert (await site.ask()).status == 503
+        assert not closing.done()
+        site.server.go_on.release()
+        response = await asked
+        assert (response.status, response.headers[VERSION_HEADER]) == (200, "v0")
+        await closing
+
+
+@in_virtual_time
+async def test_what_does_not_come_to_its_end_is_aborted_after_the_limit() -> None:
+    async with guarded(policy=Policy.AWAIT) as site:
+        site.server.waits = True
+        asked = site.ask()
+        await until(lambda: site.server.running == 1)
+        before = asyncio.get_running_loop().time()
+        await site.close()
+        assert 60 <= asyncio.get_running_loop().time() - before < 62
+        assert (await asked).status == 503
+
+
+@in_virtual_time
+async def test_a_client_that_goes_away_ends_its_request_at_the_server() -> None:
+    async with guarded() as site:
+        site.server.waits = True
+        asked = site.ask()
+        await until(lambda: site.server.running == 1)
+        asked.cancel()
+        await until(lambda: site.server.running == 0)
+        while (await site.state())["inFlight"]:
+            pass
+
+
+@in_virtual_time
+async def test_a_server_that_was_restarted_is_not_trusted() -> None:
+    async with guarded() as site:
+        assert (await site.ask()).status == 200
+        # when the server ends, and another one listens in its place
+        await site.server.stop()
+        await asyncio.sleep(2 * LOOK_EVERY_S)  # of virtual time
+        assert (await site.state())["state"] == "Uncertain"
+        await site.server.start()
+        # then it is not asked until it was updated
+        response = await site.ask()
+        assert response.status == 503
+        assert "what it holds is not known" in (await response.json())["error"]["message"]
+        await site.close()
+        await site.admission.open("u")
+        assert (await site.ask()).status == 200
+
+
+@in_virtual_time
+async def test_a_server_that_is_gone_is_found_by_a_request_too() -> None:
+    async with guarded() as site:
+        await asyncio.sleep(0.5)
+        await site.server.stop()
+        response = await site.ask()
+        assert response.status == 503
+        assert (await site.state())["state"] == "Uncertain"
+
+
+@in_virtual_time
+async def test_only_who_has_the_token_may_tell_of_updates() -> None:
+    async with guarded() as site:
+        stranger = Gateway(site.url, "guessed")
+        with pytest.raises(EngineRefused, match="401"):
+            await stranger.close("u", "v1", NO_FENCE)
+        await stranger.disconnect()
+        assert (await site.ask()).status == 200
+    with pytest.raises(ValueError, match="token: expected a secret"):
+        GatewayApp(Flights(Weights()), Proxy("http://x"), "")
+
+
+@in_virtual_time
+async def test_the_end_of_another_update_is_refused() -> None:
+    async with guarded() as site:
+        await site.close("u")
+        with pytest.raises(AdmissionRefused, match=r"409.*update other does not run here \(update u runs\)"):
+            await site.admission.open("other")
+        assert (await site.ask()).status == 503
+
+
+@in_virtual_time
+async def test_clients_cannot_change_the_servers_weights() -> None:
+    async with guarded() as site, site.client.post(site.url + "/update_weights", json={}) as response:
+        assert response.status == 403
+        assert "POST /update_weights is not for clients" in await response.text()
+
+
+@in_virtual_time
+async def test_a_weight_update_with_a_gateway_closes_and_opens_it_and_leaves_it_closed_when_it_fails() -> None:
+    async with guarded() as site:
+        cluster, seen = Cluster(1), []
+        cluster.replicas[0].admission = site.admission
+        async with WeightUpdate(cluster.replicas, version="v1", timeouts=PATIENT) as update:
+            seen.append((await site.ask()).status)
+            await update.load("v1")
+        seen.append((await site.ask()).status)
+        assert seen == [503, 200]
+        assert (await site.state())["version"] == "v1"
+        # when the next one fails in its transfer
+        await cluster.update("v2", Fault("rollout-0", "receive", Place.IN, Kind.ERROR))
+        # then it says why
+        state = await site.state()
+        assert state["state"] == "Uncertain"
+        assert "the transfer of version v2 failed: Broken: rollout-0 broke in receive" in str(state["reason"])

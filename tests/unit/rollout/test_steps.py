@@ -1,0 +1,54 @@
+"""What an update owes after each of its steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_rollout.steps import STEPS, UNDO_ORDER, Held, OutOfOrder, Progress, Step, Undo
+
+
+def upto(step: Step, *, done: bool) -> Progress:
+    progress = Progress()
+    for each in STEPS[: STEPS.index(step)]:
+        progress = progress.begin(each).end()
+    progress = progress.begin(step)
+    return progress.end() if done else progress
+
+
+def test_a_step_that_has_begun_is_undone_whether_it_is_done_or_not() -> None:
+    for done in (False, True):
+        assert upto(Step.RELEASE_KV, done=done).owed == (Undo.RESUME_KV, Undo.RESUME_GENERATION, Undo.SETTLE)
+
+
+def test_what_a_step_settles_is_owed_until_it_is_done_everywhere() -> None:
+    assert Undo.LEAVE_GROUP in upto(Step.LEAVE_GROUP, done=False).owed
+    assert Undo.LEAVE_GROUP not in upto(Step.LEAVE_GROUP, done=True).owed
+
+
+def test_nothing_is_owed_before_the_first_step_and_after_the_last() -> None:
+    assert Progress().owed == ()
+    assert upto(Step.OPEN, done=True).owed == ()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_undos_come_in_one_order(step: Step) -> None:
+    owed = upto(step, done=False).owed
+    assert list(owed) == sorted(owed, key=UNDO_ORDER.index)
+    assert owed[-1] is Undo.SETTLE, "admission is settled last: by then the engine can generate"
+
+
+def test_weights_are_mixed_from_the_start_of_the_transfer_to_the_end_of_finalize() -> None:
+    held = {step: (upto(step, done=False).held, upto(step, done=True).held) for step in STEPS}
+    assert held[Step.BUILD_GROUP] == (Held.OLD, Held.OLD)
+    assert held[Step.TRANSFER] == (Held.MIXED, Held.MIXED)
+    assert held[Step.FINALIZE] == (Held.MIXED, Held.NEW)
+    assert held[Step.RESUME_KV] == (Held.NEW, Held.NEW)
+
+
+def test_steps_are_taken_in_their_order_and_once() -> None:
+    with pytest.raises(OutOfOrder, match="'release the KV cache' cannot begin"):
+        Progress().begin(Step.RELEASE_KV)
+    with pytest.raises(OutOfOrder, match="is not done"):
+        Progress().begin(Step.CLOSE).begin(Step.STOP)
+    with pytest.raises(OutOfOrder):
+        upto(Step.OPEN, done=True).begin(Step.OPEN)

@@ -1,0 +1,287 @@
+"""What a caller sees of a weight update, and what cancels it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.rollout.model import (
+    OF_ENGINES,
+    PATIENT,
+    SHORT_S,
+    TENSORS,
+    Broken,
+    Cluster,
+    Fault,
+    Kind,
+    ModelEngine,
+    Place,
+    notes,
+    only,
+)
+from tests.unit.rollout.virtual_time import in_virtual_time
+from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
+from understudy_rollout.failures import NothingTransferred, StepTimedOut, UpdateInProgress
+
+
+@in_virtual_time
+async def test_an_update_takes_every_step_once_and_in_order() -> None:
+    cluster = Cluster()
+    assert await cluster.update("v1") is None
+    expected = [call for call in OF_ENGINES for _ in range(2 if call == "receive" else 1)]
+    for replica in cluster.replicas:
+        assert cluster.engines[replica.name].calls == expected
+        assert cluster.gates[replica.name].calls == ["close", "open"]
+        assert (replica.weights.state, replica.weights.version) == (State.FRESH, "v1")
+    assert cluster.trainer.calls == ["open_group", "join_group", "send", "send", "leave_group"]
+    cluster.check()
+
+
+@in_virtual_time
+async def test_ranks_of_the_group_follow_the_order_of_the_replicas() -> None:
+    cluster, joined = Cluster(), []
+
+    class Wide(ModelEngine):
+        async def join_group(self, group: Group, first_rank: int) -> None:
+            joined.append((self.name, first_rank, group.world_size))
+
+    class Alone(ModelEngine):
+        async def open_group(self, world_size: int) -> Group:
+            return Group("127.0.0.1", 1, world_size, "g")
+
+        async def join_group(self, group: Group, first_rank: int = 0) -> None: ...
+
+    replicas = [Replica(name, Wide(name, cluster.world), ranks=ranks) for name, ranks in (("x", 4), ("y", 2))]
+    update = WeightUpdate(replicas, Alone("trainer", cluster.world), version="1", timeouts=PATIENT)  # type: ignore[arg-type]
+    with pytest.raises(NothingTransferred):
+        async with update:
+            pass
+    assert joined == [("x", 1, 7), ("y", 5, 7)]
+
+
+@in_virtual_time
+async def test_without_a_trainer_servers_load_from_a_folder() -> None:
+    cluster = Cluster()
+    async with WeightUpdate(cluster.replicas, version="v1", timeouts=PATIENT) as update:
+        await update.load("v1")
+    for engine in cluster.engines.values():
+        assert "join_group" not in engine.calls
+        assert set(engine.holds.values()) == {"v1"}
+    cluster.check()
+
+
+@in_virtual_time
+async def test_a_kv_cache_that_is_to_stay_is_neither_released_nor_resumed() -> None:
+    cluster = Cluster()
+    async with WeightUpdate(cluster.replicas, version="v1", release_kv=False, timeouts=PATIENT) as update:
+        await update.load("v1")
+    for engine in cluster.engines.values():
+        assert not {"release_kv", "resume_kv"} & set(engine.calls)
+        assert "flush_cache" in engine.calls
+
+
+@in_virtual_time
+async def test_a_body_that_transfers_nothing_is_an_error_and_changes_nothing() -> None:
+    cluster = Cluster()
+    with pytest.raises(NothingTransferred, match="neither transfer nor load"):
+        async with WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT):
+            pass
+    cluster.check()
+    assert {x.weights.version for x in cluster.replicas} == {"v0"}
+
+
+@in_virtual_time
+async def test_an_error_of_the_body_is_raised_as_it_is() -> None:
+    cluster = Cluster()
+    with pytest.raises(ZeroDivisionError):
+        async with WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT):
+            _ = 1 / 0
+    cluster.check()
+    assert all(gate.admits for gate in cluster.gates.values()), "no weight was touched"
+
+
+@in_virtual_time
+async def test_a_body_that_catches_a_failed_transfer_does_not_commit_it() -> None:
+    cluster = Cluster()
+    cluster.world.faults = [Fault("rollout-1", "receive", Place.IN, Kind.ERROR)]
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+
+    async def careless() -> None:
+        async with update:
+            with suppress(Broken):
+                await update.transfer(TENSORS)
+
+    with pytest.raises(Broken):
+        await careless()
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+
+
+@in_virtual_time
+async def test_a_replica_takes_part_in_one_update_at_a_time() -> None:
+    cluster = Cluster()
+    async with WeightUpdate(cluster.replicas[:1], version="v1", timeouts=PATIENT) as update:
+        with pytest.raises(UpdateInProgress, match="rollout-0: another update runs"):
+            async with WeightUpdate(cluster.replicas, version="v2", timeouts=PATIENT):
+                raise AssertionError("not reached")
+        await update.load("v1")
+    cluster.check()
+    assert [x.weights.version for x in cluster.replicas] == ["v1", "v0"]
+
+
+@pytest.mark.parametrize(
+    ("names", "version", "message"),
+    [
+        ([], "v1", "replicas: expected at least one"),
+        (["x", "x"], "v1", "replicas: expected at least one, each with a name of its own"),
+        (["trainer"], "v1", "stands for the sending side"),
+        (["x"], "", "version: expected a name"),
+    ],
+)
+def test_bad_arguments_are_named(names: list[str], version: str, message: str) -> None:
+    world = Cluster().world
+    with pytest.raises(ValueError, match=message):
+        WeightUpdate([Replica(name, ModelEngine(name, world)) for name in names], version=version)
+
+
+@in_virtual_time
+async def test_a_second_cancellation_does_not_cut_the_undo_short() -> None:
+    # given an update that is being undone, with an undo that takes its time
+    cluster = Cluster()
+    engine = cluster.engines["rollout-1"]
+    undoing, go_on = asyncio.Event(), asyncio.Event()
+    resume_kv = engine.resume_kv
+
+    async def slow_resume() -> None:
+        undoing.set()
+        await go_on.wait()
+        await resume_kv()
+
+    engine.resume_kv = slow_resume  # type: ignore[method-assign]
+    first = Fault("rollout-0", "receive", Place.IN, Kind.CANCELLATION)
+    updating = asyncio.ensure_future(cluster.update("v1", first))
+    await undoing.wait()
+
+    # when the caller cancels again, and again
+    assert cluster.world.updating is not None
+    for _ in range(2):
+        cluster.world.updating.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert not updating.done()
+    go_on.set()
+
+    # then all is undone, and the caller sees a cancellation
+    assert isinstance(await updating, asyncio.CancelledError)
+    cluster.check()
+
+
+@in_virtual_time
+async def test_a_cancellation_during_the_undo_of_an_error_leaves_the_error_the_first() -> None:
+    cluster = Cluster()
+    first = Fault("rollout-0", "receive", Place.IN, Kind.ERROR)
+    again = Fault("rollout-1", "flush_cache", Place.IN, Kind.CANCELLATION)
+    error = await cluster.update("v1", first, again, timeouts=only("undo"))
+    assert error is first.raised
+    assert any("cancelled while it was undone" in line for line in notes(error))
+    cluster.check()
+
+
+@in_virtual_time
+async def test_a_time_limit_around_an_update_undoes_it() -> None:
+    cluster = Cluster()
+    cluster.world.faults = [Fault("rollout-0", "finish", Place.BEFORE, Kind.TIMEOUT)]
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SHORT_S), update:
+            await update.transfer(TENSORS)
+    cluster.check()
+
+
+@in_virtual_time
+async def test_replicas_are_undone_in_parallel() -> None:
+    # given replicas whose undo ends only when all are in it
+    cluster = Cluster(8)
+    inside = 0
+    everybody = asyncio.Event()
+
+    for engine in cluster.engines.values():
+
+        async def resume(engine: ModelEngine = engine, resume=engine.resume_generation) -> None:
+            nonlocal inside
+            inside += 1
+            if inside == 8:
+                everybody.set()
+            await everybody.wait()
+            await resume()
+
+        engine.resume_generation = resume  # type: ignore[method-assign]
+    # when an update fails, then that comes to its end
+    error = await cluster.update("v1", Fault("rollout-0", "join_group", Place.BEFORE, Kind.ERROR))
+    assert isinstance(error, Broken)
+    cluster.check()
+
+
+@in_virtual_time
+async def test_an_engine_that_does_not_let_go_is_left_alone_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # given an engine that swallows its cancellation
+    cluster, over = Cluster(), asyncio.Event()
+
+    async def deaf(group: Group, tensors: Sequence[Tensor]) -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    cluster.engines["rollout-1"].receive = deaf  # type: ignore[method-assign]
+    # when its transfer has its time, then the update ends all the same
+    with caplog.at_level(logging.ERROR):
+        error = await cluster.update("v1", timeouts=only("transfer"))
+    assert isinstance(error, StepTimedOut)
+    assert "transfer the weights, rollout-1: does not let go" in caplog.text
+    over.set()
+    cluster.check()
+
+
+@in_virtual_time
+async def test_a_server_that_stays_blocked_in_the_group_is_handed_over_to_be_ended() -> None:
+    # given a server that answers nothing once it waits for its group
+    cluster, ended = Cluster(), []
+    faults = [
+        Fault("rollout-1", method, Place.BEFORE, Kind.TIMEOUT)
+        for method in ("join_group", "leave_group", "resume_kv", "resume_generation")
+    ]
+    cluster.world.faults = faults
+
+    async def end(replica: Replica, why: str) -> None:
+        ended.append((replica.name, why))
+
+    timeouts = replace(PATIENT, build_group=SHORT_S, undo=SHORT_S * 5)
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=timeouts, end_blocked=end)
+    with pytest.raises(StepTimedOut, match="build the group, trainer, rollout-0, rollout-1"):
+        async with update:
+            await update.transfer(TENSORS)
+    assert [fault.happened for fault in faults] == [True] * 4, "each undo is tried"
+    ((name, why),) = ended
+    assert name == "rollout-1"
+    assert "does not leave the group of update" in why
+    assert cluster.replicas[1].weights.state is State.UNCERTAIN
+    assert cluster.replicas[0].weights.state is State.FRESH, "nothing has touched the other one's weights"
+
+
+@in_virtual_time
+async def test_an_engine_that_cancels_itself_is_an_error_and_no_cancellation() -> None:
+    cluster = Cluster()
+
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    cluster.engines["rollout-0"].flush_cache = odd  # type: ignore[method-assign]
+    error = await cluster.update("v1")
+    assert "flush the prefix cache, rollout-0: it has cancelled itself" in str(error)
