@@ -1,0 +1,357 @@
+"""A JobSet runs as a TrainingJob when its two header lines are changed: JobSet's examples, restated in conformance/.
+
+All are applied at once, and each test watches one of them. What is expected is what JobSet's documentation says of it.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster import Cluster
+from tests.e2e.training import CHECKOUT, Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+NAMESPACE = "understudy-conformance"
+MANIFESTS = Path(__file__).with_name("conformance")
+STORAGE = CHECKOUT / "build" / "e2e-storage-conformance"
+JOBSET = "jobset.sigs.k8s.io"
+LIMIT_S = 150
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A TrainingJob made from one of the manifests."""
+
+    cluster: Cluster
+    name: str
+
+    def status(self) -> Raw:
+        status: Raw = self._get("tj", self.name).get("status", {})
+        return status
+
+    def jobs(self) -> dict[str, Raw]:
+        """Its Jobs by name."""
+        items = self._get("jobs", "-l", f"{JOBSET}/jobset-name={self.name}")["items"]
+        return {job["metadata"]["name"]: job for job in items}
+
+    def pods(self) -> list[Raw]:
+        pods: list[Raw] = self._get("pods", "-l", f"{JOBSET}/jobset-name={self.name}")["items"]
+        return pods
+
+    def kubectl(self, *words: str, **options: Any) -> str:
+        return self.cluster.kubectl("-n", NAMESPACE, *words, **options)
+
+    def text(self) -> str:
+        return self.kubectl("get", "tj,jobs,pods", check=False) + json.dumps(self.status(), indent=1)
+
+    def wait_for(self, what: str, condition: Callable[[Raw], Any]) -> Raw:
+        """The first status that fulfils the condition."""
+
+        def met() -> Raw | None:
+            status = self.status()
+            return status if condition(status) else None
+
+        found = wait_until(f"{self.name}: {what}", met, LIMIT_S, seen=self.text)
+        assert found is not None
+        return found
+
+    def wait_for_end(self) -> Raw:
+        return self.wait_for("it has ended", lambda status: status.get("terminalState"))
+
+    def wait_for_jobs(self, what: str, condition: Callable[[dict[str, Raw]], bool]) -> dict[str, Raw]:
+        wait_until(f"{self.name}: {what}", lambda: condition(self.jobs()), LIMIT_S, seen=self.text)
+        return self.jobs()
+
+    def fail(self, job: str) -> None:
+        """Let a pod of that Job exit 1."""
+        running = [
+            pod["metadata"]["name"]
+            for pod in self.pods()
+            if pod["metadata"]["labels"]["job-name"] == job and pod["status"]["phase"] == "Running"
+        ]
+        self.kubectl("exec", running[0], "--", "touch", "/tmp/fail")  # noqa: S108: in the pod
+
+    def _get(self, *words: str) -> Raw:
+        found: Raw = json.loads(self.kubectl("get", *words, "-o", "json"))
+        return found
+
+
+@pytest.fixture(scope="module")
+def apply_all(cluster: Cluster) -> Iterator[Cluster]:
+    cluster.kubectl("create", "namespace", NAMESPACE, check=False)
+    cluster.kubectl("-n", NAMESPACE, "delete", "tj", "--all", "--wait=true")
+    forget_claims(cluster)
+    STORAGE.mkdir(parents=True, exist_ok=True)
+    STORAGE.chmod(0o777)  # the pods' user is not ours
+    items = [volume(number) for number in range(2)]
+    items += [localized(cluster, yaml.safe_load(path.read_text())) for path in sorted(MANIFESTS.glob("*.yaml"))]
+    body = {"apiVersion": "v1", "kind": "List", "items": items}
+    cluster.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=json.dumps(body))
+    yield cluster
+    cluster.kubectl("-n", NAMESPACE, "delete", "tj", "--all", "--wait=true")
+    forget_claims(cluster)
+
+
+@pytest.fixture
+def applied(apply_all: Cluster) -> Callable[[str], Applied]:
+    return lambda name: Applied(apply_all, name)
+
+
+def localized(cluster: Cluster, manifest: Raw) -> Raw:
+    """The two header lines are changed; image and torch are what is there."""
+    manifest |= {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob"}
+    for replicated in manifest["spec"]["replicatedJobs"]:
+        pod = replicated["template"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        container["image"] = cluster.base_image
+        container["imagePullPolicy"] = "IfNotPresent"
+        if "torch" in container["args"][0]:
+            container.setdefault("env", []).append({"name": "PYTHONPATH", "value": "/torch"})
+            container["volumeMounts"] = [{"name": "torch", "mountPath": "/torch", "readOnly": True}]
+            pod["volumes"] = [{"name": "torch", "hostPath": {"path": str(cluster.torch_path)}}]
+    return manifest
+
+
+def volume(number: int) -> Raw:
+    """For a claim: nothing here makes volumes by itself."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"conformance-{number}"},
+        "spec": {
+            "capacity": {"storage": "1Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "conformance",
+            "hostPath": {"path": str(STORAGE), "type": "Directory"},
+        },
+    }
+
+
+def forget_claims(cluster: Cluster) -> None:
+    cluster.kubectl("-n", NAMESPACE, "delete", "pvc", "--all", "--wait=true")
+    cluster.kubectl("delete", "pv", "conformance-0", "conformance-1", "--ignore-not-found", "--wait=true")
+
+
+Apply = Callable[[str], Applied]
+
+
+@pytest.mark.parametrize(
+    "name", ["depends-on", "multiple-depends-on", "coordinator", "group", "paralleljobs", "success-policy", "pytorch"]
+)
+def test_completes(applied: Apply, name: str) -> None:
+    status = applied(name).wait_for_end()
+    assert status["terminalState"] == "Completed"
+    assert status["restarts"] == 0
+    assert condition(status, "Completed")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("name", "restarts", "reason"),
+    [
+        ("failjobset-action", 0, "FailJobSetFailurePolicyAction"),
+        ("restartjobset-action", 2, "ReachedMaxRestarts"),
+        ("failure-policy", 1, "ReachedMaxRestarts"),
+    ],
+)
+def test_fails(applied: Apply, name: str, restarts: int, reason: str) -> None:
+    status = applied(name).wait_for_end()
+    assert status["terminalState"] == "Failed"
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (restarts, restarts)
+    failed = condition(status, "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", reason)
+
+
+@pytest.mark.parametrize("name", ["rjimr-action", "onjobfailurereasons", "onjobfailurereasons-podfailurepolicy"])
+def test_restarts_that_do_not_count_have_no_end(applied: Apply, name: str) -> None:
+    """maxRestarts is 1."""
+    job = applied(name)
+    status = job.wait_for("it has restarted twice", lambda status: status.get("restarts", 0) >= 2)
+    assert status["restartsCountTowardsMax"] == 0
+    assert not status.get("terminalState")
+    job.kubectl("delete", "tj", name)
+
+
+def test_dependent_jobs_are_made_when_what_they_depend_on_is_so_far(applied: Apply) -> None:
+    job = applied("depends-on")
+    job.wait_for_end()
+    jobs = {name.removeprefix("depends-on-")[:-2]: made for name, made in job.jobs().items()}
+    created = {name: at(made["metadata"]["creationTimestamp"]) for name, made in jobs.items()}
+    assert at(jobs["initializer"]["status"]["completionTime"]) <= created["launcher"]
+    (launcher,) = [pod for pod in job.pods() if "launcher" in pod["metadata"]["name"]]
+    started = next(x for x in launcher["status"]["conditions"] if x["type"] == "Initialized")
+    assert at(started["lastTransitionTime"]) <= created["worker"]
+    assert created["worker"] < at(jobs["launcher"]["status"]["completionTime"]), "Ready is enough"
+
+
+def test_startup_in_order_waits_until_all_of_the_one_before_are_ready(applied: Apply) -> None:
+    job = applied("startup-driver-ready")
+    status = job.wait_for_end()
+    jobs = job.jobs()
+    driver, workers = (jobs[f"startup-driver-ready-{name}-0"] for name in ("driver", "workers"))
+    assert at(workers["metadata"]["creationTimestamp"]) > at(driver["metadata"]["creationTimestamp"])
+    assert status["terminalState"] == "Completed"
+    assert condition(status, "StartupPolicyCompleted")["status"] == "True"
+
+
+def test_a_failed_job_is_recreated_alone_or_with_all_others_as_its_rule_says(applied: Apply) -> None:
+    job = applied("restartjob-action")
+    leader, worker = "restartjob-action-rj-leader-0", "restartjob-action-rj-worker-0"
+    before = ready(job, leader, worker)
+    # when a worker fails, its Job alone is made anew
+    job.fail(worker)
+    after = ready(job, leader, worker, but=before[worker])
+    assert after[leader] == before[leader]
+    status = job.status()
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (0, 0)
+    assert replicated(status, "rj-worker")["jobRestarts"] == [1]
+    # when the leader fails, both are
+    job.fail(leader)
+    last = ready(job, leader, worker, but=after[leader])
+    assert last[worker] != after[worker]
+    status = job.status()
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
+    # when a third fails, no restart is left
+    job.fail(worker)
+    status = job.wait_for_end()
+    assert (status["terminalState"], condition(status, "Failed")["reason"]) == ("Failed", "ReachedMaxRestarts")
+
+
+def test_restarts_of_one_job_that_do_not_count(applied: Apply) -> None:
+    """maxRestarts is 1."""
+    job = applied("restartjobandignore-action")
+    worker = "restartjobandignore-action-rj-worker-0"
+    before = ready(job, worker)
+    for number in range(2):
+        job.fail(worker)
+        before = ready(job, worker, but=before[worker])
+        told = replicated(job.status(), "rj-worker")
+        assert told["jobRestarts"] == [number + 1]
+        assert told.get("jobRestartsCountTowardsMax", [0]) == [0]
+
+
+def test_an_evicted_pod_costs_no_restart_that_counts(applied: Apply) -> None:
+    job = applied("host-maintenance")
+    leader = "host-maintenance-leader-0"
+    before = ready(job, leader)
+    (pod,) = [pod["metadata"]["name"] for pod in job.pods() if pod["metadata"]["labels"]["job-name"] == leader]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction"
+    job.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+    ready(job, leader, but=before[leader])
+    status = job.status()
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 0)
+    job.fail(leader)
+    assert job.wait_for_end()["terminalState"] == "Failed"
+
+
+def test_the_coordinators_address_is_on_every_job_and_pod(applied: Apply) -> None:
+    job = applied("coordinator")
+    made = job.wait_for_jobs("both Jobs are there", lambda jobs: len(jobs) == 2)
+    for thing in (*made.values(), *job.pods()):
+        for told in (thing["metadata"]["labels"], thing["metadata"]["annotations"]):
+            assert told[f"{JOBSET}/coordinator"] == "coordinator-driver-0-0.coordinator"
+
+
+def test_jobs_of_a_group_are_numbered_among_themselves(applied: Apply) -> None:
+    made = applied("group").wait_for_jobs("both Jobs are there", lambda jobs: len(jobs) == 2)
+    for name, group in (("group-rj-1-0", "default"), ("group-rj-2-0", "group-b")):
+        labels = made[name]["metadata"]["labels"]
+        assert labels[f"{JOBSET}/group-name"] == group
+        assert (labels[f"{JOBSET}/group-replicas"], labels[f"{JOBSET}/job-group-index"]) == ("1", "0")
+        assert labels[f"{JOBSET}/global-replicas"] == "2"
+
+
+def test_pods_find_each_other_under_hostname_and_subdomain(applied: Apply) -> None:
+    applied("network").wait_for("the workers have found the leader", lambda s: replicated(s, "workers")["succeeded"])
+
+
+def test_each_job_has_a_topology_domain_for_itself(applied: Apply) -> None:
+    job = applied("exclusive-placement")
+    job.wait_for("all Jobs are ready", lambda s: replicated(s, "workers")["ready"] == 3)
+    nodes: dict[str, set[str]] = {}
+    for pod in job.pods():
+        nodes.setdefault(pod["metadata"]["labels"]["job-name"], set()).add(pod["spec"]["nodeName"])
+    assert len(nodes) == 3
+    assert all(len(of_job) == 1 for of_job in nodes.values()), nodes
+    assert len(set.union(*nodes.values())) == 3, nodes
+    job.kubectl("delete", "tj", "exclusive-placement")
+
+
+def test_a_success_ends_what_runs_on(applied: Apply) -> None:
+    job = applied("success-policy")
+    job.wait_for_end()
+    wait_until("no pod of it runs", lambda: not running(job), LIMIT_S, seen=job.text)
+
+
+def test_an_ended_job_is_deleted_after_its_time_to_live(applied: Apply) -> None:
+    job = applied("ttl-after-finished")
+    wait_until("it is gone", lambda: not job.kubectl("get", "tj", job.name, "--ignore-not-found"), LIMIT_S)
+
+
+def test_claims_are_shared_and_kept_or_deleted_as_their_policy_says(applied: Apply) -> None:
+    job = applied("single-pvc")
+    assert job.wait_for_end()["terminalState"] == "Completed"
+    assert {path.name for path in STORAGE.iterdir()} >= {"model", "0", "1"}
+    claims = job.kubectl("get", "pvc", "-o", "name")
+    assert "initializer-single-pvc" in claims
+    job.kubectl("delete", "tj", "single-pvc", "--wait=true")
+    wait_until("one claim is gone", lambda: "initializer" not in job.kubectl("get", "pvc", "-o", "name"), LIMIT_S)
+    assert "checkpoints-single-pvc" in job.kubectl("get", "pvc", "-o", "name")
+
+
+def test_a_suspended_job_runs_nothing_until_it_is_resumed_where_its_queue_says(applied: Apply) -> None:
+    job = applied("suspend")
+    status = job.wait_for("it tells", lambda s: s.get("conditions") and condition(s, "Suspended")["status"] == "True")
+    assert not job.pods()
+    assert replicated(status, "workers")["suspended"] == 1
+    node = job.cluster.nodes()[0]
+    path = "/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector"
+    patch = [
+        {"op": "add", "path": path, "value": {"kubernetes.io/hostname": node}},
+        {"op": "replace", "path": "/spec/suspend", "value": False},
+    ]
+    job.kubectl("patch", "tj", "suspend", "--type=json", "-p", json.dumps(patch))
+    status = job.wait_for_end()
+    assert status["terminalState"] == "Completed"
+    assert condition(status, "Suspended")["status"] == "False"
+    assert {pod["spec"]["nodeName"] for pod in job.pods()} == {node}
+
+
+def condition(status: Raw, kind: str) -> Raw:
+    return next((x for x in status["conditions"] if x["type"] == kind), {"status": "", "reason": ""})
+
+
+def replicated(status: Raw, name: str) -> Raw:
+    empty: Raw = {"ready": 0, "succeeded": 0, "suspended": 0}
+    return next((x for x in status.get("replicatedJobsStatus", ()) if x["name"] == name), empty)
+
+
+def ready(job: Applied, *names: str, but: str = "") -> dict[str, str]:
+    """The uids of these Jobs, once their pods are ready; none of them the one that is named."""
+
+    def all_ready(jobs: dict[str, Raw]) -> bool:
+        there = [jobs[name] for name in names if name in jobs]
+        return len(there) == len(names) and all(
+            x["status"].get("ready") and x["metadata"]["uid"] != but and "deletionTimestamp" not in x["metadata"]
+            for x in there
+        )
+
+    jobs = job.wait_for_jobs(f"{', '.join(names)} are ready", all_ready)
+    return {name: jobs[name]["metadata"]["uid"] for name in names}
+
+
+def running(job: Applied) -> list[str]:
+    return [pod["metadata"]["name"] for pod in job.pods() if pod["status"]["phase"] in ("Running", "Pending")]
+
+
+def at(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
