@@ -17,7 +17,7 @@ Fault = Callable[[Job], None]
 
 
 def _worker(job: Job) -> None:
-    job.members[1].workers()[0].end(1, None)
+    job.cluster.end_worker(job.members[1].workers()[0], 1, None)
 
 
 def _pod(job: Job) -> None:

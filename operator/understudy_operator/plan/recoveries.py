@@ -1,10 +1,10 @@
 """The recoveries that status tells: the newest ten, over all coordinators that the job has had.
 
 Rules: what the coordinator tells replaces what was known of the same faults, unless that has ended: a successor may go
-on with what it does not know to be mended. Faults of the same moment (two nodes fell
-silent) are entries of their own, and a cause that is revised keeps its entry: so an entry's identity is its time and
-its place among those of that time. An entry that was open when its coordinator was lost ends when the successor sees
-all workers run: nobody else will ever end it.
+on with what it does not know to be mended. Faults of the same moment (two nodes fell silent) are entries of their own,
+and a cause that is revised keeps its entry: so an entry's identity is its time and its place among those of that time.
+An entry that was open when its coordinator was lost, and of which its successor has not heard, ends when that sees all
+workers run: nobody else will ever end it.
 """
 
 from collections import Counter

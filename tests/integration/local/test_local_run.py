@@ -128,6 +128,18 @@ def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(s
     assert "rank 3 trains" in run.log.read_text()
 
 
+def test_a_member_whose_worker_fails_twice_is_replaced_by_the_spare(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "2", "--spares", "1", "--restarts-per-member", "1")
+    number = run.round_of(2, above=-1)
+    run.kill("1")
+    number = run.round_of(2, above=number)
+    run.kill("1")
+    run.round_of(2, above=number)
+    run.says("Recovered: SpareSwap")
+    run.says("failed twice within 1 h")
+    assert run.trains_to_the_end() == 0
+
+
 def test_one_fault_in_one_round_is_recovered_without_a_spare(start: Callable[..., Run]) -> None:
     run = start("--nodes", "1", "--spares", "0", "--no-zygote")
     number = run.round_of(1, above=-1)
