@@ -11,7 +11,7 @@ from understudy_operator.plan.elections import waits_for_election
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
 from understudy_operator.plan.jobset.startup import startup
-from understudy_operator.plan.jobset.views import counted, views
+from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.rfc3339 import whole_seconds
 
@@ -97,7 +97,7 @@ def _startup(observed: Observed) -> Iterator[Wanted]:
     spec = observed.job.spec
     if not spec.in_order or spec.suspend or observed.job.terminal:
         return
-    told = startup(spec, counted(views(observed)))
+    told = startup(spec, group_counts(observed))
     going = f"waiting for {told.waits_for}" if not told.over else ""
     yield "StartupPolicyInProgress", not told.over, "InOrderStartupPolicyInProgress", going
     yield "StartupPolicyCompleted", told.over, "InOrderStartupPolicyCompleted", going
@@ -105,7 +105,7 @@ def _startup(observed: Observed) -> Iterator[Wanted]:
 
 def _invalid(observed: Observed, before: Mapping[str, Any] | None) -> Wanted:
     if observed.complaint:
-        return "Invalid", True, "InvalidPattern", observed.complaint
+        return "Invalid", True, "InvalidSpec", observed.complaint
     if observed.refusals is None and before is not None:
         return "Invalid", before["status"] == "True", before["reason"], before["message"]
     if observed.refusals:
@@ -127,7 +127,7 @@ def _waits_for(observed: Observed, now: float) -> str:
     if observed.close is not None or job.terminal:
         return ""
     parts = []
-    if not job.spec.suspend and (waits := startup(job.spec, counted(views(observed))).waits_for):
+    if not job.spec.suspend and (waits := startup(job.spec, group_counts(observed)).waits_for):
         parts.append(f"waiting for {waits}")
     if blocked(observed):
         parts.append("waiting for what the job had before its restart to be gone")
