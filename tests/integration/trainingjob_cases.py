@@ -460,20 +460,15 @@ REFUSED |= {
         "spec.replicatedJobs[0].groupName",
         "replicatedJobs[].groupName must be a DNS label",
     ),
-    "a first replicatedJob that depends on another": (
-        lambda job: replicated_job(job).update(dependsOn=[{"name": "workers", "status": "Ready"}]),
-        "spec.replicatedJobs",
-        "dependsOn cannot be set for the first of replicatedJobs, which starts first",
-    ),
     "a replicatedJob that depends on itself": (
         lambda job: two(job, dependsOn=[{"name": "driver", "status": "Ready"}]),
         "spec.replicatedJobs",
-        "dependsOn must name an earlier entry of replicatedJobs: correct the name, or move the entry behind",
+        "dependsOn must name another entry of replicatedJobs: correct the name, or add the entry",
     ),
     "a replicatedJob that depends on nobody there": (
         lambda job: two(job, dependsOn=[{"name": "data", "status": "Ready"}]),
         "spec.replicatedJobs",
-        "dependsOn must name an earlier entry of replicatedJobs",
+        "dependsOn must name another entry of replicatedJobs",
     ),
     "a dependency on what no replicatedJob can be": (
         lambda job: two(job, dependsOn=[{"name": "workers", "status": "Started"}]),
@@ -626,6 +621,10 @@ ACCEPTED: dict[str, Change] = {
     "no launcher": without_launcher,
     "a driver beside the pods that train": two,
     "a driver that waits for them": lambda job: two(job, dependsOn=[{"name": "workers", "status": "Ready"}]),
+    "workers that wait for a driver behind them": lambda job: (
+        two(job),
+        replicated_job(job).update(dependsOn=[{"name": "driver", "status": "Ready"}]),
+    ),
     "a driver on the host's network": lambda job: (
         two(job),
         job["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"].update(hostNetwork=True),

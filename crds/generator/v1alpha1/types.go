@@ -74,8 +74,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.elastic.minReplicas <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
 // +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
-// +kubebuilder:validation:XValidation:rule="size(self.replicatedJobs) == 0 || !has(self.replicatedJobs[0].dependsOn) || size(self.replicatedJobs[0].dependsOn) == 0",fieldPath=".replicatedJobs",message="dependsOn cannot be set for the first of replicatedJobs, which starts first: remove it, or move the entry behind the one that it depends on"
-// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, self.replicatedJobs.exists(e, e.name == d.name) && self.replicatedJobs.map(e, e.name).indexOf(d.name) < self.replicatedJobs.map(e, e.name).indexOf(j.name)))",fieldPath=".replicatedJobs",message="dependsOn must name an earlier entry of replicatedJobs: correct the name, or move the entry behind the one that it depends on"
+// +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, d.name != j.name && self.replicatedJobs.exists(e, e.name == d.name)))",fieldPath=".replicatedJobs",message="dependsOn must name another entry of replicatedJobs: correct the name, or add the entry"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || self.replicatedJobs.all(j, !(j.name in self.launcher.targetReplicatedJobs) || !has(j.dependsOn) || j.dependsOn.all(d, !(d.name in self.launcher.targetReplicatedJobs)))",fieldPath=".replicatedJobs",message="dependsOn cannot name another replicatedJob of launcher.targetReplicatedJobs, because their pods start as one: remove it"
 // +kubebuilder:validation:XValidation:rule="self.startupPolicy.startupPolicyOrder != 'InOrder' || self.replicatedJobs.all(j, !has(j.dependsOn))",fieldPath=".startupPolicy",message="startupPolicy InOrder and dependsOn exclude each other: say the whole order in dependsOn, and remove startupPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.successPolicy.targetReplicatedJobs) || self.successPolicy.targetReplicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t))",fieldPath=".successPolicy.targetReplicatedJobs",message="successPolicy.targetReplicatedJobs must name entries of replicatedJobs: correct the name, or leave it out to mean all"
@@ -229,14 +228,14 @@ type ReplicatedJob struct {
 	Template JobTemplate `json:"template"`
 }
 
-// An earlier entry of replicatedJobs, and what it has to be.
+// Another entry of replicatedJobs, and what it has to be.
 type DependsOn struct {
-	// Name of the earlier entry.
+	// Name of the other entry.
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
 	// Ready: all of its Jobs are ready, or have ended. Complete: all have succeeded.
-	// +kubebuilder:validation:XValidation:rule="self in ['Ready', 'Complete']",message="dependsOn[].status must be Ready or Complete: set it to what the earlier replicatedJob has to be"
+	// +kubebuilder:validation:XValidation:rule="self in ['Ready', 'Complete']",message="dependsOn[].status must be Ready or Complete: set it to what the other replicatedJob has to be"
 	// +kubebuilder:validation:MaxLength=16
 	Status string `json:"status"`
 }

@@ -11,7 +11,7 @@ from understudy_operator.plan.elections import waits_for_election
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
 from understudy_operator.plan.jobset.startup import startup
-from understudy_operator.plan.jobset.views import counted, views
+from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.refusals import Refusal, Why
@@ -79,7 +79,7 @@ def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[st
     """Whether the API server has refused something for a reason that lasts, or for one that may pass."""
     told = before.get(kind)
     if lasting and observed.complaint:
-        return kind, True, "InvalidPattern", observed.complaint
+        return kind, True, "InvalidSpec", observed.complaint
     if observed.refusals is None and told is not None:
         return kind, told["status"] == "True", told["reason"], told["message"]
     refusals = observed.refusals or ()
@@ -117,7 +117,7 @@ def _startup(observed: Observed) -> Iterator[Wanted]:
     spec = observed.job.spec
     if not spec.in_order or spec.suspend or observed.job.terminal:
         return
-    told = startup(spec, counted(views(observed)))
+    told = startup(spec, group_counts(observed))
     going = f"waiting for {told.waits_for}" if not told.over else ""
     yield "StartupPolicyInProgress", not told.over, "InOrderStartupPolicyInProgress", going
     yield "StartupPolicyCompleted", told.over, "InOrderStartupPolicyCompleted", going
@@ -137,7 +137,7 @@ def _waits_for(observed: Observed, now: float) -> str:
     if observed.close is not None or job.terminal:
         return ""
     parts = []
-    if not job.spec.suspend and (waits := startup(job.spec, counted(views(observed))).waits_for):
+    if not job.spec.suspend and (waits := startup(job.spec, group_counts(observed)).waits_for):
         parts.append(f"waiting for {waits}")
     if blocked(observed):
         parts.append("waiting for what the job had before its restart to be gone")

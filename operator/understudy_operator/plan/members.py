@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
-from understudy_operator.plan.jobset.views import counted, views
+from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.observed import Node, Observed, ends_early
 from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
@@ -91,7 +91,7 @@ def may_start(observed: Observed) -> bool:
     job = observed.job
     if job.spec.suspend or observed.complaint or blocked(observed):
         return False
-    return job.round >= 0 or job.world.groups[0].name in startup(job.spec, counted(views(observed))).started
+    return job.round >= 0 or job.world.groups[0].name in startup(job.spec, group_counts(observed)).started
 
 
 def _before_first_round(observed: Observed) -> bool:

@@ -16,7 +16,7 @@ from understudy_operator.plan.counts import member_counts
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted
 from understudy_operator.plan.jobset.startup import NOTHING
-from understudy_operator.plan.jobset.views import Counts, Fate, counted, views
+from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, views
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.phase import phase
 from understudy_operator.plan.recoveries import history
@@ -39,7 +39,7 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
         status["terminalState"] = "Completed" if isinstance(what, Completed) else "Failed"
         status.setdefault("completionTime", micro_time(now))
     jobs = views(observed)
-    status["replicatedJobsStatus"] = list(_replicated_jobs(observed, counted(jobs)))
+    status["replicatedJobsStatus"] = list(_replicated_jobs(observed, group_counts(observed)))
     if any(view.active or view.fate is not Fate.OPEN for view in jobs if not view.of_world):
         status.setdefault("startTime", micro_time(now))
     status["phase"] = phase(observed, status, jobs)

@@ -14,7 +14,7 @@ from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, Pa
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, job_manifest
 from understudy_operator.plan.jobset.metadata import job_name
 from understudy_operator.plan.jobset.startup import startup
-from understudy_operator.plan.jobset.views import counted, is_current, is_former, views
+from understudy_operator.plan.jobset.views import group_counts, is_current, is_former
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
 
@@ -44,7 +44,8 @@ def blocked(observed: Observed) -> bool:
     policy = observed.job.spec.failure
     if policy is None or policy.strategy is not RestartStrategy.BLOCKING_RECREATE:
         return False
-    return any(is_former(observed, x) for x in observed.children) or any(not pod.ended for pod in observed.former)
+    former = any(child.attempt < observed.job.restarts for child in observed.children)
+    return former or any(not pod.ended for pod in observed.former)
 
 
 def _create(observed: Observed) -> Iterator[CreateJob]:
@@ -59,7 +60,7 @@ def _create(observed: Observed) -> Iterator[CreateJob]:
 
 def _started(observed: Observed) -> list[ReplicatedJob]:
     spec = observed.job.spec
-    names = startup(spec, counted(views(observed))).started
+    names = startup(spec, group_counts(observed)).started
     return [group for group in spec.children if group.name in names]
 
 

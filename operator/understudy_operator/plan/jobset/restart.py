@@ -47,6 +47,8 @@ def renewed(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
         {**entry, **_NOTHING} if entry["name"] in names else entry for entry in told["replicatedJobsStatus"]
     ]
     epoch = max(int(job.status.get("coordinator", {}).get("epoch", 0)), int(now))
+    told["members"] = {"desired": job.world.actives, "active": 0, "ready": 0}
+    told["spares"] = {"desired": job.world.spares, "ready": 0, "claimed": 0}
     told["coordinator"] = {"epoch": epoch, "formerEpoch": epoch}
     return told
 

@@ -39,6 +39,27 @@ def startup(spec: JobSpec, counts: Mapping[str, Counts]) -> Startup:
     return Startup(frozenset(started), waits_for)
 
 
+def circle(spec: JobSpec) -> str:
+    """The replicatedJobs that wait for each other, in words; "" if none do."""
+    entries = list(_entries(spec))
+    left = {_named(entry): entry for entry in entries}
+    named = {group.name: _named(entry) for entry in entries for group in entry}
+    while left:
+        free = [name for name, entry in left.items() if not any(named[x] in left for x in _dependencies(entry))]
+        if not free:
+            return (
+                f"replicatedJobs[].dependsOn: {', '.join(left)} wait for each other, directly or through others: the "
+                "job is not started; suspend it, remove one of the dependencies, and resume it"
+            )
+        for name in free:
+            del left[name]
+    return ""
+
+
+def _dependencies(entry: tuple[ReplicatedJob, ...]) -> list[str]:
+    return [dependency.name for group in entry for dependency in group.depends_on]
+
+
 def _entries(spec: JobSpec) -> Iterator[tuple[ReplicatedJob, ...]]:
     """What starts as one, in the order of replicatedJobs."""
     world = () if spec.world is None else spec.world.groups

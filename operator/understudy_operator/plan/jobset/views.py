@@ -62,6 +62,14 @@ def views(observed: Observed) -> tuple[JobView, ...]:
     return known
 
 
+def group_counts(observed: Observed) -> Mapping[str, Counts]:
+    """Of the current attempt, by replicatedJob."""
+    known: Mapping[str, Counts] | None = observed.computed.get("counts")
+    if known is None:
+        known = observed.computed["counts"] = counted(views(observed))
+    return known
+
+
 def is_current(observed: Observed, child: ChildJob) -> bool:
     """Whether the job has it still, in the attempt that counts."""
     return not is_former(observed, child) and any(
