@@ -54,7 +54,7 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
-        self._job_uid = self._known_key = ""
+        self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
         self._checked = 0  # the generation whose templates the API server would take
         self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
@@ -117,7 +117,7 @@ class JobWorker:
         """It was deleted, whatever its name stands for now."""
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
-        self._coordination, self._refusals, self._checked, self._known_key = Coordination(), None, 0, ""
+        self._coordination, self._refusals, self._checked = Coordination(), None, 0
 
     def _unknown_nodes(self, job: Job) -> set[str]:
         """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
@@ -149,11 +149,9 @@ class JobWorker:
         return [claim_name(job, claim.name) for claim in job.spec.claims]
 
     def _key_of(self, job: Job) -> str:
-        """The job's key, also when its Secret is gone by now."""
-        secret = self._ours(Kind.SECRET, job, secret_name(job.name))
-        if secret is not None:
-            self._known_key = decode_key(secret)
-        return self._known_key
+        """The job's key, also when its Secret is gone by now; "" if it was never seen."""
+        secret = self._ours(Kind.SECRET, job, secret_name(job.name)) or self._store.last_secret(job.uid)
+        return "" if secret is None else decode_key(secret)
 
     def _told_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""

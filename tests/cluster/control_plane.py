@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import audit
 from .api import ADMIN, PORT, SERVER, Api
 from .certificates import Authority, Certificate
 from .cgroups import ControlGroup, machine
@@ -127,6 +129,8 @@ class ControlPlane:
         authority = self.authority
         certificate, key = authority.issue(SERVING)
         client_certificate, client_key = authority.issue(KUBELET_CLIENT)
+        policy = self.paths.state / "audit-policy.json"
+        policy.write_text(json.dumps(audit.POLICY))
         return self._component(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{ETCD_PORT}",
@@ -141,10 +145,13 @@ class ControlPlane:
             f"--kubelet-certificate-authority={authority.certificate}",
             f"--kubelet-client-certificate={client_certificate}", f"--kubelet-client-key={client_key}",
             "--kubelet-preferred-address-types=InternalIP",
+            # What the operator asks for, which tests/e2e/test_zz_rbac.py compares with its roles.
+            f"--audit-policy-file={policy}", f"--audit-log-path={self.paths.audit_log}",
+            "--audit-log-maxsize=100", "--audit-log-maxbackup=2",
             # The host has no kube-proxy: a webhook's Service is reached at its pods' addresses.
             "--enable-aggregator-routing=true",
             "--allow-privileged=true", "--profiling=false",
-            configuration=certificate.read_text() + client_certificate.read_text(),
+            configuration=certificate.read_text() + client_certificate.read_text() + policy.read_text(),
         )  # fmt: skip
 
     def _controller_manager(self) -> Component:

@@ -53,6 +53,11 @@ class Paths:
         return self.state / "logs"
 
     @property
+    def audit_log(self) -> Path:
+        """What the operator has asked of the API server; rotated files are beside it."""
+        return self.logs / "audit.log"
+
+    @property
     def records(self) -> Path:
         """What runs: one small file a component, see processes.py."""
         return self.state / "processes"

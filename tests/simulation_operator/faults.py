@@ -157,7 +157,7 @@ def _delete_service(world: World, fault: Fault) -> None:
 
 def _delete_secret(world: World, fault: Fault) -> None:
     secrets = world.server.of("secrets")
-    if secrets and world.replicas == 1 and len(world.processes) == 1:  # one that has led, and so has seen the key
+    if secrets and not world.loses_replicas:  # else the one that has seen the key may be gone
         world.server.remove("secrets", secrets[int(fault.draw * 1000) % len(secrets)])
 
 

@@ -23,8 +23,8 @@ REST_S = 15.0
 #: Writes that one job, and one fault, may cost at most, trouble with the API server included.
 WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
-#: What the store keeps beside the objects: one entry a job and kind, and uids that were removed since the last list.
-KEPT_A_JOB = 4
+#: What the store keeps beside the objects: an entry a job and kind, its key, and uids removed since the last list.
+KEPT_A_JOB = 5
 
 
 def what_is_wrong(world: World, faults: int) -> Iterator[str]:

@@ -62,6 +62,7 @@ async def _main(case: Case, worlds: list[World]) -> None:
     setup = case.setup
     world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas)
     worlds.append(world)
+    world.loses_replicas = any(fault.what in ("kill", "stop") for fault in case.faults)
     for name in TROUBLE:
         setattr(world.trouble, name, getattr(setup, name))
     for number, (actives, spares) in enumerate(setup.jobs):

@@ -35,6 +35,7 @@ class World:
     rng: random.Random
     nodes: int
     replicas: int
+    loses_replicas: bool = False  # in this run some are killed or stopped
     trouble: Trouble = field(default_factory=Trouble)
     trainings: dict[str, Training] = field(default_factory=dict)  # by job uid
     processes: list[Process] = field(default_factory=list)  # all that there ever were

@@ -7,6 +7,7 @@ Rules:
 - A list replaces a whole kind, since a watch that had to start again never tells of deletions it missed. It is the
   truth of a moment after it was asked for: it wins over all that is known from before, also over newer versions (an
   API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
+- A job's Secret is remembered as long as the job is there, also once somebody has deleted it: its pods have the key.
 """
 
 import time
@@ -57,6 +58,7 @@ class Store:
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
         self._of_job: dict[tuple[Kind, str], set[Key]] = {}  # by job uid
         self._facts_of_job: dict[tuple[Kind, str], tuple[Any, ...]] = {}  # until one of them changes
+        self._last_secret: dict[str, Raw] = {}  # by job uid
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
 
     def put(self, kind: Kind, raw: Raw) -> None:
@@ -73,6 +75,7 @@ class Store:
         uid = raw["metadata"].get("uid")
         if uid:
             self._removed[kind][uid] = self._now()
+            self._last_secret.pop(uid, None)  # where it is the job that is gone
         known = self._entries[kind].get(key_of(raw))
         if known is not None and known.raw["metadata"].get("uid") == uid:
             self._forget(kind, key_of(raw))
@@ -92,10 +95,17 @@ class Store:
                 self.put(kind, raw)
             elif raw["metadata"].get("uid") not in removed:
                 self._keep(kind, key, raw)
+        if kind is Kind.JOB:
+            jobs = {entry.raw["metadata"]["uid"] for entry in self._entries[kind].values()}
+            self._last_secret = {uid: secret for uid, secret in self._last_secret.items() if uid in jobs}
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
         entry = self._entries[kind].get(key)
         return None if entry is None else entry.raw
+
+    def last_secret(self, job_uid: str) -> Raw | None:
+        """The job's Secret as it was last seen, whether or not it is still there."""
+        return self._last_secret.get(job_uid)
 
     def all(self, kind: Kind) -> list[Raw]:
         return [entry.raw for entry in self._entries[kind].values()]
@@ -123,7 +133,12 @@ class Store:
     def size(self) -> int:
         """All that is kept, in entries: it grows with what there is, and with nothing else."""
         objects = sum(len(entries) for entries in self._entries.values())
-        return objects + len(self._of_job) + sum(len(removed) for removed in self._removed.values())
+        return (
+            objects
+            + len(self._of_job)
+            + len(self._last_secret)
+            + sum(len(removed) for removed in self._removed.values())
+        )
 
     def _keep(self, kind: Kind, key: Key, raw: Raw) -> None:
         self._forget(kind, key)
@@ -132,6 +147,8 @@ class Store:
         if uid := job_uid_of(kept):
             self._of_job.setdefault((kind, uid), set()).add(key)
             self._facts_of_job.pop((kind, uid), None)
+            if kind is Kind.SECRET:
+                self._last_secret[uid] = kept
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)

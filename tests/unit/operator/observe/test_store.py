@@ -113,6 +113,18 @@ def test_nothing_is_kept_of_what_is_gone(store: Store):
     assert store.size() == 0
 
 
+def test_a_jobs_secret_is_remembered_as_long_as_the_job_is_there(store: Store):
+    job = a_raw("llm", uid="job-uid", job_uid="")
+    store.put(Kind.JOB, job)
+    store.put(Kind.SECRET, a_raw("llm-membership", data={"key": "x"}))
+    store.remove(Kind.SECRET, a_raw("llm-membership"))
+    remembered = store.last_secret("job-uid")
+    assert remembered is not None
+    assert remembered["data"] == {"key": "x"}
+    store.remove(Kind.JOB, job)
+    assert store.last_secret("job-uid") is None
+
+
 def test_an_object_is_read_once_for_each_of_its_states(store: Store):
     read: list[str] = []
 

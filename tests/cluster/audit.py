@@ -1,0 +1,83 @@
+"""What a user of the API server has asked for, by its audit log, against what roles allow: both ways.
+
+The local cluster's API server logs what the operator's service account asks for, at level Metadata (control_plane.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+USER = "system:serviceaccount:understudy-system:understudy-operator"
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "users": [USER]}, {"level": "None"}],
+}
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """To do that with that resource (subresource: pods/status). namespace, name: "" stands for all."""
+
+    group: str
+    resource: str
+    verb: str
+    namespace: str = ""
+    name: str = ""
+
+    def covers(self, use: Right) -> bool:
+        same = (self.group, self.resource, self.verb) == (use.group, use.resource, use.verb)
+        return same and self.namespace in ("", use.namespace) and self.name in ("", use.name)
+
+
+@dataclass(frozen=True)
+class Use:
+    at: str  # RFC 3339
+    right: Right
+    allowed: bool
+
+
+def uses(log: Iterable[str], user: str = USER) -> Iterator[Use]:
+    """What the user has asked of resources. Paths that are none, such as /version, are everybody's."""
+    for line in log:
+        event = json.loads(line)
+        told = event.get("objectRef")
+        if event["user"]["username"] != user or told is None:
+            continue
+        resource = "/".join(filter(None, (told["resource"], told.get("subresource"))))
+        right = Right(
+            told.get("apiGroup", ""), resource, event["verb"], told.get("namespace", ""), told.get("name", "")
+        )
+        decision = event.get("annotations", {}).get("authorization.k8s.io/decision")
+        yield Use(event["stageTimestamp"], right, decision == "allow")
+
+
+def granted(roles: Iterable[Mapping[str, Any]]) -> set[Right]:
+    """The rights of Roles and ClusterRoles, one by one."""
+    rights = set()
+    for role in roles:
+        namespace = role["metadata"].get("namespace", "") if role["kind"] == "Role" else ""
+        for rule in role["rules"]:
+            rights |= {
+                Right(group, resource, verb, namespace, name)
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+                for name in rule.get("resourceNames", [""])
+            }
+    return rights
+
+
+def missing(rights: set[Right], used: Iterable[Use]) -> set[Right]:
+    """What was asked for, and is not granted."""
+    return {use.right for use in used if not use.allowed or not any(right.covers(use.right) for right in rights)}
+
+
+def idle(rights: set[Right], used: Iterable[Use]) -> set[Right]:
+    """What is granted, and was never asked for."""
+    asked = {use.right for use in used}
+    return {right for right in rights if not any(right.covers(use) for use in asked)}

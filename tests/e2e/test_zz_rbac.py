@@ -1,0 +1,75 @@
+"""The operator has the rights that it uses, and no others. Last by name: it judges what the others had done."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.cluster.audit import Right, Use, granted, idle, missing, uses
+from tests.cluster.paths import Paths
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.installation import NAMESPACE as SYSTEM
+from tests.e2e.installation import RELEASE
+from tests.e2e.plain import PlainJob
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(200)
+
+#: What a run may do without, and why it is granted.
+RARE = {
+    Right("", "pods", "get"): "a creation that had no answer is found to have been done",
+    Right("", "services", "get"): "one of that name is there already",
+    Right("", "secrets", "get"): "one of that name is there already",
+    Right("", "nodes", "get"): "a pod is on a node of which no watch has told yet",
+    Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",
+    Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
+    Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",
+}
+
+
+@pytest.fixture
+def used(cluster: Cluster) -> list[Use]:
+    """By the installed operator: what one before it has asked does not count."""
+    job = PlainJob(cluster, NAMESPACE, "rights", actives=1, spares=1)
+    job.delete()
+    job.apply()
+    job.wait_until_whole()
+    # a spare that is not wanted any more is deleted
+    change = json.dumps({"spec": {"spares": {"replicas": 2}}})
+    cluster.kubectl("-n", NAMESPACE, "patch", "tj", "rights", "--type=merge", "-p", change)
+    wait_until("there is another spare", lambda: len(job.pods()) == 3, 60)
+    change = json.dumps({"spec": {"spares": {"replicas": 1}}})
+    cluster.kubectl("-n", NAMESPACE, "patch", "tj", "rights", "--type=merge", "-p", change)
+    wait_until("it is gone again", lambda: len(job.pods()) == 2, 60)
+    job.delete()
+    sets = json.loads(
+        cluster.kubectl("-n", SYSTEM, "get", "replicasets", "-l", "app.kubernetes.io/component=operator", "-o", "json")
+    )
+    since = max(raw["metadata"]["creationTimestamp"] for raw in sets["items"])
+    return [use for use in uses(lines()) if use.at >= since]
+
+
+def lines() -> Iterator[str]:
+    log = Paths.from_environment().audit_log
+    for file in (*sorted(log.parent.glob(f"{log.stem}-*{log.suffix}")), log):
+        yield from file.read_text().splitlines()
+
+
+def rights(cluster: Cluster) -> set[Right]:
+    name = f"{RELEASE}-operator"
+    roles = [
+        json.loads(cluster.kubectl("get", "clusterrole", name, "-o", "json")),
+        json.loads(cluster.kubectl("-n", SYSTEM, "get", "role", name, "-o", "json")),
+    ]
+    return granted(roles)
+
+
+def test_nothing_is_asked_for_that_is_not_granted_and_nothing_is_granted_that_is_not_used(
+    cluster: Cluster, used: list[Use]
+) -> None:
+    assert used
+    there = rights(cluster)
+    assert missing(there, used) == set()
+    assert idle(there, used) - set(RARE) == set()
+    assert set(RARE) <= there, "an exception for a right that is not granted any more"

@@ -1,0 +1,79 @@
+"""An audit log against roles: what is missing, and what nobody needs."""
+
+import json
+from typing import Any
+
+from tests.cluster.audit import USER, Right, granted, idle, missing, uses
+
+ROLES = [
+    {
+        "kind": "ClusterRole",
+        "metadata": {"name": "operator"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete"]},
+            {"apiGroups": ["understudy.dev"], "resources": ["trainingjobs/status"], "verbs": ["update"]},
+        ],
+    },
+    {
+        "kind": "Role",
+        "metadata": {"name": "operator", "namespace": "system"},
+        "rules": [
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["op"], "verbs": ["get"]}
+        ],
+    },
+]
+RIGHTS = granted(ROLES)
+
+
+def asked(verb: str, resource: str, *, user: str = USER, decision: str = "allow", **told: str) -> str:
+    event: dict[str, Any] = {
+        "user": {"username": user},
+        "verb": verb,
+        "objectRef": {"resource": resource, **told},
+        "stageTimestamp": "2026-11-21T10:00:00Z",
+        "annotations": {"authorization.k8s.io/decision": decision},
+    }
+    return json.dumps(event)
+
+
+CREATE = asked("create", "pods", namespace="research")
+STATUS = asked("update", "trainingjobs", apiGroup="understudy.dev", subresource="status", namespace="a", name="llm")
+LEASE = asked("get", "leases", apiGroup="coordination.k8s.io", namespace="system", name="op")
+DELETE = asked("delete", "pods", namespace="research", name="p")
+
+
+def test_rules_are_taken_apart_into_rights():
+    assert sorted(RIGHTS) == [
+        Right("", "pods", "create"),
+        Right("", "pods", "delete"),
+        Right("coordination.k8s.io", "leases", "get", "system", "op"),
+        Right("understudy.dev", "trainingjobs/status", "update"),
+    ]
+
+
+def test_a_run_that_uses_all_of_it_and_no_more():
+    log = list(uses([CREATE, STATUS, LEASE, DELETE]))
+    assert (missing(RIGHTS, log), idle(RIGHTS, log)) == (set(), set())
+
+
+def test_what_was_never_asked_for_is_told():
+    assert idle(RIGHTS, list(uses([CREATE, STATUS, LEASE]))) == {Right("", "pods", "delete")}
+
+
+def test_what_is_not_granted_is_told_also_in_another_namespace_or_of_another_name():
+    for line in (
+        asked("patch", "pods", namespace="research"),
+        asked("get", "leases", apiGroup="coordination.k8s.io", namespace="research", name="op"),
+        asked("get", "leases", apiGroup="coordination.k8s.io", namespace="system", name="another"),
+    ):
+        (use,) = uses([line])
+        assert missing(RIGHTS, [use]) == {use.right}
+
+
+def test_what_was_forbidden_is_missing_whatever_the_roles_say_by_now():
+    assert missing(RIGHTS, uses([asked("create", "pods", decision="forbid")])) == {Right("", "pods", "create")}
+
+
+def test_other_users_and_paths_that_are_no_resources_do_not_count():
+    version = json.dumps({"user": {"username": USER}, "verb": "get", "requestURI": "/version"})
+    assert list(uses([asked("create", "pods", user="somebody"), version])) == []
