@@ -16,6 +16,7 @@ LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
 LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest epoch before; not set in the first one
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
+ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"

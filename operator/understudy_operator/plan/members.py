@@ -2,9 +2,10 @@
 
 Rules: before the first round each completion index has a pod of its own. From then on ranks move: a lost pod is
 replaced by a new spare, never by name. Pods beyond the declared number go, spares that wait first; the coordinator
-stays. No pod is put on a node that is silent, or faulty. A lost pod is deleted; on a node that is not ready its object
-is removed at once, because no kubelet will. Whom a coordinator without a majority believes to be silent is left alone:
-it may itself be the one that is cut off. Failed pods stay for their logs, the newest few.
+stays. No pod is put on a node that is silent, or faulty; one that still waits for a node when such a node is well again
+is made anew. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will.
+Whom a coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
+Failed pods stay for their logs, the newest few.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
-from understudy_operator.plan.observed import Node, Observed, ends_early
+from understudy_operator.plan.observed import Node, Observed, Pod, ends_early
 from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
@@ -52,6 +53,15 @@ def avoided_nodes(observed: Observed, now: float) -> list[str]:
     """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
     faulty = (node.name for node in observed.nodes.values() if node.faulty)
     return sorted({*silent_nodes(observed, now), *faulty})
+
+
+def avoided_by(pod: Pod) -> set[str]:
+    """The nodes that were avoided when the pod was made: it is kept off them for good."""
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
+
+
+def _listed(nodes: set[str]) -> str:
+    return ", ".join(sorted(nodes))
 
 
 def _came_back(node: Node | None, at: float) -> bool:
@@ -126,6 +136,11 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready, and nobody hears of the pod")
+    avoid = set(avoided_nodes(observed, now))
+    for pod in observed.pods:
+        needless = avoided_by(pod) - avoid
+        if pod.alive and not pod.node and pod.trouble and needless:
+            yield DeletePod(pod.name, pod.uid, 0, f"it waits for a node, and {_listed(needless)} may be used again")
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:

@@ -46,14 +46,11 @@ def pod_manifest(
     _wrap(_trainer(spec, job.world.container), job, place, grace_s)
     sidecar = _sidecar(job, index, coordinator_address, sidecar_image, grace_s)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
+    made = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
         _avoid(spec, avoid_nodes)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": _metadata(job, group, template.get("metadata", {}), index, serial),
-        "spec": spec,
-    }
+        made["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
 
 def _trainer(spec: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -313,6 +313,18 @@ def test_nor_is_one_put_where_it_would_be_given_no_ranks():
     assert avoided(replace(given, nodes={**given.nodes, "node-x": faulty})) == ["node-x"]
 
 
+def test_one_that_waits_for_a_node_is_made_anew_when_one_that_it_is_kept_off_is_well_again():
+    """Else it waits for as long as there is no other node for it."""
+    keeps_off = {names.ANNOTATION_AVOIDS: "node-x"}
+    waits = pending(a_pod("t", annotations=keeps_off, trouble="Unschedulable: 0/3 nodes are available"))
+    given = observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=a_job(status=in_round(0), spares=2))
+    well, faulty = Node("node-x", True), Node("node-x", True, faulty="Xid 79")
+    assert deleted(replace(given, nodes={**given.nodes, "node-x": well})) == {"t": 0}
+    assert deleted(replace(given, nodes={**given.nodes, "node-x": faulty})) == {}
+    pulls = starting(a_pod("t", annotations=keeps_off, trouble="container trainer: ImagePullBackOff"))
+    assert deleted(observed(pods=(A0, A1, S, pulls), snapshot=a_snapshot(), job=given.job)) == {}
+
+
 # Failed pods, and the end -------------------------------------------------------------------------------------------
 
 
