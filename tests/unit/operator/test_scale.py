@@ -47,6 +47,9 @@ class World:
         status = {"coordinator": coordinator, "round": 0, "term": 1}
         body = {"kind": "TrainingJob", "metadata": metadata, "spec": spec, "status": status}
         self.put(PATH, Kind.JOB, body)
+        named = {"namespace": "research", "name": "llm-membership", "labels": {names.LABEL_JOB_UID: "job-uid"}}
+        secret = {"kind": "Secret", "metadata": named, "data": {names.KEY_FILE: "a2V5"}}
+        self.put("/api/v1/namespaces/research/secrets/llm-membership", Kind.SECRET, secret)
         made = replace(a_job(parallelism=ACTIVES), uid="job-uid")
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         self.put("/api/v1/nodes/n", Kind.NODE, {"kind": "Node", "metadata": {"name": "n"}, "status": ready})
