@@ -11,7 +11,7 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test: check simulation integration torchrun e2e  ## all tests, the e2e ones on the real local cluster included
+test: check simulation integration torchrun rollout e2e  ## all tests, the e2e ones on the real local cluster included
 
 check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: under a minute
 	$(PY) -m ruff check .
@@ -41,6 +41,10 @@ integration:  ## CRD and operator against a real API server
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
 	$(PY) -m pytest -q -n 2 tests/torchrun
+
+rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fail
+	$(PY) -m tests.cluster torch
+	$(PY) -m pytest -q tests/rollout
 
 e2e:  ## real pods, real torch, real faults on the local cluster
 	$(PY) -m tests.e2e.prepare

@@ -1,0 +1,136 @@
+"""All of it on one machine: two rollout servers with their gateways, a trainer, and clients that check every answer.
+
+    python examples/rl/local.py --updates 5 [--kill rollout|trainer --in-update 3]
+
+Exits 1 if an answer had tokens of more than one version, or of none. Who is killed dies in the transfer of that update:
+nobody is asked from then on, for no update is whole any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+from rollout import fill, model, token
+
+HERE = Path(__file__).resolve().parent
+
+
+def free_ports(number: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports: list[int] = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def processes(*commands: list[str]) -> Iterator[None]:
+    running = [subprocess.Popen(command, stdin=subprocess.PIPE) for command in commands]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.communicate()
+
+
+async def until_up(session: aiohttp.ClientSession, urls: list[str]) -> None:
+    """A minute at most: they import torch."""
+    deadline = asyncio.get_running_loop().time() + 60
+    for url in urls:
+        while True:
+            try:
+                async with session.get(url + "/health") as response:
+                    if response.status == 200:
+                        break
+            except aiohttp.ClientError:
+                pass
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"{url} does not come up")
+            await asyncio.sleep(0.1)
+
+
+async def ask(session: aiohttp.ClientSession, url: str, versions: dict[float, int], seen: Counter[str]) -> None:
+    """For ever: each answer belongs to one version, the one that it says."""
+    while True:
+        try:
+            async with session.post(url + "/generate", json={"tokens": 5}) as response:
+                if response.status == 503:
+                    seen["denied"] += 1
+                    await asyncio.sleep(0.02)
+                    continue
+                told = (await response.json())["tokens"] if response.status == 200 else []
+                said = response.headers.get("Understudy-Weight-Version", "")
+        except aiohttp.ClientError:
+            seen["broken off"] += 1
+            continue
+        met = {versions.get(value, -1) for value in told}
+        if response.status != 200:
+            seen[f"status {response.status}"] += 1
+        elif met == {int(said)}:
+            seen[f"version {said}"] += 1
+        else:
+            seen["MIXED"] += 1
+            print(f"an answer that says version {said} has tokens of {sorted(met)}: {told}", flush=True)
+
+
+async def run(updates: int, kill: str, in_update: int) -> int:
+    model_of_all, versions = model(), {}
+    for version in range(updates + 1):
+        fill(model_of_all, version)
+        versions[token(model_of_all)] = version
+    engines, gateways = free_ports(2), free_ports(2)
+    with tempfile.TemporaryDirectory() as folder:
+        secret = Path(folder) / "token"
+        secret.write_text(os.urandom(16).hex())
+        python, at = sys.executable, "http://127.0.0.1:"
+        servers = [[python, str(HERE / "rollout.py"), "--port", str(port)] for port in engines]
+        dying = ["--die-in-update", str(in_update)]
+        servers[1] += dying if kill == "rollout" else []
+        behind = [*("--host", "127.0.0.1", "--token-file", str(secret)), "--port"]
+        doors = [
+            [python, "-m", "understudy_rollout.gateway", "--engine", f"{at}{engine}", *behind, str(gateway)]
+            for engine, gateway in zip(engines, gateways, strict=True)
+        ]
+        with processes(*servers, *doors):
+            async with aiohttp.ClientSession() as session:
+                asked = [f"{at}{port}" for port in gateways]
+                await until_up(session, asked)
+                seen: Counter[str] = Counter()
+                asking = [asyncio.ensure_future(ask(session, url, versions, seen)) for url in asked * 3]
+                trainer = await asyncio.create_subprocess_exec(
+                    *(python, str(HERE / "trainer.py"), "--updates", str(updates), "--token-file", str(secret)),
+                    *("--engines", *(f"{at}{port}" for port in engines), "--gateways", *asked),
+                    *(dying if kill == "trainer" else []),
+                )
+                code = await trainer.wait()
+                if kill == "trainer":
+                    code = 0 if code else 1  # it was to die
+                    await asyncio.sleep(1)  # in which clients go on asking
+                for client in asking:
+                    client.cancel()
+                await asyncio.wait(asking)
+    for what, number in sorted(seen.items()):
+        print(f"answers, {what}: {number}")
+    return 1 if code or seen["MIXED"] else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--kill", choices=["rollout", "trainer"], default="")
+    parser.add_argument("--in-update", type=int, default=2)
+    options = parser.parse_args()
+    sys.exit(asyncio.run(run(options.updates, options.kill, options.in_update)))

@@ -1,0 +1,44 @@
+"""The adapter for rollout.py: an engine of one's own, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy_rollout import Group, Tensor
+from understudy_rollout.engines.http import Server
+
+
+class TinyEngine:
+    def __init__(self, url: str) -> None:
+        self.server = Server(url)
+
+    async def stop_generation(self) -> None:
+        await self.server.post("/pause")
+
+    async def release_kv(self) -> None:
+        await self.server.post("/release_kv")
+
+    async def join_group(self, group: Group, first_rank: int) -> None:
+        at = {"address": group.address, "port": group.port, "name": group.name}
+        await self.server.post("/join", {**at, "rank": first_rank, "world_size": group.world_size})
+
+    async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
+        await self.server.post("/receive", {"names": [tensor.name for tensor in tensors]})
+
+    async def load(self, path: str) -> None:
+        raise NotImplementedError("this server has no folder to load from")
+
+    async def finish(self, version: str) -> None:
+        """It uses what it has received as it is."""
+
+    async def leave_group(self, group: Group) -> None:
+        await self.server.post("/leave")
+
+    async def resume_kv(self) -> None:
+        await self.server.post("/resume_kv")
+
+    async def flush_cache(self) -> None:
+        await self.server.post("/flush")
+
+    async def resume_generation(self) -> None:
+        await self.server.post("/resume")
