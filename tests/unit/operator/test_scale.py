@@ -47,9 +47,12 @@ class World:
         status = {"coordinator": coordinator, "round": 0, "term": 1}
         body = {"kind": "TrainingJob", "metadata": metadata, "spec": spec, "status": status}
         self.put(PATH, Kind.JOB, body)
-        named = {"namespace": "research", "name": "llm-membership", "labels": {names.LABEL_JOB_UID: "job-uid"}}
-        secret = {"kind": "Secret", "metadata": named, "data": {names.KEY_FILE: "a2V5"}}
+        owned = {"namespace": "research", "labels": {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}}
+        secret = {"kind": "Secret", "metadata": owned, "stringData": {names.KEY_FILE: "the key"}}
         self.put("/api/v1/namespaces/research/secrets/llm-membership", Kind.SECRET, secret)
+        for name in ("llm", "llm-coordinator"):
+            service = {"kind": "Service", "metadata": owned, "spec": {}}
+            self.put(f"/api/v1/namespaces/research/services/{name}", Kind.SERVICE, service)
         made = replace(a_job(parallelism=ACTIVES), uid="job-uid")
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         self.put("/api/v1/nodes/n", Kind.NODE, {"kind": "Node", "metadata": {"name": "n"}, "status": ready})
