@@ -19,11 +19,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+import aiohttp
+
 from benchmarks.child import CHECKOUT, LOGS, ChildFailed
 from benchmarks.machine import take_open_files
 from benchmarks.operator import cluster, network
+from benchmarks.operator.exposition import MetricMissing
 from benchmarks.operator.goals import GOALS
 from benchmarks.operator.jobset_build import Built, ensure_jobset, version
+from benchmarks.operator.kube import Refused
 from benchmarks.operator.plan import NODES, Case, Choice, Session, System, plan
 from benchmarks.operator.session import Skipped, measure
 from benchmarks.records import Journal, Sample, sum_up, write_records
@@ -112,7 +116,7 @@ def main() -> int:
         network.enter()
         take_open_files()
         skipped = asyncio.run(run(sessions, journal, paths.binaries, jobset, asked.nodes))
-    except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
+    except (ChildFailed, ClusterError, MetricMissing, Refused, aiohttp.ClientError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished cases are kept: go on with --resume", file=sys.stderr)
         return 1
     finally:

@@ -83,7 +83,7 @@ async def running(binaries: Path, jobset: Built, nodes: int, progress: Progress)
         files = Files(folder, binaries)
         files.write()
         key = folder / "service-accounts.key"
-        run([tool("openssl"), "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", key])
+        run([tool("openssl"), "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key])
 
         def start(name: str, command: list[str]) -> Program:
             return stack.enter_context(Program(name, command))

@@ -50,6 +50,8 @@ def ensure_jobset(progress: Progress) -> Built:
         return built
     go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
     progress.say(f"building JobSet {version()} with Go: about a minute")
+    for left in cache.glob(".jobset.[0-9]*"):  # by a build that was interrupted
+        shutil.rmtree(left)
     workshop = Built(cache / f".jobset.{os.getpid()}")
     workshop.folder.mkdir(parents=True)
     try:

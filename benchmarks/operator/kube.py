@@ -59,10 +59,11 @@ class Kube:
             return raw
 
     async def exists(self, path: str) -> bool:
+        """Also no while the API server asks to come back later, as for a kind that is new to it."""
         try:
             await self.call("GET", path)
         except Refused as error:
-            if error.status != 404:
+            if error.status not in (404, 429):
                 raise
             return False
         return True
@@ -71,9 +72,9 @@ class Kube:
         async with self._session.get(path) as response:
             return await response.text()
 
-    async def watch(self, path: str) -> AsyncIterator[bytes]:
-        """Every object that there is, and every change, a line each, until the API server ends it."""
-        query = {"watch": "true", "timeoutSeconds": "7200"}
+    async def watch(self, path: str, after: str) -> AsyncIterator[bytes]:
+        """Every change after that resourceVersion, a line each, until the API server ends it; "": all that there is."""
+        query = {"watch": "true", "timeoutSeconds": "7200"} | ({"resourceVersion": after} if after else {})
         async with self._session.get(path, params=query, timeout=aiohttp.ClientTimeout(total=None)) as response:
             if response.status >= 300:
                 raise Refused(response.status, _message(await response.text()))

@@ -20,7 +20,9 @@ PORT = 6443
 URL = f"https://{API_SERVER_IP}:{PORT}"
 ETCD = "http://127.0.0.1:2379"
 ETCD_PEER = "http://127.0.0.1:2380"
-ETCD_BYTES = 3 << 30
+#: It maps as much memory at once. What was replaced is removed every minute, so this is room for a minute's changes.
+ETCD_BYTES = 950 << 20
+COMPACTION = "1m"
 QPS, BURST = 5000, 10000
 JOB_WORKERS = 20
 AUDIT_MB = 4000  # of one file: it is not rotated while somebody counts
@@ -126,6 +128,7 @@ def api_server(files: Files) -> list[str]:
     return [
         str(files.binaries / "kube-apiserver"),
         f"--etcd-servers={ETCD}",
+        f"--etcd-compaction-interval={COMPACTION}",
         f"--bind-address={API_SERVER_IP}",
         f"--advertise-address={API_SERVER_IP}",
         f"--secure-port={PORT}",

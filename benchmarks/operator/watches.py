@@ -1,7 +1,8 @@
 """What the API server's watches have told of a namespace: its pods, and its jobs' statuses. Times are time.monotonic().
 
-One watch for pods and one for jobs, the same for each system. A wait ends with what it waited for, with Unfinished, or
-with the failure of what it depends on.
+One watch for pods and one for jobs, the same for each system. The API server hangs up on whoever is slow for a moment,
+so a watch that ended goes on where it was. A wait ends with what it waited for, with Unfinished, or with the failure of
+what it depends on.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from benchmarks.operator.programs import Program
 from understudy_protocol.pod import LABEL_JOB_UID
 
 CHECK_S = 1.0
+PAUSE_S = 0.05
 
 
 class Metadata(msgspec.Struct, rename="camel"):
     name: str
     uid: str
+    resource_version: str
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     deletion_timestamp: str = ""
@@ -75,7 +78,8 @@ class Pods:
         self._old = frozenset(self.there)
         self.created, self.running = {}, {}
 
-    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> None:
+    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> str:
+        """Its resourceVersion."""
         pod = _POD.decode(raw)
         uid = pod.metadata.uid
         of_job = self.of_job[pod.metadata.labels.get(LABEL_JOB_UID, "")]
@@ -83,10 +87,13 @@ class Pods:
             for known in (self.there, of_job):
                 known.pop(uid, None)
             self.running.pop(uid, None)
-            return
-        self.there[uid] = of_job[uid] = pod
-        if uid in self._old:
-            return
+        else:
+            self.there[uid] = of_job[uid] = pod
+            if uid not in self._old:
+                self._count(uid, pod, now)
+        return pod.metadata.resource_version
+
+    def _count(self, uid: str, pod: Pod, now: float) -> None:
         self.created.setdefault(uid, now)
         if pod.runs:
             self.running.setdefault(uid, now)
@@ -100,12 +107,14 @@ class Jobs:
     def __init__(self) -> None:
         self.there: dict[str, dict[str, Any]] = {}
 
-    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> None:
+    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> str:
+        """Its resourceVersion."""
         job = json.loads(bytes(raw))
         if kind == "DELETED":
             self.there.pop(job["metadata"]["name"], None)
         else:
             self.there[job["metadata"]["name"]] = job
+        return str(job["metadata"]["resourceVersion"])
 
     def statuses(self) -> list[dict[str, Any]]:
         return [job.get("status", {}) for job in self.there.values()]
@@ -140,15 +149,18 @@ class Watches:
             program.check()
         for task in self._tasks:
             if task.done():
-                raise ChildFailed(f"the {task.get_name()} ended: {task.exception() or 'the API server has closed it'}")
+                raise ChildFailed(f"the {task.get_name()} failed: {task.exception()}")
 
-    async def _follow(self, kube: Kube, path: str, saw: Callable[[str, msgspec.Raw, float], None]) -> None:
-        async for line in kube.watch(path):
-            event = _EVENT.decode(line)
-            if event.type in ("ERROR", "BOOKMARK"):
-                raise ChildFailed(f"{path}: {bytes(event.object).decode()}")
-            saw(event.type, event.object, time.monotonic())
-            self._changed.set()
+    async def _follow(self, kube: Kube, path: str, saw: Callable[[str, msgspec.Raw, float], str]) -> None:
+        version = ""
+        while True:
+            async for line in kube.watch(path, version):
+                event = _EVENT.decode(line)
+                if event.type in ("ERROR", "BOOKMARK"):
+                    raise ChildFailed(f"{path}: {bytes(event.object).decode()}")
+                version = saw(event.type, event.object, time.monotonic())
+                self._changed.set()
+            await asyncio.sleep(PAUSE_S)
 
     @asynccontextmanager
     async def of(self, kube: Kube, pods: str, jobs: str) -> AsyncIterator[Watches]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def test_a_metric_that_is_not_there_is_an_error_and_not_a_zero(name: str) -> Non
 # The watches ------------------------------------------------------------------------------------------------------
 
 
-def pod(name: str, phase: str = "Pending", *, deleted: bool = False, job: str = "") -> msgspec.Raw:
-    metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}"}
+def pod(name: str, phase: str = "Pending", *, deleted: bool = False, job: str = "", version: str = "1") -> msgspec.Raw:
+    metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}", "resourceVersion": version}
     if deleted:
         metadata["deletionTimestamp"] = "2026-11-21T00:00:00Z"
     if job:
@@ -134,7 +135,7 @@ def test_pods_are_known_by_their_job() -> None:
 def test_a_jobs_newest_status_is_the_one_that_counts() -> None:
     jobs = Jobs()
     for number in (1, 2):
-        raw = {"metadata": {"name": "job-0"}, "status": {"restarts": number}}
+        raw = {"metadata": {"name": "job-0", "resourceVersion": "1"}, "status": {"restarts": number}}
         jobs.saw("MODIFIED", msgspec.Raw(json.dumps(raw).encode()), 0.0)
 
     assert jobs.statuses() == [{"restarts": 2}]
@@ -150,17 +151,34 @@ async def test_a_wait_ends_with_its_condition_or_with_its_limit() -> None:
 
 
 class EndingKube:
-    """An API server that ends its watches at once."""
+    """An API server that hangs up after each event, and has nothing after the last one."""
 
-    async def watch(self, path: str) -> Any:
-        for line in list[bytes]():
-            yield line
+    def __init__(self, *events: tuple[str, msgspec.Raw]) -> None:
+        self._events, self.asked = list(events), list[str]()
+
+    async def watch(self, path: str, after: str) -> AsyncIterator[bytes]:
+        if path != "pods" or not self._events:
+            await asyncio.Event().wait()
+        self.asked.append(after)
+        kind, raw = self._events.pop(0)
+        yield b'{"type":"%s","object":%s}' % (kind.encode(), bytes(raw))
 
 
-async def test_a_watch_that_ends_is_a_failure_and_not_a_wait_without_end() -> None:
+async def test_a_watch_that_ended_goes_on_where_it_was() -> None:
     watches = Watches(lambda: ())
+    kube = EndingKube(("ADDED", pod("a", version="7")), ("MODIFIED", pod("a", "Running", version="9")))
 
-    async with watches.of(EndingKube(), "pods", "jobs"):  # type: ignore[arg-type]
+    async with watches.of(kube, "pods", "jobs"):  # type: ignore[arg-type]
+        await watches.until("a pod runs", lambda: bool(watches.pods.running), 10.0)
+
+    assert kube.asked == ["", "7"]
+
+
+async def test_a_watch_that_cannot_go_on_is_a_failure_and_not_a_wait_without_end() -> None:
+    watches = Watches(lambda: ())
+    gone = msgspec.Raw(b'{"kind":"Status","code":410,"message":"too old resource version"}')
+
+    async with watches.of(EndingKube(("ERROR", gone)), "pods", "jobs"):  # type: ignore[arg-type]
         await asyncio.sleep(0)
-        with pytest.raises(ChildFailed, match="watch of pods ended: the API server has closed it"):
+        with pytest.raises(ChildFailed, match=r"watch of pods failed: .*too old resource version"):
             await watches.until("pods", lambda: False, 10.0)

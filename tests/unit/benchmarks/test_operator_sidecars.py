@@ -36,6 +36,7 @@ def pod(index: int, phase: str) -> msgspec.Raw:
     metadata = {
         "name": f"job-{index}",
         "uid": f"uid-{index}",
+        "resourceVersion": "1",
         "labels": {names.LABEL_JOB_UID: UID},
         "annotations": {names.ANNOTATION_GROUP_RANK: str(index)},
     }
