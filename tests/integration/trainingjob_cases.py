@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "replicas must be at least 1 where the launcher is: set it to the number of Jobs whose pods train, or take",
     ),
     "replicas that no pod name has room for": (
-        lambda job: (replicated_job(job).update(replicas=100_001), job["metadata"].update(name="n" * 40)),
+        lambda job: (replicated_job(job).update(replicas=99_999), job["metadata"].update(name="n" * 43)),
         "metadata.name",
         "metadata.name is too long",
     ),
