@@ -1,9 +1,12 @@
-"""Builds the cluster's programs from the pinned Go modules of this folder.
+"""Builds the cluster's programs from the pinned Go modules of this folder, and of dns/.
 
 One `go build` a program, each moved into place when it is whole, so that an
 interrupted build goes on where it was. The folder's name is a hash of go.mod and
-go.sum: another set of versions is another folder. A first build takes about five
+go.sum: another set of versions is another folder. A first build takes about six
 minutes on two cores; with Go's cache warm, seconds.
+
+The name server is a module of its own: what it requires would change the versions
+of what Kubernetes is built with.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pathlib import Path
 from .commands import Progress, follow
 from .failures import MissingTool
 from .host_tools import ensure_go
-from .paths import HERE, Paths
+from .paths import DNS, HERE, Paths
 
 # Order: what takes longest first, so that the estimate shrinks quickly.
 PROGRAMS = {
@@ -37,8 +40,9 @@ PROGRAMS = {
     "kwok": "sigs.k8s.io/kwok/cmd/kwok",
     "pause": "./pause",
 }
+NAME_SERVER = "coredns"
 BUILD_LIMIT_S = 1800
-FIRST_BUILD = "a first run takes about 5 minutes on 2 cores, a later one seconds"
+FIRST_BUILD = "a first run takes about 6 minutes on 2 cores, a later one seconds"
 
 
 def ensure_binaries(paths: Paths, progress: Progress) -> None:
@@ -46,28 +50,30 @@ def ensure_binaries(paths: Paths, progress: Progress) -> None:
 
     Raises MissingTool without a Go new enough, CommandFailed when a build fails.
     """
-    missing = [name for name in PROGRAMS if not (paths.binaries / name).exists()]
+    wanted = [(name, package, paths.binaries, HERE) for name, package in PROGRAMS.items()]
+    wanted.append((NAME_SERVER, ".", paths.name_server, DNS))
+    missing = [program for program in wanted if not (program[2] / program[0]).exists()]
     if not missing:
         return
     go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
-    progress.say(f"building {len(missing)} of {len(PROGRAMS)} programs with Go: {FIRST_BUILD}")
-    paths.binaries.mkdir(parents=True, exist_ok=True)
-    for position, name in enumerate(missing, start=1):
+    progress.say(f"building {len(missing)} of {len(wanted)} programs with Go: {FIRST_BUILD}")
+    for position, (name, package, folder, module) in enumerate(missing, start=1):
         progress.say(f"go build {name} ({position} of {len(missing)})")
-        _build(go, name, paths.binaries, progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        _build(go, name, package, folder, module, progress)
 
 
-def _build(go: str, name: str, folder: Path, progress: Progress) -> None:
+def _build(go: str, name: str, package: str, folder: Path, module: Path, progress: Progress) -> None:
     for left in folder.glob(f".{name}.[0-9]*"):  # by a build that was interrupted
         left.unlink()
     unfinished = folder / f".{name}.{os.getpid()}"
     follow(
-        [go, "build", "-trimpath", "-ldflags", _linker_flags(), "-o", unfinished, PROGRAMS[name]],
+        [go, "build", "-trimpath", "-ldflags", _linker_flags(), "-o", unfinished, package],
         timeout_s=BUILD_LIMIT_S,
         log=folder / f".{name}.log",
         heartbeat=lambda: progress.say(f"  … still building {name}"),
         env={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"},
-        cwd=HERE,
+        cwd=module,
     )
     unfinished.rename(folder / name)
 

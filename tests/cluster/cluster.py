@@ -8,7 +8,6 @@ name, node1 to nodeN. All raise ClusterError's subclasses, whose messages say wh
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from . import faults, image_loading, images, logs
 from .api import Api
-from .binaries import ensure_binaries
+from .binaries import NAME_SERVER, ensure_binaries
 from .cgroups import TREE, ControlGroup
 from .commands import Progress, run
 from .containers import running_containers
@@ -25,7 +24,8 @@ from .control_plane import ControlPlane
 from .failures import ClusterDown, ImageFailed, UnknownNode
 from .host_tools import RUN_TOOLS, check_machine, ensure_tools, prepare_kernel
 from .locks import claim_machine, give_up_machine, locked
-from .network import DNS_SERVICE_IP, SWITCH, Lan, NodeAddresses, remove_host_interface
+from .name_server import NameServer, name_server_objects
+from .network import SWITCH, Lan, NodeAddresses, remove_host_interface
 from .node import Node, Power, remove_mount_points
 from .oci_archive import ImageArchive
 from .paths import Paths
@@ -50,6 +50,7 @@ class Cluster:
         self._processes = Processes(self._paths)
         self._lan = Lan(self._paths, self._processes)
         self._control_plane = ControlPlane(self._paths, self._processes)
+        self._name_server = NameServer(self._paths, self._processes)
 
     # -- the whole cluster
 
@@ -69,22 +70,12 @@ class Cluster:
             self._lan.ensure()
             self._control_plane.ensure(self._progress)
             image_loading.remember(self._paths, images.ensure_pause(self._paths))
+            self._name_server.ensure(self._progress)
             nodes = self._wanted_nodes()
             with ThreadPoolExecutor(len(nodes)) as pool:
                 list(pool.map(self._ensure_node, nodes))
-            self._ensure_dns_refuses()
+            self.kubectl("apply", "-f", "-", input=name_server_objects())
         self._progress.say(f"{len(nodes)} nodes Ready; KUBECONFIG={self.kubeconfig}")
-
-    def _ensure_dns_refuses(self) -> None:
-        """Nobody answers DNS here. Without a Service for its address each lookup would wait for seconds to find out."""
-        ports = [{"name": name.lower(), "port": 53, "protocol": name} for name in ("UDP", "TCP")]
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "kube-dns", "namespace": "kube-system"},
-            "spec": {"clusterIP": DNS_SERVICE_IP, "ports": ports},
-        }
-        self.kubectl("apply", "-f", "-", input=json.dumps(service))
 
     def build(self) -> None:
         """Build the programs that are not in the cache yet, and nothing else."""
@@ -115,7 +106,12 @@ class Cluster:
         except ClusterDown:
             ready = {}
         nodes = self._known_nodes()
-        names = [SWITCH, *self._control_plane.components, *(name for node in nodes for name in node.components)]
+        names = [
+            SWITCH,
+            *self._control_plane.components,
+            NAME_SERVER,
+            *(name for node in nodes for name in node.components),
+        ]
         return ClusterStatus(
             {name: self._processes.running(name) is not None for name in names},
             [NodeStatus(node.name, node.power(), ready.get(node.name, "Unknown")) for node in nodes],

@@ -1,6 +1,6 @@
 """Where the cluster keeps its things: one cache folder, shared by all checkouts.
 
-    <cache>/bin-<hash of go.mod and go.sum>/   the built programs
+    <cache>/bin-<hash of go.mod and go.sum>/   the built programs;  <cache>/dns-<hash>/  the name server
     <cache>/base-image/, <cache>/images/       OCI archives;  <cache>/buildah/  its storage
     <cache>/torch-<version>/                   an installed torch, mounted into pods
     <cache>/cluster/                           certificates, logs, etcd, one folder a node
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+DNS = HERE / "dns"
 CHECKOUT = HERE.parents[1]
 
 
@@ -35,6 +36,10 @@ class Paths:
     @property
     def binaries(self) -> Path:
         return self.cache / f"bin-{content_hash([HERE / 'go.mod', HERE / 'go.sum'])}"
+
+    @property
+    def name_server(self) -> Path:
+        return self.cache / f"dns-{content_hash([DNS / 'go.mod', DNS / 'go.sum', DNS / 'main.go'])}"
 
     @property
     def state(self) -> Path:

@@ -20,6 +20,9 @@ from tests.e2e.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 NAMESPACE = "understudy-conformance"
+#: Who has a topology domain for itself shares it with no JobSet of its namespace.
+APART = {"exclusive-placement": "understudy-conformance-apart"}
+NAMESPACES = (NAMESPACE, *APART.values())
 MANIFESTS = Path(__file__).with_name("conformance")
 STORAGE = CHECKOUT / "build" / "e2e-storage-conformance"
 JOBSET = "jobset.sigs.k8s.io"
@@ -32,6 +35,7 @@ class Applied:
 
     cluster: Cluster
     name: str
+    namespace: str
 
     def status(self) -> Raw:
         status: Raw = self._get("tj", self.name).get("status", {})
@@ -47,7 +51,7 @@ class Applied:
         return pods
 
     def kubectl(self, *words: str, **options: Any) -> str:
-        return self.cluster.kubectl("-n", NAMESPACE, *words, **options)
+        return self.cluster.kubectl("-n", self.namespace, *words, **options)
 
     def text(self) -> str:
         return self.kubectl("get", "tj,jobs,pods", check=False) + json.dumps(self.status(), indent=1)
@@ -86,28 +90,28 @@ class Applied:
 
 @pytest.fixture(scope="module")
 def apply_all(cluster: Cluster) -> Iterator[Cluster]:
-    cluster.kubectl("create", "namespace", NAMESPACE, check=False)
-    cluster.kubectl("-n", NAMESPACE, "delete", "tj", "--all", "--wait=true")
-    forget_claims(cluster)
+    for namespace in NAMESPACES:
+        cluster.kubectl("create", "namespace", namespace, check=False)
+    forget(cluster)
     STORAGE.mkdir(parents=True, exist_ok=True)
     STORAGE.chmod(0o777)  # the pods' user is not ours
     items = [volume(number) for number in range(2)]
     items += [localized(cluster, yaml.safe_load(path.read_text())) for path in sorted(MANIFESTS.glob("*.yaml"))]
     body = {"apiVersion": "v1", "kind": "List", "items": items}
-    cluster.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=json.dumps(body))
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
     yield cluster
-    cluster.kubectl("-n", NAMESPACE, "delete", "tj", "--all", "--wait=true")
-    forget_claims(cluster)
+    forget(cluster)
 
 
 @pytest.fixture
 def applied(apply_all: Cluster) -> Callable[[str], Applied]:
-    return lambda name: Applied(apply_all, name)
+    return lambda name: Applied(apply_all, name, APART.get(name, NAMESPACE))
 
 
 def localized(cluster: Cluster, manifest: Raw) -> Raw:
     """The two header lines are changed; image and torch are what is there."""
     manifest |= {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob"}
+    manifest["metadata"]["namespace"] = APART.get(manifest["metadata"]["name"], NAMESPACE)
     for replicated in manifest["spec"]["replicatedJobs"]:
         pod = replicated["template"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -136,7 +140,9 @@ def volume(number: int) -> Raw:
     }
 
 
-def forget_claims(cluster: Cluster) -> None:
+def forget(cluster: Cluster) -> None:
+    for namespace in NAMESPACES:
+        cluster.kubectl("-n", namespace, "delete", "tj", "--all", "--wait=true")
     cluster.kubectl("-n", NAMESPACE, "delete", "pvc", "--all", "--wait=true")
     cluster.kubectl("delete", "pv", "conformance-0", "conformance-1", "--ignore-not-found", "--wait=true")
 

@@ -19,6 +19,7 @@ from understudy_operator.plan.rfc3339 import whole_seconds
 
 MESSAGE_CHARACTERS = 1024
 TROUBLED_PODS_TOLD = 3
+STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 
 Wanted = tuple[str, bool, str, str]  # type, whether it holds, reason, message
 
@@ -43,6 +44,7 @@ def plan_conditions(
     wanted += [
         ("Completed", phase == "Succeeded", reason, "" if isinstance(what, Restart) else message),
         ("Failed", phase == "Failed", reason, "" if isinstance(what, Restart) else message),
+        *(_as_they_were(before, "Suspended", *STARTUP) if observed.job.terminal else ()),
         *_suspended(observed, before),
         *_startup(observed),
         _refused("Invalid", observed, lasting=True, before=before),
@@ -104,10 +106,8 @@ def _end(phase: str, what: Outcome | None, before: Mapping[str, Any]) -> tuple[s
 def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[Wanted]:
     """As in JobSet, a job that never was suspended has no such condition."""
     if observed.job.terminal:
-        yield from (
-            (kind, False, told["reason"], told["message"]) for kind, told in before.items() if kind == "Suspended"
-        )
-    elif observed.job.spec.suspend:
+        return
+    if observed.job.spec.suspend:
         yield "Suspended", True, "SuspendedJobs", "the job is suspended: its pods are made anew once suspend is false"
     elif "Suspended" in before:
         yield "Suspended", False, "ResumeJobs", "the job is resumed"
@@ -119,8 +119,15 @@ def _startup(observed: Observed) -> Iterator[Wanted]:
         return
     told = startup(spec, group_counts(observed))
     going = f"waiting for {told.waits_for}" if not told.over else ""
-    yield "StartupPolicyInProgress", not told.over, "InOrderStartupPolicyInProgress", going
-    yield "StartupPolicyCompleted", told.over, "InOrderStartupPolicyCompleted", going
+    for kind, holds in zip(STARTUP, (not told.over, told.over), strict=True):
+        yield kind, holds, f"InOrder{kind}", going
+
+
+def _as_they_were(before: Mapping[str, Mapping[str, Any]], *kinds: str) -> Iterator[Wanted]:
+    """A job that has ended keeps what was told of its beginning; suspended it is no more."""
+    for told in (before[kind] for kind in kinds if kind in before):
+        holds = told["status"] == "True" and told["type"] != "Suspended"
+        yield told["type"], holds, told["reason"], told["message"]
 
 
 def _shrunk(observed: Observed) -> str:
