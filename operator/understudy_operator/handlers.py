@@ -44,6 +44,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.label_selectors["services"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["secrets"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["jobs"] = names.LABEL_JOB_UID
+    settings.watching.label_selectors["persistentvolumeclaims"] = names.LABEL_JOB_UID
     await config.load_config()  # type: ignore[no-untyped-call]
     memo.api_client = client.ApiClient()
     namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
@@ -90,6 +91,11 @@ async def service_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event("secrets", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def secret_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.SECRET, event["type"], event["object"])
+
+
+@kopf.on.event("persistentvolumeclaims", labels={names.LABEL_JOB_UID: kopf.PRESENT})
+async def claim_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
+    memo.operator.saw(Kind.CLAIM, event["type"], event["object"])
 
 
 @kopf.on.event("nodes")

@@ -23,6 +23,7 @@ _PATHS = {
     Kind.NODE: ("/api/v1/nodes", ""),
     Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
+    Kind.CLAIM: ("/api/v1/persistentvolumeclaims", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
     Kind.CHILD: ("/apis/batch/v1/jobs", names.LABEL_JOB_UID),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),

@@ -8,7 +8,7 @@ import base64
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
@@ -141,12 +141,17 @@ class JobWorker:
             known_key=self._key_of(job),
             told_address="" if address else self._told_address(job),
             children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, job.uid)),
-            claims=frozenset(name for name in self._claims(job) if self._store.get(Kind.CLAIM, (job.namespace, name))),
+            claims=frozenset(self._claims(job)),
             checked=self._checked == job.generation,
         )
 
-    def _claims(self, job: Job) -> list[str]:
-        return [claim_name(job, claim.name) for claim in job.spec.claims]
+    def _claims(self, job: Job) -> Iterator[str]:
+        """Those that are there. One that outlives jobs may be anybody's."""
+        for claim in job.spec.claims:
+            name = claim_name(job, claim.name)
+            there = self._store.get(Kind.CLAIM, (job.namespace, name))
+            if there is not None and (claim.retained or job_uid_of(there) == job.uid):
+                yield name
 
     def _key_of(self, job: Job) -> str:
         """The job's key, also when its Secret is gone by now; "" if it was never seen."""

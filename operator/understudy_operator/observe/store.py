@@ -31,7 +31,7 @@ class Kind(Enum):
     SERVICE = "services"
     SECRET = "secrets"  # noqa: S105
     CHILD = "jobs"
-    CLAIM = "persistentvolumeclaims"  # those that this operator has made, or found in their place
+    CLAIM = "persistentvolumeclaims"  # also somebody else's in the place of one: until the next list, which lacks it
 
 
 _TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {Kind.POD: trimmed_pod, Kind.NODE: trimmed_node}

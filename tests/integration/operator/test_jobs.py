@@ -164,6 +164,19 @@ async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs:
     (there,) = await kube.list("persistentvolumeclaims")
     assert there["metadata"]["name"] == "data-llm"
 
+    # when the claim is deleted, by hand or with a job whose name another one has by now
+    await kube.call("DELETE", "persistentvolumeclaims/data-llm")
+    await kube.call("PATCH", "persistentvolumeclaims/data-llm", {"metadata": {"finalizers": None}})
+
+    # then there is another one
+    async def another() -> bool:
+        return [x["metadata"]["uid"] for x in await kube.list("persistentvolumeclaims")] not in (
+            [],
+            [there["metadata"]["uid"]],
+        )
+
+    await kube.until("another claim", another)
+
 
 async def test_a_job_that_has_ended_goes_after_its_time(training: Training, jobs: Jobs, kube: Kube):
     await training.apply(lambda job: as_jobset(job, ttlSecondsAfterFinished=0, successPolicy={"operator": "Any"}))
