@@ -1,7 +1,8 @@
 """Who watches (the operator, usually), and what it is told: whole Snapshots of who is in office, or where to ask.
 
 Rules: at most five a second, and at 10,000 members, where one takes a tenth of a second, so few that they take at most
-SHARE of the time. Where the progress alone has changed, that alone is told.
+SHARE of the time. Where the progress alone has changed, that alone is told. The end is told at once: a moment later
+this process may be gone.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ class Observers:
         self._told_version = -1
         self._told_progress: StepProgress | None = None
         self._told_refusal: Refused | None = None
+        self._told_end = False
 
     def __len__(self) -> int:
         return len(self._links)
@@ -47,9 +49,18 @@ class Observers:
 
     def changed(self) -> None:
         """Something may have changed: look when the next telling is due."""
-        if self._links and self._due is None and self._news():
+        if self._links and not self._told_end and self._ended():
+            self._told_end = True
+            if self._due is not None:
+                self._due.cancel()
+            self._tell()
+        elif self._links and self._due is None and self._news():
             delay = max(0.0, self._not_before - time.monotonic())
             self._due = asyncio.get_running_loop().call_later(delay, self._tell)
+
+    def _ended(self) -> bool:
+        coordinator = self._coordinator()
+        return coordinator is not None and coordinator.desk.closed is not None
 
     def _news(self) -> bool:
         coordinator = self._coordinator()

@@ -99,7 +99,7 @@ def apply_all(namespace: Cluster) -> Cluster:
     STORAGE.mkdir(parents=True, exist_ok=True)
     STORAGE.chmod(0o777)  # the pods' user is not ours
     names = sorted({path.stem for path in MANIFESTS.glob("*.yaml")} - {ALONE})
-    apply(namespace, volume(0), volume(1), *(manifest(namespace, name) for name in names))
+    apply(namespace, volume(0), volume(1), users_claim(), users_job(), *(manifest(namespace, name) for name in names))
     return namespace
 
 
@@ -121,8 +121,8 @@ def apply(cluster: Cluster, *items: Raw) -> None:
 
 
 def forget(cluster: Cluster) -> None:
-    cluster.kubectl("-n", NAMESPACE, "delete", "tj", "--all", "--wait=true")
-    cluster.kubectl("-n", NAMESPACE, "delete", "pvc", "--all", "--wait=true")
+    for kind in ("tj", "job", "pvc"):
+        cluster.kubectl("-n", NAMESPACE, "delete", kind, "--all", "--wait=true")
     cluster.kubectl("delete", "pv", "conformance-0", "conformance-1", "--ignore-not-found", "--wait=true")
 
 
@@ -155,6 +155,31 @@ def volume(number: int) -> Raw:
             "storageClassName": "conformance",
             "hostPath": {"path": str(STORAGE), "type": "Directory"},
         },
+    }
+
+
+def users_claim() -> Raw:
+    """Under the name of one that single-pvc shares and keeps."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "checkpoints-single-pvc"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "conformance",
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    }
+
+
+def users_job() -> Raw:
+    """Under the name of one of ttl-after-finished; it never runs."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "IMAGE"}]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "ttl-after-finished-workers-0"},
+        "spec": {"suspend": True, "template": {"spec": pod}},
     }
 
 
@@ -297,8 +322,13 @@ def test_a_success_ends_what_runs_on(applied: Apply) -> None:
     wait_until("no pod of it runs", lambda: not running(job), LIMIT_S, seen=job.text)
 
 
-def test_an_ended_job_is_deleted_after_its_time_to_live(applied: Apply) -> None:
+def test_a_job_in_the_way_is_told_and_once_it_is_gone_the_ended_job_is_deleted_after_its_time_to_live(
+    applied: Apply,
+) -> None:
     job = applied("ttl-after-finished")
+    in_the_way = "ttl-after-finished-workers-0 is there already and is not of this job"
+    job.wait_for("it tells", lambda s: any(in_the_way in x["message"] for x in s.get("conditions", ())))
+    job.kubectl("delete", "job", "ttl-after-finished-workers-0")
     wait_until("it is gone", lambda: not job.kubectl("get", "tj", job.name, "--ignore-not-found"), LIMIT_S)
 
 
@@ -325,6 +355,11 @@ def test_a_suspended_job_runs_nothing_until_it_is_resumed_where_its_queue_says(a
         {"op": "replace", "path": "/spec/suspend", "value": False},
     ]
     job.kubectl("patch", "tj", "suspend", "--type=json", "-p", json.dumps(patch))
+    job.wait_for("it runs", lambda s: replicated(s, "workers")["ready"])
+    # and again, in the middle
+    job.kubectl("patch", "tj", "suspend", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    job.wait_for("it rests", lambda s: replicated(s, "workers")["suspended"])
+    job.kubectl("patch", "tj", "suspend", "--type=merge", "-p", '{"spec": {"suspend": false}}')
     status = job.wait_for_end()
     assert status["terminalState"] == "Completed"
     assert condition(status, "Suspended")["status"] == "False"

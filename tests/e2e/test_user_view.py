@@ -38,7 +38,7 @@ def _wrong_container(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "field", "mend"),
     [
-        (_no_replicas, "spec.replicatedJobs[0].replicas", "at least 1"),
+        (_no_replicas, "spec.replicatedJobs", "replicas must be at least 1"),
         (_negative_spares, "spec.spares.replicas", "0 or more"),
         (_unknown_field, "spec.spares.replica", "unknown field"),
         (_wrong_container, "launcher.container", "must name a container"),

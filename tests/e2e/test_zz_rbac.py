@@ -22,6 +22,7 @@ RARE = {
     Right("", "services", "get"): "one of that name is there already",
     Right("", "secrets", "get"): "one of that name is there already",
     Right("", "nodes", "get"): "a pod is on a node of which no watch has told yet",
+    Right("batch", "jobs/status", "patch"): "a suspended Job keeps its startTime before Kubernetes 1.36",
     Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",
     Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
     Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",

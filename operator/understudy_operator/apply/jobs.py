@@ -29,6 +29,8 @@ class JobGateway:
             try:
                 await self._api.check(path_of(manifest), manifest)
             except ApiError as error:
+                if error.reason == "AlreadyExists":
+                    continue  # it is no fault of the template's; its creation finds out whose it is
                 refusal = judged(error.status, str(error))
                 if refusal is None:
                     raise

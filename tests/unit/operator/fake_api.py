@@ -39,6 +39,9 @@ class FakeApi(Api):
 
     async def check(self, path: str, body: Mapping[str, Any]) -> None:
         self.calls.append(("CHECK", path))
+        key = f"{path}/{body['metadata']['name']}"
+        if key in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{key} exists")
         if message := self.refuse(body):
             raise ApiError(422, "Invalid", message)
 

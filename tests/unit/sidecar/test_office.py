@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from understudy_protocol.observer import Appoint
+from understudy_protocol import compiled, observer, wire
+from understudy_protocol.observer import Appoint, End, Snapshot
 from understudy_protocol.pod import JobShape
+from understudy_protocol.words import CloseReason
 from understudy_sidecar.link import Link
 from understudy_sidecar.membership.events import Resign
 from understudy_sidecar.membership.heir import Known
@@ -27,6 +29,9 @@ class Observer(Link):
 
     def send(self, message: object) -> None:
         self.told.append(message)
+
+    def send_encoded(self, message: bytes) -> None:
+        self.told.append(compiled.decode(message.decode(), wire.message_types(observer)))
 
 
 def an_office(folder: Path) -> Office:
@@ -79,3 +84,23 @@ async def test_one_that_resigns_may_be_appointed_again_in_a_newer_epoch(tmp_path
     assert epoch_of(office) is None
     appoint(office, 2)
     assert epoch_of(office) == 2
+
+
+async def test_who_watches_is_told_of_the_end_at_once(tmp_path: Path) -> None:
+    """A coordinator whose members had all answered was gone before the next telling was due."""
+    # given somebody who watches, and has just been told something
+    office = appointed(tmp_path, 1)
+    watcher = Observer()
+    office.observer(watcher)
+    office.observers.changed()
+    watcher.told.clear()
+
+    # when the job ends
+    caller = Observer()
+    office.asked(caller, End(CloseReason.DELETED, "the job was deleted"))
+
+    # then that is told before anything else happens
+    (told,) = watcher.told
+    assert isinstance(told, Snapshot)
+    assert told.closed is not None
+    assert told.closed.reason is CloseReason.DELETED

@@ -68,6 +68,12 @@ async def test_a_check_creates_nothing_and_tells_each_refusal(cluster: Cluster):
     assert cluster.api.objects == {}
 
 
+async def test_a_check_finds_nothing_wrong_where_something_of_that_name_is_there(cluster: Cluster):
+    """Or else the job would wait without a word; its creation tells whose it is."""
+    cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
+    assert await cluster.gateway.check([creation(0).manifest]) == []
+
+
 async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_reset(cluster: Cluster):
     await cluster.do(creation(0))
     cluster.api.calls.clear()
