@@ -127,7 +127,7 @@ class Operator:
                 self.api.create(manifest, avoided_nodes(observed, now), now)
             case DeletePod(name=name) | PatchPod(name=name) if name not in self.api.objects:
                 pass  # 404: an intent of the same pass has removed it
-            case DeletePod(name, _, grace_s, reason):
+            case DeletePod(name, _, grace_s, reason, _):
                 self.api.delete(self.api.objects[name], grace_s, reason, now)
             case PatchPod(name, labels, annotations):
                 entry = self.api.objects[name]

@@ -57,7 +57,7 @@ class ApiServer:
             case "GET":
                 return self._page(at, query)
             case "POST":
-                return self._create(at, body or {})
+                return self._create(at, body or {}, keep="dryRun" not in query)
             case "PUT":
                 return self._replace(at, body or {})
             case "PATCH":
@@ -65,7 +65,7 @@ class ApiServer:
             case _:
                 return self._delete(at, body or {})
 
-    def _create(self, at: Where, body: Raw) -> Raw:
+    def _create(self, at: Where, body: Raw, *, keep: bool) -> Raw:
         if at.plural == "events":
             self.events.append(body)
             return body
@@ -74,7 +74,7 @@ class ApiServer:
             raise ApiError(409, "AlreadyExists", f"{key} already exists")
         if refused := self.refuse(body):
             raise refused
-        return self.put(at.plural, body)
+        return self.put(at.plural, body) if keep else body
 
     def _replace(self, at: Where, body: Raw) -> Raw:
         known = self._known(at)
@@ -95,9 +95,9 @@ class ApiServer:
 
     def _delete(self, at: Where, body: Raw) -> Raw:
         known = copy.deepcopy(self._known(at))
-        wanted = body.get("preconditions", {}).get("uid", known["metadata"]["uid"])
-        if wanted != known["metadata"]["uid"]:
-            raise ApiError(409, "Conflict", f"{at.name} is another one")
+        for name, wanted in body.get("preconditions", {}).items():
+            if wanted != known["metadata"][name]:
+                raise ApiError(409, "Conflict", f"{at.name} has another {name}")
         pod = at.plural == "pods"
         if not pod or body.get("gracePeriodSeconds") == 0 or not known["spec"].get("nodeName"):
             return self.remove(at.plural, known)

@@ -58,7 +58,7 @@ class Process:
     trouble: Trouble
     rng: random.Random
     name: str
-    on_write: Callable[[Process, str, str], None]
+    on_write: Callable[[Process, str, str, Raw | None], None]
     dead: bool = False
     cut_until: float = 0.0
     operator: Operator | None = None
@@ -102,8 +102,8 @@ class Process:
         return answer
 
     def _arrive(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
-        if method != "GET":
-            self.on_write(self, method, path)
+        if method != "GET" and "dryRun" not in query:
+            self.on_write(self, method, path, body)
         return copy.deepcopy(self.server.handle(method, path, query, copy.deepcopy(body)))
 
     def _arrive_unheard(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:

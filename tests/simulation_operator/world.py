@@ -144,7 +144,7 @@ class World:
     def say(self, text: str) -> None:
         self.trace.append(f"{self.loop.time():8.3f} {text}")
 
-    def _written(self, process: Process, method: str, path: str) -> None:
+    def _written(self, process: Process, method: str, path: str, body: Raw | None) -> None:
         at = where(path)
         if at.plural == "leases":
             return
@@ -155,13 +155,15 @@ class World:
         if lease is None or lease["spec"]["holderIdentity"] not in ("", process.name):
             self.violate(f"{process.name} writes, and does not hold the lease")
         if method == "DELETE" and at.plural == "pods":
-            self._may_go(at.name)
+            self._may_go(at.name, (body or {}).get("preconditions", {}).get("resourceVersion", ""))
 
-    def _may_go(self, name: str) -> None:
+    def _may_go(self, name: str, as_seen: str) -> None:
         pod = self.server.objects.get(("pods", NAMESPACE, name))
         if pod is None:
             return
         metadata = pod["metadata"]
+        if as_seen and as_seen != metadata["resourceVersion"]:
+            return  # it is refused
         training = self.trainings.get(metadata["labels"][names.LABEL_JOB_UID])
         if training is not None and training.seated(metadata["uid"]):
             self.violate(f"{name} trains, and is deleted")
@@ -177,8 +179,10 @@ class World:
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "secrets" and kind == "ADDED":
             uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
-            if self.keys.setdefault(uid, key) != key:
+            mounted = any(pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid for pod in self.server.of("pods"))
+            if mounted and self.keys.get(uid, key) != key:
                 self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
+            self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
             self.trainings.pop(metadata["uid"], None)
         for training in list(self.trainings.values()):

@@ -227,8 +227,9 @@ class Gateway:
         await self._pace.turn()
         try:
             match intent:
-                case DeletePod(name, uid, grace_s, reason):
-                    body: Raw = {"preconditions": {"uid": uid}}
+                case DeletePod(name, uid, grace_s, reason, version):
+                    as_seen = {"resourceVersion": version} if version else {}
+                    body: Raw = {"preconditions": {"uid": uid, **as_seen}}
                     if grace_s is not None:
                         body = {**body, "gracePeriodSeconds": grace_s}
                     self._after_delete(await self._api.delete(path, body), grace_s)

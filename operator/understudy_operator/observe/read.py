@@ -56,6 +56,7 @@ def read_pod(raw: Raw) -> Pod:
         trouble=_trouble(status),
         out_of_memory=_out_of_memory(spec, status),
         attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
+        version=metadata.get("resourceVersion", ""),
     )
 
 

@@ -29,6 +29,7 @@ class DeletePod:
     uid: str
     grace_s: int | None  # None: the pod's own; 0: remove the object at once
     reason: str
+    version: str = ""  # the pod is left alone if it is not as it was seen any more; "" if that does not matter
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,11 @@ def _before_first_round(observed: Observed) -> bool:
     return max(newest, observed.job.round) < 0
 
 
+def _drop(pod: Pod, reason: str) -> DeletePod:
+    """At once, since no kubelet has it in hand. One whose pod has been heard of meanwhile would end what runs."""
+    return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
+
+
 def _clear_former(observed: Observed) -> Iterator[DeletePod]:
     """What is left of former attempts; those that have ended may stay for their logs."""
     why = "the job is suspended" if observed.job.spec.suspend else "the job has restarted without it"
@@ -116,7 +121,7 @@ def _clear_former(observed: Observed) -> Iterator[DeletePod]:
         if pod.ended:
             continue
         if pod.node and not observed.node_ready(pod.node):
-            yield DeletePod(pod.name, pod.uid, 0, f"{why}, and node {pod.node} is not ready")
+            yield _drop(pod, f"{why}, and node {pod.node} is not ready")
         elif pod.deleting_since is None:
             yield DeletePod(pod.name, pod.uid, None, why)
 
@@ -128,19 +133,19 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
             if dead_node:
-                yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it")
+                yield _drop(pod, f"node {pod.node} is not ready: no kubelet will end it")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
             silent = entry.fault is Fault.NODE
             if (silent and not observed.cut_off) or (not silent and now - entry.at >= RETURN_S):
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
-            yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready, and nobody hears of the pod")
+            yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
     avoid = set(avoided_nodes(observed, now))
     for pod in observed.pods:
         needless = avoided_by(pod) - avoid
         if pod.alive and not pod.node and pod.trouble and needless:
-            yield DeletePod(pod.name, pod.uid, 0, f"it waits for a node, and {_listed(needless)} may be used again")
+            yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
@@ -172,9 +177,9 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
         if pod.ended or (pod.deleting_since is not None and observed.node_ready(pod.node)):
             continue
         if not pod.sidecar_ran:
-            yield DeletePod(pod.name, pod.uid, 0, "the job has ended before it started")
+            yield _drop(pod, "the job has ended before it started")
         elif not observed.node_ready(pod.node):
-            yield DeletePod(pod.name, pod.uid, 0, f"the job has ended, and node {pod.node} is not ready")
+            yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield DeletePod(pod.name, pod.uid, None, "the job has ended, and its training has not")
         elif now - since >= CLOSED_S:

@@ -106,6 +106,7 @@ class Pod:
     exit_code: int | None = None  # of the trainer container
     out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
     attempt: int = 0  # of the world, that it was made in
+    version: str = ""  # of the object, as it was seen
 
     @property
     def ended(self) -> bool:

@@ -57,8 +57,10 @@ class FakeApi(Api):
         return self.put(path, _merged(self._called("PATCH", path), body))
 
     async def delete(self, path: str, body: Mapping[str, Any]) -> Raw:
-        del body
         known = self._called("DELETE", path)
+        version = known["metadata"]["resourceVersion"]
+        if body.get("preconditions", {}).get("resourceVersion", version) != version:
+            raise ApiError(409, "Conflict", "the object has been modified")
         del self.objects[path]
         return known
 

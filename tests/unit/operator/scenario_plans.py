@@ -217,7 +217,7 @@ def _pod_line(intent: CreatePod | DeletePod | PatchPod) -> str:
     match intent:
         case CreatePod(given, reason):
             return f"create Pod {given['metadata']['name'][:-6]}: {reason}"
-        case DeletePod(name, _, grace_s, reason):
+        case DeletePod(name, _, grace_s, reason, _):
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):
             return f"label Pod {name} {_compact({**labels, **annotations})}"

@@ -162,6 +162,15 @@ async def test_a_pod_that_somebodys_finalizer_holds_is_not_taken_for_gone(given:
     assert given.known() == ["held"]
 
 
+async def test_a_pod_that_has_changed_since_it_was_seen_is_not_removed_at_once(given: Given):
+    """Its node is back: found by the simulation (seed 15), where the pod had got its rank a moment before."""
+    seen = given.api.put(f"{PODS}/late", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
+    version, uid = seen["metadata"]["resourceVersion"], seen["metadata"]["uid"]
+    given.api.put(f"{PODS}/late", {**seen, "status": {"phase": "Running"}})
+    await given.gateway.pods(JOB, [DeletePod("late", uid, 0, "its node is gone", version)])
+    assert f"{PODS}/late" in given.api.objects
+
+
 async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):
     now, slept = 0.0, []
 

@@ -185,7 +185,7 @@ class World:
                 pod = replace(read_pod(raw), created_at=self.now + self.serial / 1000)
                 assert pod.uid not in self.pods, "a name is never used twice"
                 self.pods[pod.uid] = pod
-            case DeletePod(_, uid, grace_s, _):
+            case DeletePod(uid=uid, grace_s=grace_s):
                 pod = self.pods[uid]
                 self.deleted += 1
                 if grace_s == 0 or pod.ended or not pod.node:
