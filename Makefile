@@ -11,7 +11,17 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test: check simulation integration torchrun rollout e2e  ## all tests, the e2e ones on the real local cluster included
+test: check  ## all tests, the e2e ones on the real local cluster included
+	$(MAKE) --no-print-directory -j2 --output-sync=line off-cluster conformance
+	$(MAKE) --no-print-directory e2e E2E="tests/e2e --ignore=tests/e2e/test_conformance.py"
+
+.PHONY: off-cluster
+# Next to the conformance tests, which wait for containers most of the time.
+off-cluster:
+	$(MAKE) --no-print-directory simulation
+	$(MAKE) --no-print-directory integration
+	$(MAKE) --no-print-directory torchrun
+	$(MAKE) --no-print-directory rollout
 
 check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: under a minute
 	$(PY) -m ruff check .
@@ -48,7 +58,11 @@ rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fa
 
 e2e:  ## real pods, real torch, real faults on the local cluster
 	$(PY) -m tests.e2e.prepare
-	$(PY) -m pytest -q -x tests/e2e --logs $(E2E_LOGS)
+	$(PY) -m pytest -q -x $(or $(E2E),tests/e2e) --logs $(E2E_LOGS)
+
+conformance:  ## of the e2e tests those that run JobSet's examples as TrainingJobs
+	$(PY) -m tests.e2e.prepare
+	$(PY) -m pytest -q tests/e2e/test_conformance.py --logs build/conformance-logs
 
 cluster-up:  ## start the local cluster (4 nodes), or heal it
 	$(PY) -m tests.cluster up
