@@ -26,11 +26,11 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.gang import YIELD_S, gang
-from understudy_operator.plan.intents import CreatePod, DeletePod
+from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.queue import Queue
-from understudy_operator.plan.spec import World
+from understudy_operator.plan.spec import FailurePolicy, RestartStrategy, World
 from understudy_protocol import pod as names
 
 TEAM = Queue("team")
@@ -259,3 +259,34 @@ def test_a_job_without_a_queue_gang_or_priority_is_as_it_always_was():
     (new,) = made(given)
     assert names.ANNOTATION_GANG not in new["metadata"]["annotations"]
     assert World(groups=()).spare_priority_class == ""
+
+
+# What Kueue holds ---------------------------------------------------------------------------------------------------
+
+HELD = replace(terminating(enlisted(A1)), finalizers=(kueue.MANAGED, "example.com/mine"))
+DEAD: dict[str, Observed] = {
+    "a pod of the gang": observed(queued(a_job(status=in_round(1))), (enlisted(A0), HELD), not_ready=["node-a1"]),
+    "a pod of a former attempt": observed(queued(a_job()), (), former=(HELD,), not_ready=["node-a1"]),
+    "a pod of a job that has ended": observed(
+        queued(a_job(status={"terminalState": "Failed"})), (enlisted(ended(A0)), HELD), not_ready=["node-a1"]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEAD)
+def test_on_a_dead_node_it_is_released_from_kueue_and_from_nobody_else(case: str):
+    given = DEAD[case]
+    released = [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
+    assert [(intent.name, intent.finalizers) for intent in released] == [("a1", ("example.com/mine",))]
+
+
+def test_on_a_node_that_is_well_kueue_lets_go_itself():
+    given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), HELD))
+    assert not [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
+
+
+def test_a_former_pod_that_never_had_a_node_holds_up_no_restart():
+    blocking = FailurePolicy(1, RestartStrategy.BLOCKING_RECREATE)
+    job = queued(a_job(spec={"failure": blocking}))
+    assert len(made(observed(job, (), former=(terminating(enlisted(at_the_gate(A1))),)))) == 2
+    assert made(observed(job, (), former=(HELD,))) == []
