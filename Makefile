@@ -48,6 +48,11 @@ integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries
 	$(PY) -m pytest -q -n 3 tests/integration
 
+kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
+	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.kueue.build
+	$(PY) -m pytest -q tests/kueue
+
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
 	$(PY) -m pytest -q -n 2 tests/torchrun

@@ -507,6 +507,14 @@ type Spares struct {
 	// +kubebuilder:validation:MaxLength=63
 	ReplicatedJob string `json:"replicatedJob,omitempty"`
 
+	// Name of a PriorityClass, which the spares' pods get in place of the template's: a
+	// lower one, so that a spare is preempted before a pod that was made to train. A pod's
+	// priority does not change when it takes ranks. Default: the template's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$')",message="spares.priorityClassName must be the name of a PriorityClass: use lower-case letters, digits, '-' and '.', or leave it out"
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+
 	// Name of a node label, such as topology.kubernetes.io/zone or one of your racks:
 	// a lost pod's ranks go to a spare on a node with the same value of it, where one
 	// waits. It does not decide where spares are scheduled: the pod template does.

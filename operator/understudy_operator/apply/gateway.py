@@ -23,7 +23,7 @@ from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
-from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod
+from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod, PodIntent, ReleasePod
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import API_VERSION, KIND
 from understudy_operator.plan.refusals import Refusal, Why, judged
@@ -38,7 +38,7 @@ _PLURALS = {
 }
 log = logging.getLogger(__name__)
 
-PodIntents = Sequence[CreatePod | DeletePod | PatchPod]
+PodIntents = Sequence[PodIntent]
 T = TypeVar("T")
 
 
@@ -222,7 +222,7 @@ class Gateway:
         if not unanswered:
             self._unanswered.pop(job_uid, None)
 
-    async def _other(self, namespace: str, intent: DeletePod | PatchPod) -> None:
+    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         await self._pace.turn()
         try:
@@ -237,6 +237,10 @@ class Gateway:
                 case PatchPod(_, labels, annotations):
                     patch = {"metadata": {"labels": labels, "annotations": annotations}}
                     self._store.put(Kind.POD, await self._api.merge(path, patch))
+                case ReleasePod(name, uid, finalizers, reason):
+                    body = {"metadata": {"uid": uid, "finalizers": list(finalizers)}}
+                    self._store.put(Kind.POD, await self._api.merge(path, body))
+                    log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

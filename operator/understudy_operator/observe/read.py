@@ -8,9 +8,13 @@ from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.elections import OUT_OF_SERVICE
 from understudy_operator.plan.observed import Job, Node, Pod
+from understudy_operator.plan.queue import read_queue
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
+
+#: Conditions of a pod that somebody takes away: Kubernetes' own, and Kueue's.
+_DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 
 
 def read_job(raw: Raw) -> Job:
@@ -27,6 +31,7 @@ def read_job(raw: Raw) -> Job:
         completed_at=unix(raw["status"]["completionTime"]) if raw.get("status", {}).get("completionTime") else None,
         status=raw.get("status", {}),
         spec=read_spec(raw),
+        queue=read_queue(metadata.get("labels", {})),
     )
 
 
@@ -57,6 +62,9 @@ def read_pod(raw: Raw) -> Pod:
         out_of_memory=_out_of_memory(spec, status),
         attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
         version=metadata.get("resourceVersion", ""),
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
+        finalizers=tuple(metadata.get("finalizers", ())),
+        disruption=_disruption(status),
     )
 
 
@@ -127,6 +135,13 @@ def _out_of_memory(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     return f"container {trainer['name']} ran out of memory" + (f" (limit {limit})" if limit else "")
 
 
+def _disruption(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions", ()):
+        if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
+            return f"it was taken away: {condition.get('reason', '')}: {condition.get('message', '')}"
+    return ""
+
+
 def _variables(container: Mapping[str, Any]) -> set[str]:
     return {entry["name"] for entry in container.get("env", ())}
 
@@ -134,6 +149,8 @@ def _variables(container: Mapping[str, Any]) -> set[str]:
 def _trouble(status: Mapping[str, Any]) -> str:
     for condition in status.get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return ""  # somebody keeps it from being scheduled, on purpose
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         waiting = container.get("state", {}).get("waiting", {})

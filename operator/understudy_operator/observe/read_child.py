@@ -5,6 +5,7 @@ from understudy_operator.observe.store import Raw
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import FINGERPRINT
 from understudy_operator.plan.observed import ChildJob
+from understudy_operator.plan.queue import QUEUE
 
 _ENDS = ("Complete", "Failed")
 
@@ -35,5 +36,6 @@ def read_child(raw: Raw) -> ChildJob:
         message=end.get("message", ""),
         ended_at=unix(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
         fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
+        queue=labels.get(QUEUE, ""),
         template=spec.get("template", {}),
     )

@@ -110,6 +110,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         nproc_per_node=int(launcher.get("nprocPerNode", 1)),
         container=launcher.get("container", ""),
         spares=int(spares.get("replicas", 0)),
+        spare_priority_class=spares.get("priorityClassName", ""),
         spare_template=spares.get("replicatedJob", ""),
         in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
         in_place_window_s=seconds(in_place.get("window", "1h")),

@@ -25,7 +25,7 @@ def trimmed(raw: Raw) -> Raw:
 
 def trimmed_pod(raw: Raw) -> Raw:
     spec, status = raw.get("spec", {}), raw.get("status", {})
-    kept_spec = _only(spec, "nodeName", "terminationGracePeriodSeconds")
+    kept_spec = _only(spec, "nodeName", "terminationGracePeriodSeconds", "schedulingGates")
     kept_status = _only(status, "phase", "podIP", "reason", "message")
     for field in _CONTAINERS:
         if field in spec:

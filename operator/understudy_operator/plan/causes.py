@@ -1,4 +1,5 @@
-"""What a pod's own status knows about its loss, and the coordinator cannot: that its container ran out of memory.
+"""What a pod's own status knows about its loss, and the coordinator cannot: that its container ran out of memory, or
+that somebody took it away (preemption, a drain, Kueue), and why.
 
 Rules: a pod ends once, so what its container says belongs to the newest of its losses. The kubelet tells it a moment
 after the coordinator has told the loss, and takes it along with the pod: once told it stays. A worker that ran out of
@@ -19,7 +20,7 @@ _JOINT = "; "
 def explained(entries: Sequence[Entry], before: Sequence[Entry], pods: Iterable[Pod]) -> list[Entry]:
     """The entries of status with what the pods say of themselves. before: as status has them now."""
     known = identified(before)
-    says = {pod.name: pod.out_of_memory for pod in pods if pod.out_of_memory}
+    says = {pod.name: why for pod in pods if (why := pod.out_of_memory or pod.disruption)}
     losses = {
         entry["cause"].get("pod"): identity
         for identity, entry in identified(entries).items()

@@ -14,6 +14,7 @@ from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
 
@@ -47,6 +48,7 @@ def plan_conditions(
         *(_as_they_were(before, "Suspended", *STARTUP) if observed.job.terminal else ()),
         *_suspended(observed, before),
         *_startup(observed),
+        *quota_reserved(observed),
         _refused("Invalid", observed, lasting=True, before=before),
         _refused("Blocked", observed, lasting=False, before=before),
     ]
@@ -148,6 +150,8 @@ def _waits_for(observed: Observed, now: float) -> str:
         parts.append(f"waiting for {waits}")
     if blocked(observed):
         parts.append("waiting for what the job had before its restart to be gone")
+    if not job.spec.suspend:
+        parts += waits_in_queue(observed)
     if job.spec.world is None:
         return "; ".join(parts)
     if office := waits_for_election(observed, now):

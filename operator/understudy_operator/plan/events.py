@@ -10,6 +10,7 @@ from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified
 
 
@@ -30,6 +31,7 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
         case None:
             pass
     events += _suspension(before, status)
+    events += queue_events(condition(before, QUOTA_RESERVED), condition(status, QUOTA_RESERVED))
     refusal = told_refusal(status)
     if refusal and refusal != told_refusal(before):
         events.append(Event("Warning", "Refused", refusal))
@@ -61,7 +63,8 @@ def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterato
         if identity not in known and entry.get("strategy") != JOB_RESTART:  # which has an event of its own
             yield Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}")
         elif adds_to(entry, known.get(identity)):
-            yield Event("Warning", "OutOfMemory", f"{entry['fault']}: {_cause(entry)}")
+            why = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
+            yield Event("Warning", why, f"{entry['fault']}: {_cause(entry)}")
         if "resumedAt" in entry and "resumedAt" not in known.get(identity, {}):
             how = entry.get("strategy", "resumed")
             why = f" ({entry['reason']})" if entry.get("reason") else ""

@@ -42,6 +42,19 @@ class PatchPod:
 
 
 @dataclass(frozen=True)
+class ReleasePod:
+    """Take a finalizer from a pod that is being deleted."""
+
+    name: str
+    uid: str
+    finalizers: tuple[str, ...]  # that stay
+    reason: str
+
+
+PodIntent = CreatePod | DeletePod | PatchPod | ReleasePod
+
+
+@dataclass(frozen=True)
 class CreateJob:
     """A child Job. That one of its name exists is fine if it is the job's."""
 
@@ -124,7 +137,7 @@ class Plan:
     objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
-    pods: tuple[CreatePod | DeletePod | PatchPod, ...] = ()
+    pods: tuple[PodIntent, ...] = ()
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()
     remove: str = ""  # why the TrainingJob itself is to be deleted; "" if it is not

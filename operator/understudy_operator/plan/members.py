@@ -10,7 +10,9 @@ Failed pods stay for their logs, the newest few.
 
 from collections.abc import Iterator
 
-from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
+from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.gang import Opening, enrolled, has_gang, in_gang, let_go, openings, spares_in_the_way
+from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
@@ -26,8 +28,6 @@ RETURN_S = 15.0
 SUSPECT_S = 60.0
 #: After the close pods end by themselves; what has not by then is removed.
 CLOSED_S = 10.0
-
-PodIntent = CreatePod | DeletePod | PatchPod
 
 
 def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[PodIntent, ...]:
@@ -71,29 +71,33 @@ def _came_back(node: Node | None, at: float) -> bool:
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
     if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
         return
-    world, live = observed.job.world, observed.live()
-    avoid = avoided_nodes(observed, now)
-
-    def create(index: int | None, number: int, reason: str) -> CreatePod:
+    avoid, ganged = avoided_nodes(observed, now), has_gang(observed)
+    wanted = openings(observed, _before_first_round(observed)) if ganged else _missing(observed)
+    for number, opening in enumerate(wanted):
+        serial = observed.job.world.actives + number if opening.index is None else opening.index
         manifest = pod_manifest(
             observed.job,
-            index=index,
-            serial=f"{observed.entropy}-{number}",
+            index=opening.index,
+            serial=f"{observed.entropy}-{serial}",
             coordinator_address=observed.coordinator_address,
             sidecar_image=sidecar_image,
             avoid_nodes=avoid,
+            template_of=opening.template,
         )
-        return CreatePod(manifest, reason)
+        yield CreatePod(enrolled(manifest, observed, opening) if ganged else manifest, opening.reason)
 
+
+def _missing(observed: Observed) -> Iterator[Opening]:
+    world, live = observed.job.world, observed.live()
     if _before_first_round(observed):
         there = {pod.index for pod in live}
         missing = [index for index in range(world.actives) if index not in there]
-        yield from (create(index, index, f"group rank {index} has no pod") for index in missing)
+        yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in missing)
         spares = world.spares - sum(pod.spare for pod in live)
     else:
         spares = world.actives + world.spares - len(live)
-    for number in range(spares):
-        yield create(None, world.actives + number, f"a spare is missing ({len(live)} pods are alive)")
+    for _ in range(spares):
+        yield Opening(None, None, False, f"a spare is missing ({len(live)} pods are alive)")
 
 
 def may_start(observed: Observed) -> bool:
@@ -114,25 +118,34 @@ def _drop(pod: Pod, reason: str) -> DeletePod:
     return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
 
 
-def _clear_former(observed: Observed) -> Iterator[DeletePod]:
+def _clear_former(observed: Observed) -> Iterator[PodIntent]:
     """What is left of former attempts; those that have ended may stay for their logs."""
     why = "the job is suspended" if observed.job.spec.suspend else "the job has restarted without it"
     for pod in observed.former:
         if pod.ended:
             continue
         if pod.node and not observed.node_ready(pod.node):
+            yield from _release(pod)
             yield _drop(pod, f"{why}, and node {pod.node} is not ready")
         elif pod.deleting_since is None:
             yield DeletePod(pod.name, pod.uid, None, why)
 
 
-def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
+def _release(pod: Pod) -> Iterator[ReleasePod]:
+    """From Kueue, which holds a pod that is being deleted until its containers have ended: on a dead node for ever."""
+    if pod.deleting_since is not None and kueue.MANAGED in pod.finalizers:
+        others = tuple(name for name in pod.finalizers if name != kueue.MANAGED)
+        yield ReleasePod(pod.name, pod.uid, others, f"node {pod.node} is not ready: its end is told by nobody else")
+
+
+def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
     live = {pod.uid for pod in observed.live()}
     for pod in observed.pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
             if dead_node:
+                yield from _release(pod)
                 yield _drop(pod, f"node {pod.node} is not ready: no kubelet will end it")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
@@ -144,12 +157,16 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
     avoid = set(avoided_nodes(observed, now))
     for pod in observed.pods:
         needless = avoided_by(pod) - avoid
-        if pod.alive and not pod.node and pod.trouble and needless:
+        if pod.alive and let_go(pod):
+            yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
+        elif pod.alive and not pod.node and pod.trouble and needless:
             yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
+    for pod in spares_in_the_way(observed, now):
+        yield DeletePod(pod.name, pod.uid, None, "it is a spare, and the job's actives wait for nodes or for quota")
     yield from _surplus(observed)
 
 
@@ -166,12 +183,14 @@ def _surplus(observed: Observed) -> Iterator[DeletePod]:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
         surplus = len(live) - world.actives - world.spares
         free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
-    free.sort(key=lambda pod: (pod.sidecar_started, -pod.created_at))  # unstarted ones first, then the youngest
+    ganged = has_gang(observed)
+    # Unstarted ones first, then the youngest; the gang is kept whole where there is one.
+    free.sort(key=lambda pod: (ganged and in_gang(pod), pod.sidecar_started, -pod.created_at))
     for pod in free[: max(0, surplus)]:
         yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted")
 
 
-def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
+def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
     since = now if observed.job.completed_at is None else observed.job.completed_at
     for pod in observed.pods:
         if pod.ended or (pod.deleting_since is not None and observed.node_ready(pod.node)):
@@ -179,6 +198,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
         if not pod.sidecar_ran:
             yield _drop(pod, "the job has ended before it started")
         elif not observed.node_ready(pod.node):
+            yield from _release(pod)
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield DeletePod(pod.name, pod.uid, None, "the job has ended, and its training has not")

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.membership import Close
@@ -29,6 +30,7 @@ class Job:
     spec: JobSpec
     status: Mapping[str, Any]
     orphans: bool = False  # it is deleted without its pods
+    queue: Queue | None = None  # of Kueue
 
     @property
     def world(self) -> World:
@@ -107,10 +109,18 @@ class Pod:
     out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
     attempt: int = 0  # of the world, that it was made in
     version: str = ""  # of the object, as it was seen
+    gates: tuple[str, ...] = ()  # that keep it from being scheduled
+    finalizers: tuple[str, ...] = ()
+    disruption: str = ""  # why it was taken away, in the words of who did; "" if nobody did
 
     @property
     def ended(self) -> bool:
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it runs, or ever will: somebody's finalizer may keep the object."""
+        return self.ended or (self.deleting_since is not None and not self.node)
 
     @property
     def alive(self) -> bool:
@@ -140,6 +150,7 @@ class ChildJob:
     message: str = ""
     ended_at: float = 0.0
     fingerprint: str = ""
+    queue: str = ""  # Kueue's, which then decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
 
 

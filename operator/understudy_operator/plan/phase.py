@@ -1,7 +1,8 @@
 """What the job is doing, in one word.
 
 Rules: the end goes before all else, then that the job rests, then that a former attempt is still there. A job with a
-world is as its training is; one without, as its Jobs are. While no coordinator tells better the phase stays.
+world is as its training is; one without, as its Jobs are. While no coordinator tells better the phase stays; while
+all that trained waits in a queue, it is Pending.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from understudy_operator.plan.counts import tells_seats
 from understudy_operator.plan.jobset.views import Fate, JobView
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.queueing import waits_whole
 
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
@@ -21,7 +23,7 @@ def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]
     if observed.job.spec.suspend:
         return "Suspended"
     former = any(child.attempt < observed.job.restarts for child in observed.children)
-    if former or any(not pod.ended for pod in observed.former):
+    if former or any(not pod.over for pod in observed.former):
         return "Restarting"
     if observed.job.spec.world is None or observed.close is not None:
         return _of_jobs(observed, jobs)
@@ -37,6 +39,8 @@ def _of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
 
 
 def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
+    if waits_whole(observed):
+        return "Pending"
     if int(status.get("round", -1)) < 0:
         return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
     if observed.snapshot is None or not tells_seats(observed, observed.snapshot):

@@ -32,16 +32,20 @@ def pod_manifest(
     coordinator_address: str,
     sidecar_image: str,
     avoid_nodes: Sequence[str] = (),
+    template_of: ReplicatedJob | None = None,
 ) -> dict[str, Any]:
-    """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique."""
+    """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique.
+
+    template_of: whose template a spare has, if it is not that of the spares.
+    """
     place = None if index is None else job.world.place(index)
-    group = job.world.spare_group if place is None else place.group
+    group = (template_of or job.world.spare_group) if place is None else place.group
     template = copy.deepcopy(dict(group.pod_template))
     spec: dict[str, Any] = template.get("spec", {})
     grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     spec["restartPolicy"] = "Never"
     podspec.complete(spec, job, group, None if place is None else place.job_index)
-    spec["hostname"] = _hostname(job, place, serial)
+    spec["hostname"] = _hostname(job, group, place, serial)
     spec.setdefault("volumes", []).extend(_volumes(job))
     _wrap(_trainer(spec, job.world.container), job, place, grace_s)
     sidecar = _sidecar(job, index, coordinator_address, sidecar_image, grace_s)
@@ -59,9 +63,9 @@ def _trainer(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _hostname(job: Job, place: Place | None, serial: str) -> str:
+def _hostname(job: Job, group: ReplicatedJob, place: Place | None, serial: str) -> str:
     if place is None:
-        return f"{job.name}-{job.world.spare_group.name}-spare-{_suffix(job, serial)}"
+        return f"{job.name}-{group.name}-spare-{_suffix(job, serial)}"
     return f"{job.name}-{place.group.name}-{place.job_index}-{place.pod_index}"
 
 
@@ -74,7 +78,7 @@ def _metadata(
     job: Job, group: ReplicatedJob, given: Mapping[str, Any], index: int | None, serial: str
 ) -> dict[str, Any]:
     place = None if index is None else job.world.place(index)
-    hostname = _hostname(job, place, serial)
+    hostname = _hostname(job, group, place, serial)
     from_job = group.job_metadata
     job_index = None if place is None else place.job_index
     labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.labels(job, group, job_index)}

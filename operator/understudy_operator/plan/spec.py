@@ -155,6 +155,7 @@ class World:
     container: str = ""  # of the trainer; "": the first
     spares: int = 0
     spare_template: str = ""  # the replicatedJob whose template spares have; "": the first of the world
+    spare_priority_class: str = ""  # of the spares' pods; "": the template's
     in_place_max_restarts: int = 10
     in_place_window_s: float = 3600.0
     in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cost within the window

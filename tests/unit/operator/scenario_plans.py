@@ -8,7 +8,8 @@ writes the plans anew, for the diff to be read.
 
 A scenario has `given`: `groups` (replicatedJobs by name, with what is special in each), `world` (names of those whose
 pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `pods` (of
-the world, by name) and `told` (by its coordinator). All that is left out is ordinary: see given.py.
+the world, by name; `gang` is its pod group in Kueue's queue) and `told` (by its coordinator). All that is left out is
+ordinary: see given.py. A pod has the `rank` that it was made for, and holds it, unless it says `seat`.
 """
 
 import json
@@ -20,6 +21,7 @@ import yaml
 
 from tests.unit.operator.given import ADDRESS, AN_HOUR_AGO, IMAGE, NOW, TEMPLATE, a_pod, a_snapshot, member, observed
 from understudy_operator.observe.read import read_job
+from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.intents import (
     CreateJob,
     CreatePod,
@@ -29,6 +31,8 @@ from understudy_operator.plan.intents import (
     PatchJob,
     PatchPod,
     Plan,
+    PodIntent,
+    ReleasePod,
     Unfollow,
 )
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
@@ -48,6 +52,8 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "failed": {"ended": True, "started": True, "ended_at": NOW - 5},
     "suspended": {"suspended": True},
     "resting": {"suspended": True, "started": True},
+    "queued": {"suspended": True, "queue": "team"},
+    "admitted": {"active": 1, "ready": 1, "started": True, "queue": "team"},
     "deleting": {"deleting": True},
 }
 
@@ -73,7 +79,9 @@ def planned(scenario: Raw) -> list[str]:
 def state(given: Raw) -> Observed:
     job = read_job(manifest(given))
     pods = [_pod(name, told or {}) for name, told in given.get("pods", {}).items()]
-    seats = {pod.index: pod for pod in pods if pod.index is not None}
+    named = {pod.name: pod for pod in pods}
+    held = {name: (told or {}).get("seat", named[name].index) for name, told in given.get("pods", {}).items()}
+    seats = {rank: named[name] for name, rank in held.items() if rank is not None}
     told = given.get("told")
     snapshot = None if told is None else _snapshot(told, pods, seats)
     children = tuple(_child(job, name, told) for name, told in given.get("jobs", {}).items())
@@ -138,11 +146,29 @@ def _pod(name: str, told: Raw) -> Pod:
         changes["deleting_since"] = NOW - 1
     elif told.get("is") == "ended":
         changes |= {"phase": "Failed", "sidecar_started": False}
-    elif told.get("is") == "pending":
+    elif told.get("is") in ("pending", "gated"):
         changes |= {"phase": "Pending", "node": "", "ip": "", "sidecar_started": False, "sidecar_ran": False}
+    if told.get("is") == "gated":
+        changes["gates"] = (kueue.GATE,)
+    if "kueue" in told:
+        changes |= _in_queue(told)
     if "coordinator" in told:
-        changes["labels"] = {names.LABEL_ROLE: names.ROLE_ACTIVE, names.LABEL_COORDINATOR: "true"}
+        known = changes.get("labels", {names.LABEL_ROLE: names.ROLE_ACTIVE})
+        changes["labels"] = {**known, names.LABEL_COORDINATOR: "true"}
     return a_pod(name, told.get("rank"), **changes)
+
+
+def _in_queue(told: Raw) -> dict[str, Any]:
+    """kueue: the pod group, or a spare's `alone`; `gang`: that it was made as a spare, in place of one of the group."""
+    labels = {names.LABEL_REPLICATED_JOB: told.get("group", "workers"), kueue.MANAGED: "true", kueue.QUEUE: "team"}
+    labels |= {names.LABEL_ROLE: names.ROLE_SPARE if told.get("rank") is None else names.ROLE_ACTIVE}
+    if told["kueue"] != "alone":
+        labels[kueue.GROUP_NAME] = told["kueue"]
+    gang = {names.ANNOTATION_GANG: "true"} if told.get("gang") else {}
+    rank = {} if told.get("rank") is None else {names.ANNOTATION_GROUP_RANK: str(told["rank"])}
+    finalizers = () if told.get("let go") else (kueue.MANAGED,)
+    created = {"created_at": NOW - told["age"]} if "age" in told else {}
+    return {"labels": labels, "annotations": gang | rank, "finalizers": finalizers} | created
 
 
 def _snapshot(told: Raw, pods: list[Pod], seats: Mapping[int, Pod]) -> Any:
@@ -213,14 +239,25 @@ def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
             return f"{what} Job {name}{' with a new start time' if clock else ''}: {reason}"
 
 
-def _pod_line(intent: CreatePod | DeletePod | PatchPod) -> str:
+def _pod_line(intent: PodIntent) -> str:
     match intent:
         case CreatePod(given, reason):
-            return f"create Pod {given['metadata']['name'][:-6]}: {reason}"
+            return f"create Pod {given['metadata']['name'][:-6]}{_place(given)}: {reason}"
         case DeletePod(name, _, grace_s, reason, _):
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):
             return f"label Pod {name} {_compact({**labels, **annotations})}"
+        case ReleasePod(name, _, finalizers, reason):
+            return f"release Pod {name}, which keeps {list(finalizers)}: {reason}"
+
+
+def _place(pod: Raw) -> str:
+    """In Kueue's queue, and in the scheduler's."""
+    labels = pod["metadata"]["labels"]
+    queued = f" in queue {labels[kueue.QUEUE]}" if kueue.QUEUE in labels else ""
+    group = f", group {labels[kueue.GROUP_NAME]}" if kueue.GROUP_NAME in labels else ""
+    priority = pod["spec"].get("priorityClassName")
+    return queued + group + (f", priority {priority}" if priority else "")
 
 
 def _compact(value: Any) -> str:

@@ -4,7 +4,8 @@ Rules: each has its name, so a Job of a former attempt has to go before the next
 until all of them, and all former pods, are gone. What runs is never changed. A Job that is resumed gets what may be
 changed of a suspended one (labels, annotations, nodeSelector, tolerations, schedulingGates of its pods), merged with
 what others have written there; one that differs in anything else is made anew. After the end of the job, Jobs that
-have not ended are deleted.
+have not ended are deleted. A Job in Kueue's queue is suspended and resumed by Kueue alone, which would resume what
+somebody else has suspended: while the TrainingJob is suspended there is none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +31,7 @@ def plan_children(observed: Observed) -> tuple[JobIntent, ...]:
         running = [child for child in current if not child.ended and not child.deleting]
         return (*gone, *(_delete(child, "the job has ended") for child in running))
     if job.spec.suspend:
-        rests = [child for child in current if not child.ended and not child.suspended]
-        gone += [PatchJob(child.name, {"spec": {"suspend": True}}, "the job is suspended") for child in rests]
+        gone += [_rest(child) for child in current if not (child.ended or child.deleting) and _has_to_rest(child)]
     return (*gone, *_create(observed), *_resume(observed, current))
 
 
@@ -45,11 +45,11 @@ def blocked(observed: Observed) -> bool:
     if policy is None or policy.strategy is not RestartStrategy.BLOCKING_RECREATE:
         return False
     former = any(child.attempt < observed.job.restarts for child in observed.children)
-    return former or any(not pod.ended for pod in observed.former)
+    return former or any(not pod.over for pod in observed.former)
 
 
 def _create(observed: Observed) -> Iterator[CreateJob]:
-    if blocked(observed) or observed.complaint:
+    if blocked(observed) or observed.complaint or (observed.job.spec.suspend and observed.job.queue is not None):
         return
     there = {child.name for child in observed.children}
     for group in _started(observed):
@@ -69,7 +69,7 @@ def _resume(observed: Observed, current: Sequence[ChildJob]) -> Iterator[JobInte
         return
     started = {group.name: group for group in _started(observed)}
     for child in current:
-        if not child.suspended or child.ended or child.deleting or child.group not in started:
+        if not child.suspended or child.queue or child.ended or child.deleting or child.group not in started:
             continue
         wanted = job_manifest(observed.job, started[child.group], child.index)
         if child.fingerprint != wanted["metadata"]["annotations"][FINGERPRINT]:
@@ -91,6 +91,15 @@ def merged(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any
         others = [entry for entry in there.get("spec", {}).get(field, ()) if entry not in ours]
         patch["spec"][field] = [*ours, *others]  # a merge patch replaces a list as a whole
     return patch
+
+
+def _has_to_rest(child: ChildJob) -> bool:
+    return bool(child.queue) or not child.suspended
+
+
+def _rest(child: ChildJob) -> JobIntent:
+    why = "the job is suspended"
+    return _delete(child, why) if child.queue else PatchJob(child.name, {"spec": {"suspend": True}}, why)
 
 
 def _delete(child: ChildJob, reason: str) -> DeleteJob:

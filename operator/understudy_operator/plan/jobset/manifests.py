@@ -34,6 +34,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int) -> dict[str, Any]:
     podspec.complete(template["spec"], job, group, index)
     told = _metadata(job, group, index, group.job_metadata)
     told["labels"][names.LABEL_JOB_UID] = job.uid
+    told["labels"] |= {} if job.queue is None else job.queue.labels
     told["annotations"][FINGERPRINT] = fingerprint(spec)
     return {
         "apiVersion": "batch/v1",

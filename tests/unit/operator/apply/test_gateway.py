@@ -14,7 +14,7 @@ from understudy_operator.apply.gateway import LARGEST_BATCH, Gateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.intents import CreatePod, DeletePod
+from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
 from understudy_operator.plan.refusals import Why
 from understudy_protocol import pod as names
 
@@ -169,6 +169,15 @@ async def test_a_pod_that_has_changed_since_it_was_seen_is_not_removed_at_once(g
     given.api.put(f"{PODS}/late", {**seen, "status": {"phase": "Running"}})
     await given.gateway.pods(JOB, [DeletePod("late", uid, 0, "its node is gone", version)])
     assert f"{PODS}/late" in given.api.objects
+
+
+async def test_a_pod_is_released_from_one_finalizer_and_keeps_the_others(given: Given):
+    held = ["kueue.x-k8s.io/managed", "example.com/mine"]
+    metadata = {"namespace": "research", "finalizers": held, "labels": {names.LABEL_JOB_UID: JOB.uid}}
+    given.store.put(Kind.POD, given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}}))
+    uid = given.api.objects[f"{PODS}/held"]["metadata"]["uid"]
+    await given.gateway.pods(JOB, [ReleasePod("held", uid, ("example.com/mine",), "its node is dead")])
+    assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
 
 
 async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ import pytest
 from understudy_operator.observe.read import read_job, read_node, read_pod, unix
 from understudy_operator.observe.read_spec import seconds
 from understudy_operator.plan.observed import Node
+from understudy_operator.plan.queue import Queue
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
@@ -267,6 +268,39 @@ def test_a_pod_that_cannot_be_scheduled_says_why():
         ],
     }
     assert read_pod(raw).trouble == "Unschedulable: 0/3 nodes are available"
+
+
+def test_a_pod_at_a_gate_names_it_and_is_in_no_trouble():
+    raw = copy.deepcopy(POD)
+    raw["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/hold"}]
+    raw["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked"}
+    raw["status"]["conditions"] = [gated]
+    pod = read_pod(raw)
+    assert (pod.gates, pod.trouble) == (("kueue.x-k8s.io/admission", "example.com/hold"), "")
+    assert pod.finalizers == ("kueue.x-k8s.io/managed",)
+
+
+@pytest.mark.parametrize("kind", ["DisruptionTarget", "TerminationTarget"])
+def test_a_pod_that_somebody_takes_away_says_who(kind: str):
+    raw = copy.deepcopy(POD)
+    raw["status"]["conditions"] = [{"type": kind, "status": "True", "reason": "Preempted", "message": "for llm-2"}]
+    assert read_pod(raw).disruption == "it was taken away: Preempted: for llm-2"
+    raw["status"]["conditions"][0]["status"] = "False"
+    assert read_pod(raw).disruption == ""
+
+
+def test_a_jobs_labels_name_its_queue():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).queue is None
+    raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "high"}
+    assert read_job(raw).queue == Queue("team", "high")
+
+
+def test_the_spares_priority_class():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["spares"] = {"replicas": 1, "priorityClassName": "spares"}
+    assert read_job(raw).world.spare_priority_class == "spares"
 
 
 def test_a_container_that_cannot_start_says_why_and_one_that_is_on_its_way_does_not():

@@ -34,6 +34,14 @@ def test_a_pod_reads_the_same_before_and_after():
     raw = a_whole_pod()
     assert read_pod(trimmed_pod(raw)) == read_pod(raw)
     assert read_pod(raw).out_of_memory
+    held = copy.deepcopy(raw)
+    held["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    held["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
+    target = {"type": "TerminationTarget", "status": "True", "reason": "Preempted", "message": "for llm-2"}
+    held["status"]["conditions"] = [target]
+    assert read_pod(trimmed_pod(held)) == read_pod(held)
+    assert read_pod(held).gates
+    assert read_pod(held).disruption
     limited = copy.deepcopy(raw)
     limited["spec"]["containers"][0]["resources"] = LIMITED["resources"]
     assert "limit 64Gi" in read_pod(trimmed_pod(limited)).out_of_memory

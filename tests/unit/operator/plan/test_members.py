@@ -27,7 +27,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan import members
-from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
+from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol import pod as names
@@ -36,7 +36,7 @@ from understudy_protocol.words import Fault
 AVOIDED_FIELD = "metadata.name"
 
 
-def planned(given: Observed) -> tuple[members.PodIntent, ...]:
+def planned(given: Observed) -> tuple[PodIntent, ...]:
     return plan_members(given, IMAGE, NOW)
 
 

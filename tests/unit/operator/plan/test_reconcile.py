@@ -31,7 +31,16 @@ from tests.unit.operator.given import (
 from understudy_operator.observe.read import read_pod
 from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.coordination import FAREWELL
-from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
+from understudy_operator.plan.intents import (
+    CreatePod,
+    DeletePod,
+    Follow,
+    PatchPod,
+    Plan,
+    PodIntent,
+    ReleasePod,
+    Unfollow,
+)
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
 from understudy_operator.plan.reconcile import LOOK_AGAIN_S, TRY_AGAIN_S, reconcile
 from understudy_operator.plan.refusals import Refusal, Why
@@ -176,8 +185,10 @@ class World:
             self.apply(intent)
         return plan
 
-    def apply(self, intent: CreatePod | DeletePod | PatchPod) -> None:
+    def apply(self, intent: PodIntent) -> None:
         match intent:
+            case ReleasePod():
+                raise AssertionError(f"nobody holds a pod here: {intent}")
             case CreatePod(manifest, _):
                 self.created += 1
                 metadata = {**manifest["metadata"], "uid": manifest["metadata"]["name"]}

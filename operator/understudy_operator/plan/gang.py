@@ -1,0 +1,210 @@
+"""The gang: as many pods as train. It starts as one, keeps its quota, and no spare stands in its way.
+
+A job has a gang to care for where it is in Kueue's queue, where a gang scheduler is told of its pods, or where its
+spares have a priority of their own. Rules:
+- The gang counts pods, not ranks. It is those that were made for an index, and those made later in place of one that it
+  has lost, whoever holds the ranks by then: a spare that was promoted stays what it was made as. So a job has quota and
+  priority for as many pods as it declares: the actives in the gang, each spare by itself.
+- Kueue deletes a pod beyond its group's size, and counts one that is being deleted until its containers have ended. So
+  a new pod joins once there is room in Kueue's eyes, with the template of the replicatedJob that has lost one.
+- A gang of which nothing is left queues anew, as another group. Each pod says from the start that its group is over
+  when all of it has ended: else Kueue would hold quota and pods for replacements that nobody makes.
+- A spare is its own workload, without the marks of a gang scheduler. It is made once the gang has its nodes, and goes
+  when the gang waits again: so it takes nothing that the gang needs to start.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.observed import Job, Observed, Pod
+from understudy_operator.plan.queue import Queue
+from understudy_operator.plan.spec import ReplicatedJob
+from understudy_protocol import pod as names
+
+#: How long the gang has waited before its spares go. Kueue lets a pod of a group that it has admitted pass at once.
+YIELD_S = 5.0
+#: Labels and annotations by which gang schedulers know a pod's group: coscheduling, Koordinator, Volcano, YuniKorn.
+SCHEDULERS_MARKS = (
+    "scheduling.x-k8s.io/pod-group",
+    "pod-group.scheduling.sigs.k8s.io",
+    "pod-group.scheduling.sigs.k8s.io/name",
+    "gang.scheduling.koordinator.sh/name",
+    "scheduling.k8s.io/group-name",
+    "scheduling.volcano.sh/group-name",
+    "yunikorn.apache.org/task-group-name",
+    "yunikorn.apache.org/task-groups",
+)
+#: The same of Kubernetes' own gang scheduling, in a pod's spec.
+SCHEDULING_GROUP = "schedulingGroup"
+
+
+@dataclass(frozen=True)
+class Gang:
+    pods: tuple[Pod, ...]  # that live
+    counted: tuple[Pod, ...]  # the same as Kueue counts
+    queue: Queue | None
+    group: str  # Kueue's pod group; "" without a queue
+
+    @property
+    def placed(self) -> bool:
+        """Whether any of it has a node: then it has started, or is about to."""
+        return any(pod.node for pod in self.pods)
+
+    @property
+    def waiting(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if not pod.node)
+
+    @property
+    def gated(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if gated(pod))
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A pod that is to be made."""
+
+    index: int | None  # None: as a spare
+    template: ReplicatedJob | None  # for a spare that takes the place of one of its pods; None: the spares' own
+    of_gang: bool
+    reason: str
+
+
+def has_gang(observed: Observed) -> bool:
+    """Whether it matters which pods are the gang."""
+    job = observed.job
+    return gang(observed).queue is not None or bool(job.world.spare_priority_class) or known_to_scheduler(job)
+
+
+def gang(observed: Observed) -> Gang:
+    known: Gang | None = observed.computed.get("gang")
+    if known is None:
+        known = observed.computed["gang"] = _gang(observed)
+    return known
+
+
+def in_gang(pod: Pod) -> bool:
+    return pod.index is not None or names.ANNOTATION_GANG in pod.annotations
+
+
+def gated(pod: Pod) -> bool:
+    """Whether it waits for Kueue."""
+    return kueue.GATE in pod.gates
+
+
+def let_go(pod: Pod) -> bool:
+    """Whether it is of a group that is over for Kueue, which will never open its gate."""
+    return gated(pod) and pod.labels.get(kueue.MANAGED) == "true" and kueue.MANAGED not in pod.finalizers
+
+
+def openings(observed: Observed, before_first_round: bool) -> Iterator[Opening]:
+    """The gang's first."""
+    world, live, ours = observed.job.world, observed.live(), gang(observed)
+    missing = world.actives + world.spares - len(live)
+    made = list(_of_gang(observed, before_first_round))[: None if before_first_round else max(0, missing)]
+    yield from made
+    spares = world.spares - sum(not in_gang(pod) for pod in live)
+    if not before_first_round:
+        spares = min(spares, missing - len(made))
+    starts = not ours.placed or (before_first_round and bool(made or ours.waiting))
+    if starts and (ours.queue is not None or known_to_scheduler(observed.job)):
+        return
+    for _ in range(spares):
+        yield Opening(None, None, False, f"a spare is missing ({len(live)} pods are alive)")
+
+
+def spares_in_the_way(observed: Observed, now: float) -> tuple[Pod, ...]:
+    """Spares that hold, or may get, what a gang that waits needs."""
+    ours = gang(observed)
+    queued = ours.queue is not None or known_to_scheduler(observed.job)
+    if not queued or ours.placed or not ours.waiting or now - min(x.created_at for x in ours.waiting) < YIELD_S:
+        return ()
+    seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None} if observed.snapshot else set()
+    return tuple(pod for pod in observed.live() if not in_gang(pod) and pod.uid not in seated)
+
+
+def enrolled(manifest: dict[str, Any], observed: Observed, opening: Opening) -> dict[str, Any]:
+    """The manifest of a pod, with what makes it one of the gang, or keeps it out."""
+    world, ours = observed.job.world, gang(observed)
+    metadata, spec = manifest["metadata"], manifest["spec"]
+    if opening.of_gang:
+        if opening.index is None:
+            metadata["annotations"][names.ANNOTATION_GANG] = "true"
+        if ours.queue is not None:
+            metadata["labels"] |= ours.queue.labels | {kueue.GROUP_NAME: ours.group}
+            metadata["annotations"] |= {
+                kueue.GROUP_SIZE: str(world.actives),
+                # Kueue's own hash tells apart pods that differ in affinity: a pod that avoids a node would be a role
+                # of its own, of which the admitted group has none.
+                kueue.ROLE: metadata["labels"][names.LABEL_REPLICATED_JOB],
+                kueue.RETRIABLE: "false",
+            }
+        return manifest
+    for mark in SCHEDULERS_MARKS:
+        metadata["labels"].pop(mark, None)
+        metadata["annotations"].pop(mark, None)
+    spec.pop(SCHEDULING_GROUP, None)
+    if ours.queue is not None:
+        own = Queue(ours.queue.name) if world.spare_priority_class else ours.queue
+        metadata["labels"] |= own.labels
+    if world.spare_priority_class:
+        spec["priorityClassName"] = world.spare_priority_class
+        for computed in ("priority", "preemptionPolicy"):  # from the class, and refused if they differ from it
+            spec.pop(computed, None)
+    return manifest
+
+
+def known_to_scheduler(job: Job) -> bool:
+    """Whether a gang scheduler is told of the job's pods."""
+
+    def marked(metadata: Mapping[str, Any]) -> bool:
+        told = {**metadata.get("labels", {}), **metadata.get("annotations", {})}
+        return any(mark in told for mark in SCHEDULERS_MARKS)
+
+    return any(
+        marked(group.job_metadata)
+        or marked(group.pod_template.get("metadata", {}))
+        or SCHEDULING_GROUP in group.pod_template.get("spec", {})
+        for group in job.world.groups
+    )
+
+
+def _gang(observed: Observed) -> Gang:
+    """What its pods have been told stays, whatever the job says by now: a group has one queue."""
+    job = observed.job
+    live = tuple(pod for pod in observed.live() if in_gang(pod) and not let_go(pod))
+    counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not let_go(pod))
+    newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
+    if newest is None:
+        fresh = hashlib.sha256(f"{job.uid}/{observed.entropy}".encode()).hexdigest()[:8]
+        return Gang(live, (), job.queue, f"{job.name}-{fresh}" if job.queue is not None else "")
+    group = newest.labels.get(kueue.GROUP_NAME, "")
+    mates = tuple(pod for pod in counted if pod.labels.get(kueue.GROUP_NAME, "") == group)
+    return Gang(live, mates, kueue.read_queue(newest.labels) if group else None, group)
+
+
+def _counts(pod: Pod) -> bool:
+    """Whether Kueue counts it as one that runs, will, or has succeeded."""
+    return pod.phase != "Failed" and (pod.deleting_since is None or bool(pod.node))
+
+
+def _of_gang(observed: Observed, before_first_round: bool) -> Iterator[Opening]:
+    """By replicatedJob, as far as there is room for its pods."""
+    ours, first = gang(observed), 0
+    there = {pod.index for pod in ours.pods}
+    for group in observed.job.world.groups:
+        room = group.pods - sum(pod.labels.get(names.LABEL_REPLICATED_JOB) == group.name for pod in _holding(ours))
+        indexes = [index for index in range(first, first + group.pods) if index not in there]
+        first += group.pods
+        if before_first_round:
+            held = len(indexes) if ours.queue is None else max(0, room)
+            yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in indexes[:held])
+        else:
+            why = f"the gang lacks a pod of {group.name} ({len(observed.live())} pods are alive)"
+            yield from (Opening(None, group, True, why) for _ in range(room))
+
+
+def _holding(ours: Gang) -> tuple[Pod, ...]:
+    return ours.pods if ours.queue is None else ours.counted

@@ -1,0 +1,97 @@
+"""What is told of a job that waits in Kueue's queue: the condition QuotaReserved, and words for the others.
+
+Rules: a job that names no queue, and of which nothing waits for Kueue, has no such condition. It is False while the
+gang as a whole waits, or a Job does: a single pod that has joined a running group passes in a moment, and a spare may
+wait without the job. A pod at any other gate is told by the gate's name; that it waits is no trouble of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.gang import Gang, gang, gated, in_gang
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.observed import ChildJob, Observed, Pod
+from understudy_operator.plan.queue import GATE, MANAGED, QUEUE
+
+QUOTA_RESERVED = "QuotaReserved"
+WAITS, ADMITTED, NOT_MANAGED = "WaitingForQuota", "Admitted", "NotManaged"
+TOLD = 3  # pods and Jobs by name
+
+
+def waits_in_queue(observed: Observed) -> Iterator[str]:
+    """What the job waits for, in words."""
+    if observed.job.spec.world is not None:
+        ours = gang(observed)
+        if ours.gated:
+            yield _of_gang(ours, observed.job.world.actives)
+        for pod in _at_other_gates(observed)[:TOLD]:
+            gates = ", ".join(gate for gate in pod.gates if gate != GATE)
+            yield f"pod {pod.name} waits until somebody takes its scheduling gate {gates} away"
+    for child in _waiting_jobs(observed)[:TOLD]:
+        yield f"Job {child.name} waits for quota in queue {child.queue} (Kueue)"
+
+
+def quota_reserved(observed: Observed) -> Iterator[tuple[str, bool, str, str]]:
+    """The condition, where there is a queue: type, whether it holds, reason, message."""
+    job = observed.job
+    if job.terminal or job.spec.suspend or observed.close is not None:
+        return
+    ours = None if job.spec.world is None else gang(observed)
+    if (ours is not None and waits_whole(observed)) or _waiting_jobs(observed):
+        yield QUOTA_RESERVED, False, WAITS, "; ".join(waits_in_queue(observed))
+    elif ours is not None and (unmanaged := _unmanaged(ours)):
+        yield QUOTA_RESERVED, False, NOT_MANAGED, unmanaged
+    elif ours is not None and ours.queue is not None and ours.pods:
+        yield QUOTA_RESERVED, True, ADMITTED, _spares(observed)
+    elif any(child.queue for child in observed.children):
+        yield QUOTA_RESERVED, True, ADMITTED, ""
+
+
+def waits_whole(observed: Observed) -> bool:
+    """Whether nothing of the gang has passed Kueue, and none of the spares trains in its place."""
+    ours = gang(observed)
+    if not ours.pods or not all(gated(pod) for pod in ours.pods):
+        return False
+    told = observed.snapshot
+    seated = set() if told is None else {x.pod_uid for x in told.members if x.group_rank is not None}
+    return not any(pod.uid in seated for pod in observed.live())
+
+
+def queue_events(before: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Event]:
+    """Of the condition as it was and as it is; an empty one is none."""
+    if told.get("reason") == WAITS and before.get("reason") != WAITS:
+        yield Event("Normal", WAITS, told["message"])
+    elif told.get("reason") == ADMITTED and before.get("reason") != ADMITTED:
+        yield Event("Normal", ADMITTED, "Kueue has admitted the job")
+
+
+def _of_gang(ours: Gang, actives: int) -> str:
+    count = f"{len(ours.gated)} of {actives} pods"
+    if ours.queue is None:
+        why = f"set the label {QUEUE} on the TrainingJob to a queue of its namespace, and make it anew"
+        return f"{count} wait at Kueue's gate, and the job has named no queue: {why}"
+    return f"waits for quota in queue {ours.queue.name} (Kueue): {count}, as pod group {ours.group}"
+
+
+def _unmanaged(ours: Gang) -> str:
+    """That Kueue's webhook has not seen the pods."""
+    if ours.queue is None or all(pod.labels.get(MANAGED) == "true" for pod in ours.pods):
+        return ""
+    return (
+        f"the job names queue {ours.queue.name}, and Kueue does not care for its pods, which run without quota: "
+        "install Kueue, enable its pod integration for this namespace, or take the label away"
+    )
+
+
+def _spares(observed: Observed) -> str:
+    waiting = sum(gated(pod) and not in_gang(pod) for pod in observed.live())
+    return f"{waiting} of {observed.job.world.spares} spares wait for quota" if waiting else ""
+
+
+def _at_other_gates(observed: Observed) -> list[Pod]:
+    return [pod for pod in observed.live() if any(gate != GATE for gate in pod.gates)]
+
+
+def _waiting_jobs(observed: Observed) -> list[ChildJob]:
+    """Kueue suspends a Job for as long as it waits."""
+    return [x for x in observed.children if x.queue and x.suspended and not x.ended and not x.deleting]

@@ -1,0 +1,292 @@
+"""Which pods are the gang, what makes them one, and what keeps a spare out of it. Plans: scenarios/queue.yaml."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    IMAGE,
+    NOW,
+    TEMPLATE,
+    S,
+    a_group,
+    a_job,
+    a_pod,
+    a_snapshot,
+    ended,
+    in_round,
+    member,
+    observed,
+    pending,
+    terminating,
+)
+from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.gang import YIELD_S, gang
+from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
+from understudy_operator.plan.members import plan_members
+from understudy_operator.plan.observed import Job, Observed, Pod
+from understudy_operator.plan.queue import Queue
+from understudy_operator.plan.spec import FailurePolicy, RestartStrategy, World
+from understudy_protocol import pod as names
+
+TEAM = Queue("team")
+
+
+def queued(job: Job, queue: Queue | None = TEAM) -> Job:
+    return replace(job, queue=queue)
+
+
+def enlisted(pod: Pod, group: str = "llm-1", *, of: str = "workers", **changes: Any) -> Pod:
+    """In a pod group of the queue."""
+    ours = {kueue.GROUP_NAME: group, kueue.QUEUE: "team", kueue.MANAGED: "true", names.LABEL_REPLICATED_JOB: of}
+    labels = {**pod.labels, **ours}
+    gang = {} if pod.index is not None else {names.ANNOTATION_GANG: "true"}
+    return replace(pod, labels=labels, annotations={**pod.annotations, **gang}, **changes)
+
+
+def at_the_gate(pod: Pod) -> Pod:
+    labels = {**pod.labels, kueue.MANAGED: "true"}
+    return replace(pending(pod), gates=(kueue.GATE,), labels=labels, finalizers=(kueue.MANAGED,))
+
+
+def of_workers(pod: Pod) -> Pod:
+    return replace(pod, labels={**pod.labels, names.LABEL_REPLICATED_JOB: "workers"})
+
+
+def made(given: Observed) -> list[Mapping[str, Any]]:
+    return [intent.manifest for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, CreatePod)]
+
+
+def removed(given: Observed, now: float = NOW) -> list[str]:
+    return [intent.name for intent in plan_members(given, IMAGE, now) if isinstance(intent, DeletePod)]
+
+
+def kept_apart(manifests: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Those of the gang, and the others."""
+    ours = [m for m in manifests if m["metadata"]["annotations"].get(names.ANNOTATION_GANG) or "spare" not in name(m)]
+    return ours, [m for m in manifests if m not in ours]
+
+
+def name(manifest: Mapping[str, Any]) -> str:
+    return str(manifest["metadata"]["name"])
+
+
+# In Kueue's queue ---------------------------------------------------------------------------------------------------
+
+
+def test_all_of_a_gang_are_one_pod_group_of_one_role_that_ends_when_its_pods_have():
+    first, second = made(observed(queued(a_job()), ()))
+    for manifest in (first, second):
+        labels, annotations = manifest["metadata"]["labels"], manifest["metadata"]["annotations"]
+        assert labels[kueue.QUEUE] == "team"
+        assert labels[kueue.GROUP_NAME] == first["metadata"]["labels"][kueue.GROUP_NAME]
+        assert annotations[kueue.GROUP_SIZE] == "2"
+        assert annotations[kueue.ROLE] == "workers"
+        assert annotations[kueue.RETRIABLE] == "false"
+        # the gate and the finalizer are the webhook's to set: without Kueue the pods just run
+        assert "schedulingGates" not in manifest["spec"]
+        assert "finalizers" not in manifest["metadata"]
+
+
+def test_each_replicated_job_is_a_role_because_its_pods_may_ask_for_other_resources():
+    groups = (a_group("leader", parallelism=1), a_group("workers", parallelism=2))
+    job = a_job(groups=groups, spec={"replicated_jobs": groups})
+    roles = [m["metadata"]["annotations"][kueue.ROLE] for m in made(observed(queued(job), ()))]
+    assert roles == ["leader", "workers", "workers"]
+
+
+def test_a_pod_that_avoids_a_node_is_of_the_same_role():
+    pods = (enlisted(A0), enlisted(ended(A1)))
+    given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0)], number=1))
+    nodes = {name: replace(node, faulty="Xid 79") for name, node in given.nodes.items() if name == "node-a1"}
+    (new, _) = made(replace(given, nodes={**given.nodes, **nodes}))
+    assert "affinity" in new["spec"]
+    assert new["metadata"]["annotations"][kueue.ROLE] == "workers"
+
+
+def test_two_gangs_of_a_job_are_two_groups():
+    one = made(observed(queued(a_job()), (), entropy="one"))[0]["metadata"]["labels"][kueue.GROUP_NAME]
+    two = made(observed(queued(a_job()), (), entropy="two"))[0]["metadata"]["labels"][kueue.GROUP_NAME]
+    assert one != two
+    assert one.startswith("llm-")
+
+
+def test_a_spare_is_a_workload_of_its_own():
+    given = observed(queued(a_job()), (enlisted(A0), enlisted(A1)))
+    (spare,) = made(given)
+    assert spare["metadata"]["labels"][kueue.QUEUE] == "team"
+    assert kueue.GROUP_NAME not in spare["metadata"]["labels"]
+    assert kueue.GROUP_SIZE not in spare["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(("spares_class", "told"), [("", "research"), ("spares", None)])
+def test_kueue_weighs_spares_by_their_own_priority_class_where_they_have_one(spares_class: str, told: str | None):
+    job = queued(a_job(spare_priority_class=spares_class), Queue("team", "research"))
+    actives = made(observed(job, ()))
+    assert {m["metadata"]["labels"][kueue.PRIORITY_CLASS] for m in actives} == {"research"}
+    there = [enlisted(replace(pod, labels={**pod.labels, kueue.PRIORITY_CLASS: "research"})) for pod in (A0, A1)]
+    (spare,) = made(observed(job, there))
+    assert spare["metadata"]["labels"].get(kueue.PRIORITY_CLASS) == told
+
+
+N = enlisted(at_the_gate(a_pod("n")))
+LOST_ONE = a_snapshot([member(A0, 0), member(S, 1)], number=1)
+
+ROOM: dict[str, tuple[tuple[Pod, ...], int]] = {
+    # what there is beside a0 and the spare that trains by now, and how many pods join the gang
+    "the lost pod has failed": ((enlisted(ended(A1)),), 1),
+    "the lost pod is gone": ((), 1),
+    "the lost pod ends, on its node": ((enlisted(terminating(A1)),), 0),
+    "the lost pod was deleted at its gate": ((enlisted(terminating(at_the_gate(A1))),), 1),
+    "its replacement is at the gate": ((enlisted(ended(A1)), N), 0),
+    "its replacement has failed, too": ((enlisted(ended(A1)), enlisted(ended(a_pod("n")))), 1),
+}
+
+
+@pytest.mark.parametrize("case", ROOM)
+def test_a_pod_joins_the_group_once_kueue_has_room_for_it(case: str):
+    others, joins = ROOM[case]
+    given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), S, *others), LOST_ONE)
+    ours, apart = kept_apart(made(given))
+    assert (len(ours), len(apart)) == (joins, 0)
+    assert {m["metadata"]["labels"][kueue.GROUP_NAME] for m in ours} <= {"llm-1"}
+
+
+def test_never_are_there_more_pods_than_the_job_declares():
+    """Any of the gang's pods may have failed, end, or be gone; any of the spares too."""
+    for a1 in (A1, ended(A1), terminating(A1), None):
+        for spare in (S, ended(S), terminating(S), None):
+            pods = [enlisted(A0), *([enlisted(a1)] if a1 else []), *([spare] if spare else [])]
+            given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0)], number=1))
+            ours, apart = kept_apart(made(given))
+            counted = sum(pod.phase != "Failed" for pod in pods if pod.index is not None)
+            assert len(ours) + counted <= 2
+            assert len(apart) + sum(pod.alive for pod in pods if pod.index is None) <= 1
+
+
+def test_spares_of_a_gang_that_waits_go_after_a_moment_but_not_one_that_trains():
+    waits = (replace(enlisted(at_the_gate(A0)), created_at=NOW), replace(enlisted(at_the_gate(A1)), created_at=NOW))
+    given = observed(
+        queued(a_job(status=in_round(1))), (*waits, S), a_snapshot([member(S, None)], waiting_for="2 of 2")
+    )
+    assert removed(given) == []
+    assert removed(given, NOW + YIELD_S) == ["s"]
+    seated = observed(queued(a_job(status=in_round(1), parallelism=1)), (waits[0], S), a_snapshot([member(S, 0)]))
+    assert removed(seated, NOW + YIELD_S) == []
+
+
+def test_a_pod_at_a_gate_is_not_taken_for_one_that_finds_no_node():
+    waits = replace(at_the_gate(A1), annotations={names.ANNOTATION_AVOIDS: "node-x"})
+    assert removed(observed(queued(a_job()), (enlisted(A0), enlisted(waits)))) == []
+
+
+def test_the_queue_is_the_one_that_the_group_was_made_in():
+    given = observed(queued(a_job(status=in_round(1)), Queue("other")), (enlisted(A0), S), LOST_ONE)
+    assert gang(given).queue == TEAM
+    without = observed(queued(a_job(status=in_round(1))), (A0, S), LOST_ONE)
+    assert gang(without).queue is None
+
+
+# Under a gang scheduler ---------------------------------------------------------------------------------------------
+
+MARK = "scheduling.k8s.io/group-name"
+MARKED = {**TEMPLATE, "metadata": {"annotations": {MARK: "llm"}, "labels": {"scheduling.x-k8s.io/pod-group": "llm"}}}
+IN_SPEC = {"spec": {**TEMPLATE["spec"], "schedulingGroup": {"podGroupName": "llm"}}}
+
+
+def test_actives_have_the_schedulers_marks_and_spares_do_not():
+    job = a_job(pod_template=MARKED)
+    actives = made(observed(job, ()))
+    assert [m["metadata"]["annotations"].get(MARK) for m in actives] == ["llm", "llm"]
+    (spare,) = made(observed(job, (A0, A1)))
+    assert MARK not in spare["metadata"]["annotations"]
+    assert "scheduling.x-k8s.io/pod-group" not in spare["metadata"]["labels"]
+
+
+def test_a_pod_in_place_of_a_lost_active_has_the_marks():
+    given = observed(a_job(pod_template=MARKED, status=in_round(1)), (A0, S), LOST_ONE)
+    (new,) = made(given)
+    assert new["metadata"]["annotations"][MARK] == "llm"
+    assert new["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
+
+
+def test_kubernetes_own_gang_is_known_too():
+    job = a_job(pod_template=IN_SPEC)
+    assert len(made(observed(job, ()))) == 2
+    (spare,) = made(observed(job, (A0, A1)))
+    assert "schedulingGroup" not in spare["spec"]
+
+
+def test_spares_wait_for_the_gang_to_have_its_nodes():
+    job = a_job(pod_template=MARKED)
+    assert made(observed(job, (A0, pending(A1)))) == []
+    assert len(made(observed(job, (A0, A1)))) == 1
+
+
+# Priority -----------------------------------------------------------------------------------------------------------
+
+
+def test_spares_have_their_own_priority_class_and_actives_the_templates():
+    template = {
+        "spec": {**TEMPLATE["spec"], "priorityClassName": "training", "priority": 9, "schedulerName": "volcano"}
+    }
+    *actives, spare = made(observed(a_job(pod_template=template, spare_priority_class="spares"), ()))
+    assert [m["spec"]["priorityClassName"] for m in actives] == ["training", "training"]
+    assert spare["spec"]["priorityClassName"] == "spares"
+    assert "priority" not in spare["spec"]
+    assert {m["spec"]["schedulerName"] for m in (*actives, spare)} == {"volcano"}
+    same = made(observed(a_job(pod_template=template), ()))
+    assert [m["spec"]["priorityClassName"] for m in same] == ["training"] * 3
+
+
+def test_the_pod_in_place_of_a_lost_active_has_the_actives_priority_so_as_many_keep_it():
+    template = {"spec": {**TEMPLATE["spec"], "priorityClassName": "training"}}
+    job = a_job(pod_template=template, spare_priority_class="spares", status=in_round(1))
+    there = of_workers(A0)
+    (new,) = made(observed(job, (there, terminating(of_workers(A1)), S), LOST_ONE))
+    assert new["spec"]["priorityClassName"] == "training"
+    later = of_workers(replace(a_pod("n"), annotations={names.ANNOTATION_GANG: "true"}))
+    (next_spare,) = made(observed(job, (there, later), a_snapshot([member(A0, 0), member(later, 1)], number=2)))
+    assert next_spare["spec"]["priorityClassName"] == "spares"
+
+
+def test_a_job_without_a_queue_gang_or_priority_is_as_it_always_was():
+    given = observed(a_job(status=in_round(1)), (A0, S), LOST_ONE)
+    (new,) = made(given)
+    assert names.ANNOTATION_GANG not in new["metadata"]["annotations"]
+    assert World(groups=()).spare_priority_class == ""
+
+
+# What Kueue holds ---------------------------------------------------------------------------------------------------
+
+HELD = replace(terminating(enlisted(A1)), finalizers=(kueue.MANAGED, "example.com/mine"))
+DEAD: dict[str, Observed] = {
+    "a pod of the gang": observed(queued(a_job(status=in_round(1))), (enlisted(A0), HELD), not_ready=["node-a1"]),
+    "a pod of a former attempt": observed(queued(a_job()), (), former=(HELD,), not_ready=["node-a1"]),
+    "a pod of a job that has ended": observed(
+        queued(a_job(status={"terminalState": "Failed"})), (enlisted(ended(A0)), HELD), not_ready=["node-a1"]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEAD)
+def test_on_a_dead_node_it_is_released_from_kueue_and_from_nobody_else(case: str):
+    given = DEAD[case]
+    released = [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
+    assert [(intent.name, intent.finalizers) for intent in released] == [("a1", ("example.com/mine",))]
+
+
+def test_on_a_node_that_is_well_kueue_lets_go_itself():
+    given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), HELD))
+    assert not [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
+
+
+def test_a_former_pod_that_never_had_a_node_holds_up_no_restart():
+    blocking = FailurePolicy(1, RestartStrategy.BLOCKING_RECREATE)
+    job = queued(a_job(spec={"failure": blocking}))
+    assert len(made(observed(job, (), former=(terminating(enlisted(at_the_gate(A1))),)))) == 2
+    assert made(observed(job, (), former=(HELD,))) == []

@@ -1,0 +1,118 @@
+"""What is told of a job that waits in Kueue's queue. Plans with their conditions: scenarios/queue.yaml."""
+
+from dataclasses import replace
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    OFFICE,
+    S,
+    a_job,
+    a_snapshot,
+    condition,
+    in_round,
+    member,
+    observed,
+    pending,
+    status_of,
+)
+from tests.unit.operator.plan.test_gang import at_the_gate, enlisted, queued
+from understudy_operator.plan.events import plan_events
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_operator.plan.queue import MANAGED
+
+WAITS = (enlisted(at_the_gate(A0)), enlisted(at_the_gate(A1)))
+ADMITTED = (enlisted(A0), enlisted(A1))
+
+
+def kinds(given: Observed) -> set[str]:
+    return {entry["type"] for entry in status_of(given)["conditions"]}
+
+
+def test_a_gang_that_waits_for_quota_says_so_with_its_queue_and_its_group():
+    status = status_of(observed(queued(a_job()), WAITS))
+    told = condition(status, "QuotaReserved")
+    assert (told["status"], told["reason"]) == ("False", "WaitingForQuota")
+    assert told["message"] == "waits for quota in queue team (Kueue): 2 of 2 pods, as pod group llm-1"
+    assert told["message"] in condition(status, "Running")["message"]
+    assert status["phase"] == "Pending"
+
+
+def test_it_is_admitted_and_both_are_told_once():
+    waiting = observed(queued(a_job()), WAITS)
+    status = status_of(waiting)
+    assert [x.reason for x in plan_events(waiting, OFFICE, status)].count("WaitingForQuota") == 1
+    again = observed(queued(a_job(status=status)), WAITS)
+    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, OFFICE, status_of(again))]
+    later = observed(queued(a_job(status=status)), ADMITTED)
+    told = status_of(later)
+    assert condition(told, "QuotaReserved")["reason"] == "Admitted"
+    assert [x.reason for x in plan_events(later, OFFICE, told)].count("Admitted") == 1
+
+
+def test_that_kueue_does_not_care_for_the_pods_is_told():
+    pods = [
+        replace(pod, labels={key: value for key, value in pod.labels.items() if key != MANAGED}) for pod in ADMITTED
+    ]
+    told = condition(status_of(observed(queued(a_job()), pods)), "QuotaReserved")
+    assert (told["status"], told["reason"]) == ("False", "NotManaged")
+    assert "pod integration" in told["message"]
+
+
+def test_a_pod_that_kueue_has_let_go_of_waits_for_nothing():
+    over = replace(WAITS[0], finalizers=())
+    status = status_of(observed(queued(a_job(status=in_round(1))), (over,)))
+    assert "waits for quota" not in condition(status, "Running")["message"]
+
+
+def test_a_job_without_a_queue_has_no_such_condition():
+    assert "QuotaReserved" not in kinds(observed(a_job()))
+    assert "QuotaReserved" not in kinds(observed(a_job(spec={"world": None})))
+
+
+def test_kueue_holds_pods_of_a_job_that_names_no_queue_and_the_label_is_asked_for():
+    status = status_of(observed(a_job(), (at_the_gate(A0), at_the_gate(A1))))
+    assert "kueue.x-k8s.io/queue-name" in condition(status, "QuotaReserved")["message"]
+
+
+def test_a_pod_that_joins_a_running_group_does_not_stop_it():
+    pods = (enlisted(A0), enlisted(at_the_gate(A1)), S)
+    given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0), member(S, 1)], number=1))
+    status = status_of(given)
+    assert condition(status, "QuotaReserved")["status"] == "True"
+    assert "1 of 2 pods" in condition(status, "Running")["message"]
+    assert status["phase"] == "Running"
+
+
+def test_a_spare_that_waits_is_told_beside():
+    spare = at_the_gate(S)
+    told = condition(status_of(observed(queued(a_job()), (*ADMITTED, spare))), "QuotaReserved")
+    assert (told["status"], told["message"]) == ("True", "1 of 1 spares wait for quota")
+
+
+def test_an_evicted_gang_is_pending_again():
+    status = in_round(3, phase="Running")
+    given = observed(
+        queued(a_job(status=status)), (*WAITS, S), a_snapshot([member(S, None)], waiting_for="2 of 2 pods")
+    )
+    assert status_of(given)["phase"] == "Pending"
+
+
+def test_a_pod_at_somebody_elses_gate_is_told_by_the_gate():
+    pod = replace(pending(A1), gates=("example.com/hold",))
+    message = condition(status_of(observed(a_job(), (A0, pod, S))), "Running")["message"]
+    assert message == "pod a1 waits until somebody takes its scheduling gate example.com/hold away"
+
+
+def test_a_job_of_batch_in_the_queue_is_told_by_name():
+    child = ChildJob("uid", "llm-leader-0", "leader", 0, 0, 0, 1, suspended=True, queue="team")
+    given = observed(queued(a_job(spec={"world": None})), (), children=(child,))
+    told = condition(status_of(given), "QuotaReserved")
+    assert (told["status"], told["message"]) == ("False", "Job llm-leader-0 waits for quota in queue team (Kueue)")
+    admitted = observed(given.job, (), children=(replace(child, suspended=False, active=1),))
+    assert condition(status_of(admitted), "QuotaReserved")["status"] == "True"
+
+
+def test_a_suspended_job_waits_for_nobody():
+    job = queued(a_job(spec={"suspend": True}))
+    assert "QuotaReserved" not in kinds(observed(job, WAITS))
