@@ -5,11 +5,13 @@ replaced by a new spare, never by name. Pods beyond the declared number go, spar
 stays. No pod is put on a node that is silent, or faulty; one that still waits for a node when such a node is well again
 is made anew. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will.
 Whom a coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
-Failed pods stay for their logs, the newest few.
+Failed pods stay for their logs, the newest few. What fails before it can take part is made anew after growing pauses
+(failed_starts.py).
 """
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
@@ -73,6 +75,9 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
         return
     world, live = observed.job.world, observed.live()
     avoid = avoided_nodes(observed, now)
+    held, in_a_row = held_back(observed, now), failed_in_a_row(observed, now)
+    if held.all:
+        return
 
     def create(index: int | None, number: int, reason: str) -> CreatePod:
         manifest = pod_manifest(
@@ -83,16 +88,18 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             sidecar_image=sidecar_image,
             avoid_nodes=avoid,
         )
+        if in_a_row:
+            manifest["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
         return CreatePod(manifest, reason)
 
-    if _before_first_round(observed):
-        there = {pod.index for pod in live}
+    if observed.before_first_round:
+        there = held.indexes | {pod.index for pod in live}
         missing = [index for index in range(world.actives) if index not in there]
         yield from (create(index, index, f"group rank {index} has no pod") for index in missing)
         spares = world.spares - sum(pod.spare for pod in live)
     else:
         spares = world.actives + world.spares - len(live)
-    for number in range(spares):
+    for number in range(spares - held.spares):
         yield create(None, world.actives + number, f"a spare is missing ({len(live)} pods are alive)")
 
 
@@ -104,16 +111,11 @@ def may_start(observed: Observed) -> bool:
     return job.round >= 0 or job.world.groups[0].name in startup(job.spec, group_counts(observed)).started
 
 
-def _before_first_round(observed: Observed) -> bool:
-    newest = -1 if observed.snapshot is None else observed.snapshot.token.round
-    return max(newest, observed.job.round) < 0
-
-
 def _clear_former(observed: Observed) -> Iterator[DeletePod]:
     """What is left of former attempts; those that have ended may stay for their logs."""
     why = "the job is suspended" if observed.job.spec.suspend else "the job has restarted without it"
     for pod in observed.former:
-        if pod.ended:
+        if pod.over:
             continue
         if pod.node and not observed.node_ready(pod.node):
             yield DeletePod(pod.name, pod.uid, 0, f"{why}, and node {pod.node} is not ready")
@@ -127,7 +129,7 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
     for pod in observed.pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
-            if dead_node:
+            if dead_node and not pod.held_by:
                 yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
@@ -151,7 +153,7 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
 def _surplus(observed: Observed) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
-    if _before_first_round(observed):
+    if observed.before_first_round:
         spares = [pod for pod in live if pod.spare]
         surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
@@ -169,7 +171,7 @@ def _surplus(observed: Observed) -> Iterator[DeletePod]:
 def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
     since = now if observed.job.completed_at is None else observed.job.completed_at
     for pod in observed.pods:
-        if pod.ended or (pod.deleting_since is not None and observed.node_ready(pod.node)):
+        if pod.over or (pod.deleting_since is not None and observed.node_ready(pod.node)):
             continue
         if not pod.sidecar_ran:
             yield DeletePod(pod.name, pod.uid, 0, "the job has ended before it started")
@@ -183,7 +185,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:
     """Let labels tell who holds which rank now."""
-    if observed.snapshot is None or not observed.seating_known or _before_first_round(observed):
+    if observed.snapshot is None or not observed.seating_known or observed.before_first_round:
         return
     ranks = {x.pod_uid: x.group_rank for x in observed.snapshot.members}
     for pod in observed.pods:

@@ -106,10 +106,19 @@ class Pod:
     exit_code: int | None = None  # of the trainer container
     out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
     attempt: int = 0  # of the world, that it was made in
+    held_by: tuple[str, ...] = ()  # finalizers, where they are all that keeps the object of a deleted pod
+    waits_since: float = 0.0  # when it got its node, of one that has no container yet; else 0
+    failure: str = ""  # why it has failed, as the kubelet says; "" if it has not
+    could_start: bool = True  # whether all of its containers could be started; known of one that has failed
 
     @property
     def ended(self) -> bool:
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def over(self) -> bool:
+        """Whether it is done with, though its object may be there: it has ended, or only finalizers hold it."""
+        return self.ended or bool(self.held_by)
 
     @property
     def alive(self) -> bool:
@@ -130,7 +139,9 @@ class ChildJob:
     deleting: bool = False
     suspended: bool = False
     started: bool = False  # at any time
+    created_at: float = 0.0
     active: int = 0  # pods
+    terminating: int = 0
     ready: int = 0
     succeeded: int = 0
     ended: bool = False
@@ -195,6 +206,7 @@ class Observed:
     told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
     children: tuple[ChildJob, ...] = ()
     former: tuple[Pod, ...] = ()  # pods of former attempts
+    job_pods: tuple[Pod, ...] = ()  # of child Jobs, those few that hold them up
     claims: frozenset[str] = frozenset()  # volume claims that are there
     checked: bool = True  # whether the API server has said what it thinks of this generation's templates
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
@@ -218,6 +230,11 @@ class Observed:
         """
         told = self.snapshot
         return told is not None and (bool(told.waiting_for) or any(x.group_rank is not None for x in told.members))
+
+    @property
+    def before_first_round(self) -> bool:
+        """Of this attempt, as far as anybody tells."""
+        return self.job.round < 0 and (self.snapshot is None or self.snapshot.token.round < 0)
 
     @property
     def cut_off(self) -> bool:

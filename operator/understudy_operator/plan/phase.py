@@ -21,7 +21,7 @@ def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]
     if observed.job.spec.suspend:
         return "Suspended"
     former = any(child.attempt < observed.job.restarts for child in observed.children)
-    if former or any(not pod.ended for pod in observed.former):
+    if former or any(not pod.over for pod in observed.former):
         return "Restarting"
     if observed.job.spec.world is None or observed.close is not None:
         return _of_jobs(observed, jobs)

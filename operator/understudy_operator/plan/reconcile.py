@@ -70,7 +70,7 @@ def _expired(observed: Observed, now: float) -> str:
 
 def _again_in_s(observed: Observed, now: float) -> float | None:
     job = observed.job
-    pods_ended = all(pod.ended for pod in (*observed.pods, *observed.former))
+    pods_ended = all(pod.over for pod in (*observed.pods, *observed.former))
     jobs_ended = all(child.ended for child in observed.children)
     world_closed = job.spec.world is not None and observed.close is not None and not job.spec.children
     if (job.terminal or world_closed) and pods_ended and jobs_ended:

@@ -45,7 +45,7 @@ def blocked(observed: Observed) -> bool:
     if policy is None or policy.strategy is not RestartStrategy.BLOCKING_RECREATE:
         return False
     former = any(child.attempt < observed.job.restarts for child in observed.children)
-    return former or any(not pod.ended for pod in observed.former)
+    return former or any(not pod.over for pod in observed.former)
 
 
 def _create(observed: Observed) -> Iterator[CreateJob]:
