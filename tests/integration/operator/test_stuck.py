@@ -81,8 +81,7 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_told(traini
     await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
     # then it is replaced, although its object stays, and the job says who holds that
-    pods = await training.until_pods(3)
-    assert a1["metadata"]["uid"] not in uids(pods)
+    new = await until_another(training, kube, uids([a0, a1, spare]))
     await until_told(training, kube, f"pod {a1['metadata']['name']} is over, and its object stays until somebody")
     assert FINALIZER in (await training.condition("Running"))[1]
     assert (await training.status())["phase"] == "Running"
@@ -91,8 +90,13 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_told(traini
 
     # and it is deleted once only
     version = held["metadata"]["resourceVersion"]
-    await training.tell(2, [(a0, 0), (spare, 1)])
-    await training.until_pods(3)
+    await training.tell(2, [(a0, 0), (spare, 1), (new, None)])
+
+    async def heard() -> bool:
+        return bool((await training.status())["round"] == 2)
+
+    await kube.until("round 2", heard)
+    assert uids(await training.pods()) == uids([a0, spare, new])
     assert (await kube.call("GET", path))["metadata"]["resourceVersion"] == version
 
     # when that lets go, nothing is left of it
@@ -115,16 +119,20 @@ async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_what_is_on_it_goe
     await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
     # then its pod is asked to end, which no kubelet hears, and the new one is kept off that node
-    pods = await training.until_pods(3)
-    (new,) = [pod for pod in pods if pod["metadata"]["uid"] not in uids([a0, spare])]
+    new = await until_another(training, kube, uids([a0, a1, spare]))
     assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDS]
-    assert "deletionTimestamp" in (await kube.call("GET", f"pods/{a1['metadata']['name']}"))["metadata"]
+
+    async def asked_to_end() -> bool:
+        return a1["metadata"]["uid"] not in uids(await training.pods())
+
+    await kube.until("the pod on the dead node is deleted", asked_to_end)
+    assert a1["metadata"]["uid"] in uids(await kube.list("pods"))
 
     # when the node ceases to be Ready, then its pod is removed
     await training.set_node_ready(node_of(a1), ready=False)
 
     async def removed() -> bool:
-        return uids(await kube.list("pods")) == uids(pods)
+        return uids(await kube.list("pods")) == uids([a0, spare, new])
 
     await kube.until("the pod on the dead node is removed", removed)
 

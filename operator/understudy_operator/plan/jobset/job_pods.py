@@ -81,7 +81,5 @@ def _missing(observed: Observed, now: float) -> Iterator[str]:
             continue
         there = child.active + child.succeeded
         if there < child.wanted and now - child.created_at >= MISSING_S:
-            yield (
-                f"Job {child.name} has {there} of {child.wanted} pods: its events say why (often a quota, a webhook, or "
-                "the pause after a failed pod)"
-            )
+            often = "often a quota, a webhook, or the pause after a failed pod"
+            yield f"Job {child.name} has {there} of {child.wanted} pods: its events say why ({often})"
