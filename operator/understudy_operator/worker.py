@@ -9,11 +9,13 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_node, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
@@ -54,6 +56,7 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
+        self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
         self._checked = 0  # the generation whose templates the API server would take
@@ -107,11 +110,16 @@ class JobWorker:
             self._job_uid = job.uid
         await self._gateway.settle(job)
         await self._gateway.read_nodes(self._unknown_nodes(job))
-        observed = self._observe(job)
+        observed = await self._with_job_pods(self._observe(job))
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
         if not await self._execute(job, plan):
             return jittered(CONFLICT_S)
         return plan.again_in_s
+
+    async def _with_job_pods(self, observed: Observed) -> Observed:
+        now = self._clock.wall()
+        pods = await self._job_pods.look(observed.job, observed.children, observed.nodes, now)
+        return replace(observed, job_pods=pods) if pods else observed
 
     async def _forget_job(self) -> None:
         """It was deleted, whatever its name stands for now."""

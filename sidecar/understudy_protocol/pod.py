@@ -17,6 +17,7 @@ LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest ep
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
+ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: how many before it failed one after the other
 ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that was made in place of a lost active: plan/gang.py
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is
 ROLE_ACTIVE = "active"

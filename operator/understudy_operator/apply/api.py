@@ -81,6 +81,12 @@ class Api:
             if not token:
                 return items
 
+    async def some(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
+        """The first few items. Not those of a cache (resourceVersion 0): it would answer with all of them."""
+        query = [("labelSelector", selector), ("fieldSelector", fields), ("limit", str(limit))]
+        items: list[Raw] = (await self._call("GET", path, query=query))["items"]
+        return items
+
     async def list(self, path: str, selector: str = "") -> list[Raw]:
         """All items as they were at one moment after this call, page by page."""
         for _ in range(LISTS - 1):

@@ -103,7 +103,7 @@ class Gateway:
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
         others = [self._other(job.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
-        await _in_parallel([self._create_pods(job, creations, refusals), _in_parallel(others)])
+        await _in_parallel([self._create_pods(job, creations, refusals), *others])
         return refusals
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
@@ -270,7 +270,11 @@ async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         async with places:
             return await call
 
-    results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    try:
+        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    finally:
+        for call in calls:
+            call.close()  # one that was cancelled before its turn has not begun
     done = []
     for result in results:
         if isinstance(result, BaseException):

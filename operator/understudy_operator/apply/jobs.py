@@ -40,6 +40,10 @@ class JobGateway:
                 refused.append(refusal)
         return refused
 
+    async def some_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
+        """Pods that no watch tells of."""
+        return await self._api.some(f"/api/v1/namespaces/{namespace}/pods", labels, fields, limit)
+
     async def do(self, namespace: str, intents: Sequence[JobIntent]) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused."""
         refusals: list[Refusal] = []

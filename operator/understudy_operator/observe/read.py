@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.elections import OUT_OF_SERVICE
@@ -42,6 +43,7 @@ def read_pod(raw: Raw) -> Pod:
     spec = raw["spec"]
     deleted = metadata.get("deletionTimestamp")
     index = _environment(spec, names.ENV_INDEX)
+    sidecar_ran = bool(sidecar.get("started")) or _ended_once(sidecar)
     return Pod(
         uid=metadata["uid"],
         name=metadata["name"],
@@ -56,7 +58,7 @@ def read_pod(raw: Raw) -> Pod:
         deleting_since=unix(deleted) - int(metadata.get("deletionGracePeriodSeconds", 0)) if deleted else None,
         grace_s=float(spec.get("terminationGracePeriodSeconds", 30)),
         sidecar_started=bool(sidecar.get("started")) and "running" in sidecar.get("state", {}),
-        sidecar_ran=bool(sidecar.get("started")) or _ended_once(sidecar),
+        sidecar_ran=sidecar_ran,
         close=_close(sidecar),
         trouble=_trouble(status),
         out_of_memory=_out_of_memory(spec, status),
@@ -65,6 +67,10 @@ def read_pod(raw: Raw) -> Pod:
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
         finalizers=tuple(metadata.get("finalizers", ())),
         disruption=_disruption(status),
+        held_by=_held_by(metadata),
+        waits_since=_waits_since(status),
+        failure=failure(status),
+        could_start=could_start(status, sidecar_ran),
     )
 
 
@@ -140,6 +146,23 @@ def _disruption(status: Mapping[str, Any]) -> str:
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
             return f"it was taken away: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
+
+
+def _held_by(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """A pod whose grace is 0 is gone, in its kubelet's word or by somebody's order, but for its finalizers."""
+    over = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
+    return tuple(metadata.get("finalizers", ())) if over else ()
+
+
+def _waits_since(status: Mapping[str, Any]) -> float:
+    """When it got its node, if no container of it has begun yet."""
+    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    if any({"running", "terminated"} & entry.get("state", {}).keys() or entry.get("lastState") for entry in containers):
+        return 0.0
+    told = (x for x in status.get("conditions", ()) if x["type"] == "PodScheduled" and x["status"] == "True")
+    condition: Raw = next(told, {})
+    since = condition.get("lastTransitionTime")
+    return unix(since) if since else 0.0
 
 
 def _variables(container: Mapping[str, Any]) -> set[str]:

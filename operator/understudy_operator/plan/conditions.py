@@ -7,8 +7,10 @@ condition flips. Invalid and Blocked stay as they were until this operator has t
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from understudy_operator.plan import failed_starts
 from understudy_operator.plan.elections import waits_for_election
 from understudy_operator.plan.jobset.children import blocked
+from understudy_operator.plan.jobset.job_pods import told_of_job_pods
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
@@ -17,6 +19,7 @@ from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_operator.plan.stuck import left_of_former, stuck_pods
 
 MESSAGE_CHARACTERS = 1024
 TROUBLED_PODS_TOLD = 3
@@ -149,16 +152,22 @@ def _waits_for(observed: Observed, now: float) -> str:
     if not job.spec.suspend and (waits := startup(job.spec, group_counts(observed)).waits_for):
         parts.append(f"waiting for {waits}")
     if blocked(observed):
-        parts.append("waiting for what the job had before its restart to be gone")
+        parts.append(f"waiting for what the job had before its restart to be gone: {left_of_former(observed)}")
     if not job.spec.suspend:
         parts += waits_in_queue(observed)
+    parts += told_of_job_pods(observed, now)
     if job.spec.world is None:
-        return "; ".join(parts)
+        return "; ".join([*parts, *_refusals(observed)])
     if office := waits_for_election(observed, now):
         parts.append(office)
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
     parts += [f"pod {pod.name}: {pod.trouble}" for pod in troubled[:TROUBLED_PODS_TOLD]]
-    parts += [f"the API server refuses: {refusal.message}" for refusal in (observed.refusals or ())[:1]]
-    return "; ".join(parts)
+    parts += filter(None, [failed_starts.told(observed, now)])
+    parts += stuck_pods(observed, now)
+    return "; ".join([*parts, *_refusals(observed)])
+
+
+def _refusals(observed: Observed) -> list[str]:
+    return [f"the API server refuses: {refusal.message}" for refusal in (observed.refusals or ())[:1]]

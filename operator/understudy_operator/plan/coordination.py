@@ -102,7 +102,7 @@ def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | 
     if ends_early(observed):
         return Unfollow(End(CloseReason.DELETED, f"the job has ended: {close.message}"))
     end = End(close.reason, close.message)
-    running = [pod for pod in observed.pods if not pod.ended and pod.sidecar_started and pod.ip]
+    running = [pod for pod in observed.pods if not pod.over and pod.sidecar_started and pod.ip]
     if not running:
         return Unfollow()
     callees = tuple(Callee(pod.uid, pod.ip, end=end) for pod in running)

@@ -5,12 +5,14 @@ replaced by a new spare, never by name. Pods beyond the declared number go, spar
 stays. No pod is put on a node that is silent, or faulty; one that still waits for a node when such a node is well again
 is made anew. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will.
 Whom a coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
-Failed pods stay for their logs, the newest few.
+Failed pods stay for their logs, the newest few. What fails before it can take part is made anew after growing pauses
+(failed_starts.py).
 """
 
 from collections.abc import Iterator
 
 from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.gang import Opening, enrolled, has_gang, in_gang, let_go, openings, spares_in_the_way
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
 from understudy_operator.plan.jobset.children import blocked
@@ -72,8 +74,17 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
     if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
         return
     avoid, ganged = avoided_nodes(observed, now), has_gang(observed)
-    wanted = openings(observed, _before_first_round(observed)) if ganged else _missing(observed)
+    held, in_a_row = held_back(observed, now), failed_in_a_row(observed, now)
+    if held.all:
+        return
+    wanted = openings(observed, observed.before_first_round) if ganged else _missing(observed)
+    spares_held = held.spares
     for number, opening in enumerate(wanted):
+        if opening.index in held.indexes:
+            continue
+        if opening.index is None and spares_held > 0:
+            spares_held -= 1
+            continue
         serial = observed.job.world.actives + number if opening.index is None else opening.index
         manifest = pod_manifest(
             observed.job,
@@ -84,12 +95,14 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             avoid_nodes=avoid,
             template_of=opening.template,
         )
+        if in_a_row:
+            manifest["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
         yield CreatePod(enrolled(manifest, observed, opening) if ganged else manifest, opening.reason)
 
 
 def _missing(observed: Observed) -> Iterator[Opening]:
     world, live = observed.job.world, observed.live()
-    if _before_first_round(observed):
+    if observed.before_first_round:
         there = {pod.index for pod in live}
         missing = [index for index in range(world.actives) if index not in there]
         yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in missing)
@@ -108,11 +121,6 @@ def may_start(observed: Observed) -> bool:
     return job.round >= 0 or job.world.groups[0].name in startup(job.spec, group_counts(observed)).started
 
 
-def _before_first_round(observed: Observed) -> bool:
-    newest = -1 if observed.snapshot is None else observed.snapshot.token.round
-    return max(newest, observed.job.round) < 0
-
-
 def _drop(pod: Pod, reason: str) -> DeletePod:
     """At once, since no kubelet has it in hand. One whose pod has been heard of meanwhile would end what runs."""
     return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
@@ -122,10 +130,12 @@ def _clear_former(observed: Observed) -> Iterator[PodIntent]:
     """What is left of former attempts; those that have ended may stay for their logs."""
     why = "the job is suspended" if observed.job.spec.suspend else "the job has restarted without it"
     for pod in observed.former:
-        if pod.ended:
-            continue
-        if pod.node and not observed.node_ready(pod.node):
+        dead_node = bool(pod.node) and not observed.node_ready(pod.node)
+        if dead_node:
             yield from _release(pod)
+        if pod.over:
+            continue
+        if dead_node:
             yield _drop(pod, f"{why}, and node {pod.node} is not ready")
         elif pod.deleting_since is None:
             yield DeletePod(pod.name, pod.uid, None, why)
@@ -146,6 +156,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
         if pod.deleting_since is not None:
             if dead_node:
                 yield from _release(pod)
+            if dead_node and not pod.held_by:
                 yield _drop(pod, f"node {pod.node} is not ready: no kubelet will end it")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
@@ -154,13 +165,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
             yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
-    avoid = set(avoided_nodes(observed, now))
-    for pod in observed.pods:
-        needless = avoided_by(pod) - avoid
-        if pod.alive and let_go(pod):
-            yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
-        elif pod.alive and not pod.node and pod.trouble and needless:
-            yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
+    yield from _make_way(observed, now)
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
@@ -170,10 +175,21 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     yield from _surplus(observed)
 
 
+def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
+    """Pods that wait, and that another pod would not have to wait for."""
+    avoid = set(avoided_nodes(observed, now))
+    for pod in observed.pods:
+        needless = avoided_by(pod) - avoid
+        if pod.alive and let_go(pod):
+            yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
+        elif pod.alive and not pod.node and pod.trouble and needless:
+            yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
+
+
 def _surplus(observed: Observed) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
-    if _before_first_round(observed):
+    if observed.before_first_round:
         spares = [pod for pod in live if pod.spare]
         surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
@@ -193,12 +209,14 @@ def _surplus(observed: Observed) -> Iterator[DeletePod]:
 def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
     since = now if observed.job.completed_at is None else observed.job.completed_at
     for pod in observed.pods:
-        if pod.ended or (pod.deleting_since is not None and observed.node_ready(pod.node)):
+        ready = observed.node_ready(pod.node)
+        if not ready:
+            yield from _release(pod)
+        if pod.over or (pod.deleting_since is not None and ready):
             continue
         if not pod.sidecar_ran:
             yield _drop(pod, "the job has ended before it started")
-        elif not observed.node_ready(pod.node):
-            yield from _release(pod)
+        elif not ready:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield DeletePod(pod.name, pod.uid, None, "the job has ended, and its training has not")
@@ -208,7 +226,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:
     """Let labels tell who holds which rank now."""
-    if observed.snapshot is None or not observed.seating_known or _before_first_round(observed):
+    if observed.snapshot is None or not observed.seating_known or observed.before_first_round:
         return
     ranks = {x.pod_uid: x.group_rank for x in observed.snapshot.members}
     for pod in observed.pods:

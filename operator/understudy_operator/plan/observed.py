@@ -112,6 +112,10 @@ class Pod:
     gates: tuple[str, ...] = ()  # that keep it from being scheduled
     finalizers: tuple[str, ...] = ()
     disruption: str = ""  # why it was taken away, in the words of who did; "" if nobody did
+    held_by: tuple[str, ...] = ()  # finalizers, where they are all that keeps the object of a deleted pod
+    waits_since: float = 0.0  # when it got its node, of one that has no container yet; else 0
+    failure: str = ""  # why it has failed, as the kubelet says; "" if it has not
+    could_start: bool = True  # whether all of its containers could be started; known of one that has failed
 
     @property
     def ended(self) -> bool:
@@ -119,8 +123,8 @@ class Pod:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it runs, or ever will: somebody's finalizer may keep the object."""
-        return self.ended or (self.deleting_since is not None and not self.node)
+        """Whether it is done with: somebody's finalizer may keep the object of what has ended, or was never placed."""
+        return self.ended or bool(self.held_by) or (self.deleting_since is not None and not self.node)
 
     @property
     def alive(self) -> bool:
@@ -141,7 +145,9 @@ class ChildJob:
     deleting: bool = False
     suspended: bool = False
     started: bool = False  # at any time
+    created_at: float = 0.0
     active: int = 0  # pods
+    terminating: int = 0
     ready: int = 0
     succeeded: int = 0
     ended: bool = False
@@ -207,6 +213,7 @@ class Observed:
     told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
     children: tuple[ChildJob, ...] = ()
     former: tuple[Pod, ...] = ()  # pods of former attempts
+    job_pods: tuple[Pod, ...] = ()  # of child Jobs, those few that hold them up
     claims: frozenset[str] = frozenset()  # volume claims that are there
     checked: bool = True  # whether the API server has said what it thinks of this generation's templates
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
@@ -230,6 +237,11 @@ class Observed:
         """
         told = self.snapshot
         return told is not None and (bool(told.waiting_for) or any(x.group_rank is not None for x in told.members))
+
+    @property
+    def before_first_round(self) -> bool:
+        """Of this attempt, as far as anybody tells."""
+        return self.job.round < 0 and (self.snapshot is None or self.snapshot.token.round < 0)
 
     @property
     def cut_off(self) -> bool:

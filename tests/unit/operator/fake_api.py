@@ -27,6 +27,14 @@ class FakeApi(Api):
     async def get(self, path: str) -> Raw:
         return self._called("GET", path)
 
+    async def some(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
+        """Field selectors are taken as said; labels: those of child Jobs' pods are all that is asked for."""
+        del selector
+        self.calls.append(("LIST", f"{path}?{fields}"))
+        field, _, value = fields.partition("=")
+        found = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/") and _at(raw, field) == value]
+        return copy.deepcopy(found[:limit])
+
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{len(self.objects)}"
         key = f"{path}/{name}"
@@ -88,6 +96,12 @@ class FakeApi(Api):
         if path not in self.objects:
             raise ApiError(404, "NotFound", f"{path} not found")
         return copy.deepcopy(self.objects[path])
+
+
+def _at(raw: Raw, field: str) -> object:
+    for name in field.split("."):
+        raw = raw.get(name, {})
+    return raw
 
 
 def _merged(known: Raw, patch: Mapping[str, Any]) -> Raw:

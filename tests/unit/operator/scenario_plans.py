@@ -7,9 +7,10 @@ tests/unit/operator/scenarios/*.yaml hold them; test_scenarios.py compares. Afte
 writes the plans anew, for the diff to be read.
 
 A scenario has `given`: `groups` (replicatedJobs by name, with what is special in each), `world` (names of those whose
-pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `pods` (of
-the world, by name; `gang` is its pod group in Kueue's queue) and `told` (by its coordinator). All that is left out is
-ordinary: see given.py. A pod has the `rank` that it was made for, and holds it, unless it says `seat`.
+pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `job pods`
+(those of their pods that hold them up), `pods` (of the world, by name; `gang` is its pod group in Kueue's queue),
+`told` (by its coordinator) and `facts` (whatever else is not ordinary). All that is left out is ordinary: see given.py.
+A pod has the `rank` that it was made for, and holds it, unless it says `seat`.
 """
 
 import json
@@ -19,7 +20,18 @@ from typing import Any
 
 import yaml
 
-from tests.unit.operator.given import ADDRESS, AN_HOUR_AGO, IMAGE, NOW, TEMPLATE, a_pod, a_snapshot, member, observed
+from tests.unit.operator.given import (
+    ADDRESS,
+    AN_HOUR_AGO,
+    IMAGE,
+    NOW,
+    TEMPLATE,
+    a_pod,
+    a_snapshot,
+    lost,
+    member,
+    observed,
+)
 from understudy_operator.observe.read import read_job
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.intents import (
@@ -35,18 +47,21 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
+from understudy_operator.plan.jobset.keys import JOB_NAME
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
 from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.refusals import judged
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason, WorkersState
+from understudy_protocol.words import CloseReason, Fault, WorkersState
 
 FOLDER = Path(__file__).parent / "scenarios"
 Raw = Mapping[str, Any]
 HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "pending": {"active": 1},
+    "without pods": {},
     "ready": {"active": 1, "ready": 1, "started": True},
     "succeeded": {"ended": True, "succeeded_whole": True, "started": True},
     "failed": {"ended": True, "started": True, "ended_at": NOW - 5},
@@ -55,6 +70,19 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "queued": {"suspended": True, "queue": "team"},
     "admitted": {"active": 1, "ready": 1, "started": True, "queue": "team"},
     "deleting": {"deleting": True},
+}
+
+STARTING: Raw = {"phase": "Pending", "ip": "", "sidecar_started": False, "sidecar_ran": False}
+FAILED: Raw = {"phase": "Failed", "sidecar_started": False}
+#: `for` says since how many seconds, in the place of these times.
+TIMES = ("deleting_since", "waits_since", "created_at")
+HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
+    "terminating": {"deleting_since": NOW - 1},
+    "ended": FAILED,
+    "pending": {**STARTING, "node": ""},
+    "gated": {**STARTING, "node": "", "gates": (kueue.GATE,)},
+    "starting": {**STARTING, "waits_since": NOW - 1},
+    "refused by its kubelet": {**FAILED, "sidecar_ran": False, "could_start": False, "created_at": NOW - 0.5},
 }
 
 
@@ -93,11 +121,26 @@ def state(given: Raw) -> Observed:
         children=children,
         claims=frozenset(facts.get("claims", ())),
         checked=facts.get("checked", True),
-        has_secret=not facts.get("nothing", False),
-        has_hostnames_service=not facts.get("nothing", False),
-        coordinator_address="" if facts.get("nothing", False) else ADDRESS,
+        job_pods=tuple(_pod(name, told or {}) for name, told in given.get("job pods", {}).items()),
         not_ready=facts.get("not ready", ()),
+        **_objects(facts),
     )
+
+
+def _objects(facts: Raw) -> dict[str, Any]:
+    """nothing: there is none yet. without: Secret or Service, which somebody has deleted. refused: of the last pass."""
+    nothing, without = facts.get("nothing", False), facts.get("without", ())
+    told: dict[str, Any] = {
+        "has_secret": not nothing and "Secret" not in without,
+        "has_hostnames_service": not nothing and "Service" not in without,
+        "coordinator_address": "" if nothing or "Service" in without else ADDRESS,
+        "told_address": ADDRESS if "Service" in without else "",
+        "known_key": facts.get("known key", ""),
+    }
+    if "refused" in facts:
+        refusals = (judged(status, message) for status, message in facts["refused"])
+        told["refusals"] = tuple(refusal for refusal in refusals if refusal is not None)
+    return told
 
 
 def manifest(given: Raw) -> Raw:
@@ -141,15 +184,15 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
 
 
 def _pod(name: str, told: Raw) -> Pod:
-    changes: dict[str, Any] = {"attempt": told.get("attempt", 0)}
-    if told.get("is") == "terminating":
-        changes["deleting_since"] = NOW - 1
-    elif told.get("is") == "ended":
-        changes |= {"phase": "Failed", "sidecar_started": False}
-    elif told.get("is") in ("pending", "gated"):
-        changes |= {"phase": "Pending", "node": "", "ip": "", "sidecar_started": False, "sidecar_ran": False}
-    if told.get("is") == "gated":
-        changes["gates"] = (kueue.GATE,)
+    changes: dict[str, Any] = {"attempt": told.get("attempt", 0), **HOW_PODS_ARE.get(told.get("is", ""), {})}
+    if "job" in told:
+        changes["labels"] = {JOB_NAME: told["job"]}
+    since = {name: NOW - told["for"] for name in TIMES if name in changes and "for" in told}
+    changes |= since | {name: told[name] for name in ("trouble", "failure") if name in told}
+    if "held by" in told:
+        changes["held_by"] = tuple(told["held by"])
+    if "failed starts" in told:
+        changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(told["failed starts"])}
     if "kueue" in told:
         changes |= _in_queue(told)
     if "coordinator" in told:
@@ -173,7 +216,11 @@ def _in_queue(told: Raw) -> dict[str, Any]:
 
 def _snapshot(told: Raw, pods: list[Pod], seats: Mapping[int, Pod]) -> Any:
     working = WorkersState(told.get("workers", WorkersState.RUNNING.value))
-    members = [member(pod, rank if told["round"] >= 0 else None, working) for rank, pod in seats.items()]
+    known = {pod.name: pod for pod in pods}
+    if "seats" in told:
+        members = [member(known[name], rank) for name, rank in told["seats"].items()]
+    else:
+        members = [member(pod, rank if told["round"] >= 0 else None, working) for rank, pod in seats.items()]
     closed = told.get("closed")
     return a_snapshot(
         members,
@@ -181,6 +228,8 @@ def _snapshot(told: Raw, pods: list[Pod], seats: Mapping[int, Pod]) -> Any:
         epoch=told.get("epoch", 1),
         coordinator=pods[0],
         closed=None if closed is None else Close(CloseReason(closed["reason"]), closed.get("message", "")),
+        lost=[lost(known[name], Fault(fault)) for name, fault in told.get("lost", {}).items()],
+        waiting_for=told.get("waiting for", ""),
     )
 
 
@@ -253,11 +302,12 @@ def _pod_line(intent: PodIntent) -> str:
 
 def _place(pod: Raw) -> str:
     """In Kueue's queue, and in the scheduler's."""
-    labels = pod["metadata"]["labels"]
+    labels, avoids = pod["metadata"]["labels"], pod["metadata"]["annotations"].get(names.ANNOTATION_AVOIDS)
     queued = f" in queue {labels[kueue.QUEUE]}" if kueue.QUEUE in labels else ""
     group = f", group {labels[kueue.GROUP_NAME]}" if kueue.GROUP_NAME in labels else ""
     priority = pod["spec"].get("priorityClassName")
-    return queued + group + (f", priority {priority}" if priority else "")
+    where = f", not on {avoids}" if avoids else ""
+    return queued + group + (f", priority {priority}" if priority else "") + where
 
 
 def _compact(value: Any) -> str:

@@ -68,6 +68,10 @@ class World:
         found = [x for x in self.status().get("conditions", ()) if x["type"] == kind]
         return (found[0]["status"], found[0]["message"]) if found else ("", "")
 
+    def child(self, **status: int) -> Raw:
+        """The first child Job, with another status."""
+        return next(raw for raw in self.api.of_kind("Job")) | {"status": status}
+
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
@@ -400,6 +404,27 @@ async def test_a_job_without_a_launcher_gets_its_jobs_and_no_secret(world: World
         await world.until(lambda: f"{JOBS}/llm-workers-0" in world.api.objects)
     assert [raw["kind"] for raw in world.api.objects.values()] == ["TrainingJob", "Service", "Job"]
     assert world.api.calls.index(("CHECK", JOBS)) < world.api.calls.index(("POST", f"{JOBS}/llm-workers-0"))
+
+
+async def test_a_pod_of_a_child_job_is_asked_for_and_told_while_its_job_waits_for_it(world: World):
+    # given a Job whose pod is Pending
+    without_launcher(world)
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    metadata = {"namespace": "research", "labels": {"job-name": "llm-workers-0"}}
+    pods = "/api/v1/namespaces/research/pods"
+    status = {"phase": "Pending", "conditions": [scheduled]}
+    world.api.put(f"{pods}/llm-workers-0-0", {"metadata": metadata, "spec": {"containers": []}, "status": status})
+    async with at_work(world):
+        await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Running")[1])
+        # when it is ready
+        world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))
+        world.wake()
+        # then nothing is told or asked for any more
+        await world.until(lambda: world.condition("Running") == ("True", ""))
+        asked = [call for call in world.api.calls if call[0] == "LIST"]
+        world.wake()
+        await asyncio.sleep(0.05)
+        assert [call for call in world.api.calls if call[0] == "LIST"] == asked
 
 
 async def test_a_template_that_the_api_server_would_not_take_is_told_before_anything_is_made_of_it(world: World):

@@ -84,10 +84,12 @@ def _with_recovery(status: dict[str, Any], restart: Restart, now: float) -> dict
     known = list(status.get("recoveries", ()))
     last = known[-1] if known and "resumedAt" not in known[-1] else None
     if last is not None:
-        known[-1] = {**last, "strategy": JOB_RESTART}
+        reason = "; ".join(filter(None, (last.get("reason"), restart.message)))
+        known[-1] = {**last, "strategy": JOB_RESTART, "reason": reason}
     else:
         cause = {"pod": "", "node": "", "message": restart.message}
-        entry = {"fault": Fault.PROCESS.value, "strategy": JOB_RESTART, "round": 0, "cause": cause}
+        why = {"strategy": JOB_RESTART, "reason": restart.message}
+        entry = {"fault": Fault.PROCESS.value, **why, "round": 0, "cause": cause}
         known.append({**entry, "detectedAt": micro_time(now)})
     status["recoveries"] = known[-RECOVERIES_KEPT:]
     status["lastRecovery"] = status["recoveries"][-1]

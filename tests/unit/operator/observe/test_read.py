@@ -227,6 +227,27 @@ def test_a_deletion_is_timed_from_when_it_was_asked_for():
     assert (pod.deleting_since, pod.alive) == (T, False)
 
 
+def test_a_deleted_pod_whose_grace_is_over_is_held_by_its_finalizers_alone():
+    raw = copy.deepcopy(POD)
+    raw["metadata"]["finalizers"] = ["example.com/audit"]
+    assert read_pod(raw).held_by == ()
+    raw["metadata"] |= {"deletionTimestamp": AT, "deletionGracePeriodSeconds": 60}
+    assert read_pod(raw).held_by == ()
+    raw["metadata"]["deletionGracePeriodSeconds"] = 0
+    assert read_pod(raw).held_by == ("example.com/audit",)
+
+
+def test_a_pod_that_has_its_node_waits_for_its_first_container_since_then():
+    raw = copy.deepcopy(POD)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": AT}
+    raw["status"] |= {"phase": "Pending", "conditions": [scheduled], "initContainerStatuses": []}
+    assert read_pod(raw).waits_since == T
+    raw["status"]["initContainerStatuses"] = [{"name": "fetch", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    assert read_pod(raw).waits_since == T
+    raw["status"]["initContainerStatuses"] = [{"name": "fetch", "state": {"running": {}}}]
+    assert read_pod(raw).waits_since == 0.0
+
+
 SIDECARS: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
     "waits": ({"started": False, "state": {"waiting": {"reason": "PodInitializing"}}}, (False, False)),
     "runs, its probe has not succeeded": ({"started": False, "state": {"running": {}}}, (False, False)),

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from tests.unit.operator.given import IMAGE, a_job
-from tests.unit.operator.observe.test_read import LIMITED, POD
+from tests.unit.operator.observe.test_read import AT, LIMITED, POD
 from understudy_operator.observe.read import read_node, read_pod
 from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
 from understudy_operator.plan.pods import pod_manifest
@@ -45,6 +45,23 @@ def test_a_pod_reads_the_same_before_and_after():
     limited = copy.deepcopy(raw)
     limited["spec"]["containers"][0]["resources"] = LIMITED["resources"]
     assert "limit 64Gi" in read_pod(trimmed_pod(limited)).out_of_memory
+
+
+def test_one_that_is_stuck_or_has_failed_does_too():
+    raw = a_whole_pod()
+    raw["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": AT, "deletionGracePeriodSeconds": 0}
+    raw["status"] |= {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    assert (read_pod(raw).held_by, read_pod(raw).failure) == (
+        ("a/b",),
+        "UnexpectedAdmissionError: no healthy devices present",
+    )
+    raw["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": AT}],
+    }
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    assert read_pod(raw).waits_since
 
 
 def test_a_pod_that_has_just_been_created_reads_the_same_too():

@@ -146,6 +146,16 @@ def test_two_pods_that_are_lost_at_once_are_replaced_by_two_spares():
     assert created(observed(pods=(A0, A1, S), snapshot=snapshot)) == ["spare", "spare"]
 
 
+def test_a_thousand_pods_that_are_lost_at_once_are_replaced_in_one_pass():
+    """Those that make a network switch's nodes, for instance."""
+    pods = [a_pod(f"a{i}", i) for i in range(2000)]
+    left, gone = pods[:1000], [ended(pod) for pod in pods[1000:]]
+    seats = [member(pod, pod.index) for pod in left]
+    told = a_snapshot(seats, lost=[lost(pod) for pod in gone], coordinator=left[0], waiting_for="1000 of 2000 pods")
+    job = a_job(status=in_round(0, coordinator="a0"), parallelism=2000, spares=0)
+    assert created(observed(job, (*left, *gone), told)) == ["spare"] * 1000
+
+
 def test_the_newest_round_counts_whether_status_or_the_coordinator_tells_it():
     without_a1 = (A0, S)
     assert created(observed(a_job(status=in_round(3)), without_a1)) == ["spare"]

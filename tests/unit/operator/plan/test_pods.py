@@ -235,6 +235,17 @@ def test_an_active_has_the_name_hostname_and_indexes_that_a_job_controller_would
     assert env(pod, "trainer")["JOB_COMPLETION_INDEX"] == "2"
 
 
+def test_a_spare_asks_for_what_an_active_asks_for():
+    """So it holds what the pod that it will replace holds, and nothing that is to fill gaps can take its place."""
+    template = copy.deepcopy(dict(TEMPLATE))
+    template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 8}}
+    template["spec"] |= {"priorityClassName": "training", "nodeSelector": {"gpu": "h200"}}
+    active, spare = (manifest(a_job(pod_template=template), index)["spec"] for index in (0, None))
+    for field in ("priorityClassName", "nodeSelector"):
+        assert spare[field] == active[field] == template["spec"][field]
+    assert spare["containers"][0]["resources"] == active["containers"][0]["resources"]
+
+
 def test_a_spare_has_no_index():
     pod = manifest(a_job(), index=None)
     assert re.fullmatch(r"llm-workers-spare-[0-9a-f]{5}", pod["metadata"]["name"])

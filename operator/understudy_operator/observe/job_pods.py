@@ -1,0 +1,43 @@
+"""Asks for pods of a job's child Jobs, as plan/jobset/job_pods.py says, and remembers the answer until the next one."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from understudy_operator.observe.read import read_pod
+from understudy_operator.observe.store import Raw
+from understudy_operator.observe.trim import trimmed_pod
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.job_pods import EVERY_S, PODS, Asks, asks, pause_s
+from understudy_operator.plan.observed import ChildJob, Job, Node, Pod
+from understudy_protocol import pod as names
+
+#: namespace, label selector, field selector, how many
+ListSome = Callable[[str, str, str, int], Awaitable[Sequence[Raw]]]
+
+
+class JobPods:
+    """Of one job."""
+
+    def __init__(self, list_some: ListSome, steady: Callable[[], float]) -> None:
+        self._list, self._steady = list_some, steady
+        self._asked = Asks()
+        self._again_at, self._pause_s = 0.0, EVERY_S
+        self._pods: tuple[Pod, ...] = ()
+
+    async def look(
+        self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float
+    ) -> tuple[Pod, ...]:
+        """Those that a Job waits for, as they were a moment ago; none if none does. now: the wall's clock."""
+        wanted = asks(children, nodes, now) if children and not (job.terminal or job.deleting) else Asks()
+        if not wanted.selectors:
+            self._asked, self._pods, self._pause_s = wanted, (), EVERY_S
+        elif wanted != self._asked or self._steady() >= self._again_at:
+            await self._ask(job, wanted)
+        return self._pods
+
+    async def _ask(self, job: Job, wanted: Asks) -> None:
+        labels = f"{keys.UID}={job.uid},!{names.LABEL_JOB_UID}"
+        raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
+        found = {raw["metadata"]["uid"]: read_pod(trimmed_pod(raw)) for answer in raws for raw in answer}
+        self._pods = tuple(found[uid] for uid in sorted(found))
+        self._pause_s = pause_s(self._pause_s if wanted == self._asked else 0.0, self._pods)
+        self._asked, self._again_at = wanted, self._steady() + self._pause_s

@@ -1,0 +1,42 @@
+"""Why a pod has failed, in the kubelet's words, and whether it could begin at all.
+
+A kubelet may refuse a pod that the scheduler gave it (its devices are broken, its topology does not fit), and a
+container whose command is not in its image cannot be started: nothing of the job's has run in either.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_protocol import pod as names
+
+Raw = Mapping[str, Any]
+_NOT_STARTED = ("StartError", "ContainerCannotRun")
+
+
+def failure(status: Raw) -> str:
+    """In words; "" of a pod that has not failed."""
+    if status.get("phase") != "Failed":
+        return ""
+    if status.get("reason"):
+        return _joined(status["reason"], status.get("message", ""))
+    for name, end in _ends(status):
+        if end.get("exitCode") and name != names.SIDECAR_CONTAINER:  # whose message is the close
+            said = _joined(end.get("reason", ""), end.get("message", ""))
+            return _joined(f"container {name} ended with exit code {end['exitCode']}", said)
+    return _joined("", status.get("message", ""))
+
+
+def could_start(status: Raw, sidecar_ran: bool) -> bool:
+    """Of a pod that has failed; True of any other."""
+    if status.get("phase") != "Failed":
+        return True
+    return sidecar_ran and not any(end.get("reason") in _NOT_STARTED for _, end in _ends(status))
+
+
+def _ends(status: Raw) -> Iterator[tuple[str, Raw]]:
+    for container in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())):
+        yield container["name"], container.get("state", {}).get("terminated", {})
+
+
+def _joined(*parts: str) -> str:
+    return ": ".join(part for part in parts if part)

@@ -1,0 +1,77 @@
+"""Pods that have failed before they could take part, and when others are made in their place.
+
+A node whose devices are broken refuses each pod that the scheduler puts there, and from an image without a shell none
+can be started. Without a pause each would be followed by the next at once, for as long as nobody looks.
+
+Rules: a pod has failed to start where its containers could not, or where it failed before the job's first round. Each
+new pod carries how many have failed so one after the other; the next one follows after 1, 2, 4 … s, at most LONGEST_S.
+Only so many are held back as have failed, unless that may be all of them. What has failed longer ago than WINDOW_S is
+forgotten, so one that starts and runs for a while begins anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_protocol import pod as names
+
+FIRST_S = 1.0
+LONGEST_S = 60.0
+WINDOW_S = 600.0
+#: So many that failed at once are a fault of the template, and not of their nodes: failed pods are not all kept.
+ALL = 5
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """What is not made anew yet."""
+
+    indexes: frozenset[int] = frozenset()  # of actives, before the first round
+    spares: int = 0
+    all: bool = False
+
+
+def held_back(observed: Observed, now: float) -> HeldBack:
+    newest = _newest(observed, now)
+    if not newest or now >= max(pod.created_at for pod in newest) + pause_s(_in_a_row(newest[0])):
+        return HeldBack()
+    if not observed.before_first_round:
+        return HeldBack(frozenset(), len(newest), len(newest) >= ALL)
+    indexes = frozenset(pod.index for pod in newest if pod.index is not None)
+    return HeldBack(indexes, sum(pod.spare for pod in newest), len(newest) >= ALL)
+
+
+def failed_in_a_row(observed: Observed, now: float) -> int:
+    """For the annotation of those that are made now."""
+    newest = _newest(observed, now)
+    return _in_a_row(newest[0]) if newest else 0
+
+
+def pause_s(in_a_row: int) -> float:
+    return min(FIRST_S * 2.0 ** min(in_a_row - 1, 10), LONGEST_S)
+
+
+def told(observed: Observed, now: float) -> str:
+    """In words; "" where none has, or where all pods that are wanted have started since."""
+    newest, world = _newest(observed, now), observed.job.world
+    if not newest or sum(pod.sidecar_started for pod in observed.live()) >= world.actives + world.spares:
+        return ""
+    pod = newest[-1]
+    why, pause = pod.failure or "nobody says why", pause_s(_in_a_row(pod))
+    return f"pod {pod.name} failed before it could take part: {why} (the next one is made {pause:g} s after it)"
+
+
+def _newest(observed: Observed, now: float) -> Sequence[Pod]:
+    """Those that failed last, in the order of their creation."""
+    early = observed.before_first_round
+    failed = [
+        pod
+        for pod in observed.pods
+        if pod.phase == "Failed" and (early or not pod.could_start) and now - pod.created_at < WINDOW_S
+    ]
+    most = max((_in_a_row(pod) for pod in failed), default=0)
+    return sorted((pod for pod in failed if _in_a_row(pod) == most), key=lambda pod: (pod.created_at, pod.name))
+
+
+def _in_a_row(pod: Pod) -> int:
+    return int(pod.annotations.get(names.ANNOTATION_FAILED_STARTS, 0)) + 1

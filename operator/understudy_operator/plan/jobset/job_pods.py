@@ -1,0 +1,85 @@
+"""Pods of child Jobs: when they are asked for, and what is told of them.
+
+No watch tells of them: they are the Job controller's, and there may be thousands. So a few are asked for while a Job
+waits for pods, and told is what they wait for.
+
+Rules: asked is for pods that are Pending, while a Job has not had all of its pods ready for SLOW_S; and for those on
+nodes that are not ready, while pods of a Job end. Again after EVERY_S, and twice as late each time (at most
+SELDOM_S) while what is known explains it.
+A pod that is Terminating on a dead node is told, and not removed by force: nothing fences its containers, which may run
+on, and no kubelet says that they have ended.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.views import is_current
+from understudy_operator.plan.observed import ChildJob, Node, Observed, Pod
+from understudy_operator.plan.stuck import slow_start
+
+SLOW_S = 1.0
+EVERY_S = 2.5
+SELDOM_S = 30.0
+#: So many nodes are asked about, and so many pods of each answer are looked at.
+NODES = 3
+PODS = 20
+TOLD = 3
+#: What the Job controller does not do within so long it is kept from.
+MISSING_S = 3.0
+
+
+@dataclass(frozen=True)
+class Asks:
+    """Field selectors of the lists that are wanted now."""
+
+    selectors: tuple[str, ...] = ()
+
+
+def asks(children: Iterable[ChildJob], nodes: Mapping[str, Node], now: float) -> Asks:
+    there = [child for child in children if not child.ended]
+    waits = any(_waits(child) and now - child.created_at >= SLOW_S for child in there)
+    ends = any(child.deleting or child.terminating for child in there)
+    down = sorted(node.name for node in nodes.values() if not node.ready)[:NODES] if ends else []
+    pending = ["status.phase=Pending"] if waits else []
+    return Asks((*pending, *(f"spec.nodeName={name}" for name in down)))
+
+
+def pause_s(before_s: float, pods: Sequence[Pod]) -> float:
+    """Until they are asked for again."""
+    explained = any(pod.trouble or pod.deleting_since is not None for pod in pods)
+    return min(max(2 * before_s, EVERY_S), SELDOM_S) if explained else EVERY_S
+
+
+def told_of_job_pods(observed: Observed, now: float) -> list[str]:
+    """What child Jobs wait for, in words."""
+    pods = observed.job_pods
+    alive = [pod for pod in pods if pod.alive]
+    lines = [f"pod {pod.name}: {pod.trouble}" for pod in alive if pod.trouble][:TOLD]
+    lines += filter(None, (slow_start(pod, now) for pod in alive))
+    lines += list(_on_dead_nodes(observed))[:TOLD]
+    return [*lines, *list(_missing(observed, now))[:TOLD]]
+
+
+def _waits(child: ChildJob) -> bool:
+    return not child.suspended and not child.deleting and child.ready + child.succeeded < child.wanted
+
+
+def _on_dead_nodes(observed: Observed) -> Iterator[str]:
+    for pod in observed.job_pods:
+        if pod.deleting_since is not None and pod.node and not pod.over and not observed.node_ready(pod.node):
+            yield (
+                f"Job {pod.labels.get(keys.JOB_NAME, '')} waits for pod {pod.name}, which is Terminating on node "
+                f"{pod.node}: that is not ready, and nobody knows whether the pod still runs; delete the node, or give "
+                "it the taint node.kubernetes.io/out-of-service"
+            )
+
+
+def _missing(observed: Observed, now: float) -> Iterator[str]:
+    for child in observed.children:
+        if child.ended or not is_current(observed, child) or not _waits(child):
+            continue
+        there = child.active + child.succeeded
+        if there < child.wanted and now - child.created_at >= MISSING_S:
+            often = "often a quota, a webhook, or the pause after a failed pod"
+            yield f"Job {child.name} has {there} of {child.wanted} pods: its events say why ({often})"

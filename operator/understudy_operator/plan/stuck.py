@@ -1,0 +1,65 @@
+"""Pods that neither end nor begin: what the job is held up by, where no API answer and no container says so.
+
+Rules: told is what lasts longer than it should, in words that stay the same for as long as it lasts. Nothing is done
+about it here: a pod that is Terminating counts for nothing in the world from the moment of its deletion, whether or not
+it ever ends. Only what waits for it says so.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from understudy_operator.plan.observed import Observed, Pod
+
+#: Beyond its grace period: a kubelet that is well takes a moment to tell that all containers have ended.
+OVERDUE_S = 30.0
+#: Between a pod's node and its first container.
+SLOW_START_S = 60.0
+#: A finalizer may be removed in a moment.
+HELD_S = 5.0
+TOLD = 3
+
+
+def stuck_pods(observed: Observed, now: float) -> list[str]:
+    """What is stuck, in words."""
+    ends = (_not_ending(observed, pod, now) for pod in (*observed.pods, *observed.former))
+    starts = (slow_start(pod, now) for pod in observed.live())
+    return [*_some(ends), *_some(starts)]
+
+
+def left_of_former(observed: Observed) -> str:
+    """What a restart that waits for its predecessor waits for."""
+    jobs = [f"Job {child.name}" for child in observed.children if child.attempt < observed.job.restarts]
+    pods = [f"pod {pod.name}" for pod in observed.former if not pod.over]
+    left = [*jobs, *pods]
+    more = f" and {len(left) - TOLD} more" if len(left) > TOLD else ""
+    return ", ".join(left[:TOLD]) + more
+
+
+def _not_ending(observed: Observed, pod: Pod, now: float) -> str:
+    if pod.deleting_since is None:
+        return ""
+    if pod.held_by and now - pod.deleting_since >= HELD_S:
+        who = ", ".join(pod.held_by)
+        return f"pod {pod.name} is over, and its object stays until somebody removes its finalizers: {who}"
+    overdue = now - pod.deleting_since >= pod.grace_s + OVERDUE_S
+    if overdue and not pod.over and pod.node and observed.node_ready(pod.node):
+        return (
+            f"pod {pod.name} has not ended within its grace period: node {pod.node} is Ready, and its kubelet does not "
+            "end it; if the node is broken, delete it or give it the taint node.kubernetes.io/out-of-service"
+        )
+    return ""
+
+
+def slow_start(pod: Pod, now: float) -> str:
+    """Of a pod that is to run; "" of one that does, or that says itself what is wrong."""
+    waits = bool(pod.node) and pod.phase == "Pending" and bool(pod.waits_since) and not pod.trouble
+    if not waits or now - pod.waits_since < SLOW_START_S:
+        return ""
+    return (
+        f"pod {pod.name} has been on node {pod.node} for more than {SLOW_START_S:g} s, and no container of it runs: "
+        "its events say why (often an image that takes long, or a volume that cannot be mounted)"
+    )
+
+
+def _some(told: Iterable[str]) -> Iterator[str]:
+    """The first few of them."""
+    yield from list(filter(None, told))[:TOLD]

@@ -1,0 +1,263 @@
+"""What is stuck: pods that do not end, pods that do not start, quotas that end. Each is told within seconds.
+
+test_refusals.py has webhooks, policies and namespaces; test_deleted_objects.py Secrets and Services.
+"""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.process import OperatorProcess
+from tests.integration.operator.test_jobs import AT, as_jobset
+from tests.integration.operator.test_refusals import blocked, set_quota, until_free
+from tests.integration.operator.training import NAME, Training, container, is_spare, node_of
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Lost
+from understudy_protocol.words import Fault
+
+pytestmark = pytest.mark.timeout(120)
+
+TOLD_S = 5.0
+FINALIZER = "example.com/audit"
+
+
+def lost(pod: Raw, fault: Fault = Fault.NODE) -> Lost:
+    metadata = pod["metadata"]
+    return Lost(metadata["uid"], metadata["name"], node_of(pod), fault, "silent", time.time())
+
+
+def uids(pods: list[Raw]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+async def until_told(training: Training, kube: Kube, words: str) -> None:
+    """Condition Running says so."""
+
+    async def told() -> bool:
+        return words in (await training.condition("Running"))[1]
+
+    await kube.until(f"condition Running says {words!r}", told)
+
+
+async def told_in_time(training: Training, kube: Kube, words: str) -> None:
+    since = time.monotonic()
+    await until_told(training, kube, words)
+    assert time.monotonic() - since <= TOLD_S
+
+
+async def set_pod_status(kube: Kube, pod: Raw, **status: Any) -> None:
+    await kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
+
+
+async def until_another(training: Training, kube: Kube, former: set[str]) -> Raw:
+    """A pod that is none of these."""
+
+    async def look() -> list[Raw]:
+        return [pod for pod in await training.pods() if pod["metadata"]["uid"] not in former]
+
+    return (await kube.until("another pod", look))[0]
+
+
+async def bind(training: Training, kube: Kube, pod: Raw) -> None:
+    name = pod["metadata"]["name"]
+    await training.set_node_ready(node_of(pod), ready=True)
+    target = {"target": {"kind": "Node", "name": node_of(pod)}}
+    await kube.call("POST", f"pods/{name}/binding", {"metadata": {"name": name}, **target})
+
+
+# Pods that do not end ------------------------------------------------------------------------------------------------
+
+
+async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_told(training: Training, kube: Kube):
+    # given a job that runs, and a pod of it that somebody wants to see before it goes
+    a0, a1, spare = await training.start()
+    path = f"pods/{a1['metadata']['name']}"
+    await kube.call("PATCH", path, {"metadata": {"finalizers": [FINALIZER]}})
+
+    # when its node dies
+    await training.set_node_ready(node_of(a1), ready=False)
+    await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
+
+    # then it is replaced, although its object stays, and the job says who holds that
+    new = await until_another(training, kube, uids([a0, a1, spare]))
+    await until_told(training, kube, f"pod {a1['metadata']['name']} is over, and its object stays until somebody")
+    assert FINALIZER in (await training.condition("Running"))[1]
+    assert (await training.status())["phase"] == "Running"
+    held = await kube.call("GET", path)
+    assert held["metadata"]["deletionGracePeriodSeconds"] == 0
+
+    # and it is deleted once only
+    version = held["metadata"]["resourceVersion"]
+    await training.tell(2, [(a0, 0), (spare, 1), (new, None)])
+
+    async def heard() -> bool:
+        return bool((await training.status())["round"] == 2)
+
+    await kube.until("round 2", heard)
+    assert uids(await training.pods()) == uids([a0, spare, new])
+    assert (await kube.call("GET", path))["metadata"]["resourceVersion"] == version
+
+    # when that lets go, nothing is left of it
+    await kube.call("PATCH", path, {"metadata": {"finalizers": None}})
+
+    async def gone() -> bool:
+        return a1["metadata"]["uid"] not in uids(await kube.list("pods")) and await training.condition("Running") == (
+            "True",
+            "",
+        )
+
+    await kube.until("the pod is gone and not told any more", gone)
+
+
+async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_what_is_on_it_goes_when_it_is_not(
+    training: Training, kube: Kube
+):
+    # given a job that runs, and a node that is dead, which nobody has noticed but the coordinator
+    a0, a1, spare = await training.start()
+    await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
+
+    # then its pod is asked to end, which no kubelet hears, and the new one is kept off that node
+    new = await until_another(training, kube, uids([a0, a1, spare]))
+    assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDS]
+
+    async def asked_to_end() -> bool:
+        return a1["metadata"]["uid"] not in uids(await training.pods())
+
+    await kube.until("the pod on the dead node is deleted", asked_to_end)
+    assert a1["metadata"]["uid"] in uids(await kube.list("pods"))
+
+    # when the node ceases to be Ready, then its pod is removed
+    await training.set_node_ready(node_of(a1), ready=False)
+
+    async def removed() -> bool:
+        return uids(await kube.list("pods")) == uids([a0, spare, new])
+
+    await kube.until("the pod on the dead node is removed", removed)
+
+
+async def test_pods_of_a_node_that_is_back_are_spares_again(training: Training, kube: Kube, operator: OperatorProcess):
+    # given a job that runs, and a node that is gone while no operator is there
+    a0, a1, spare = await training.start()
+    operator.kill()
+    await training.set_node_ready(node_of(a1), ready=False)
+
+    # when it is back with its pod, whose rank the spare has by now
+    await training.set_node_ready(node_of(a1), ready=True)
+    await training.tell(1, [(a0, 0), (spare, 1), (a1, None)])
+    operator.start()
+
+    # then the pod is the spare, and no other one is made
+    async def relabelled() -> bool:
+        return is_spare(await kube.call("GET", f"pods/{a1['metadata']['name']}"))
+
+    await kube.until("the pod is a spare", relabelled)
+    assert uids(await kube.list("pods")) == uids([a0, a1, spare])
+    assert await training.condition("SparesReady") == ("True", "1 of 1")
+
+
+# Pods that do not start ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("ErrImagePull", 'failed to pull "example.com/trainer:1": not found'),
+        ("ImagePullBackOff", 'Back-off pulling image "example.com/trainer:1"'),
+        ("InvalidImageName", 'couldn\'t parse image reference "Example"'),
+        ("CreateContainerConfigError", 'secret "wandb" not found'),
+    ],
+)
+async def test_a_container_that_waits_says_why_in_time(training: Training, kube: Kube, reason: str, message: str):
+    await training.apply()
+    pod = (await training.until_pods(3))[0]
+    await bind(training, kube, pod)
+    waits = [container("trainer", {"waiting": {"reason": reason, "message": message}})]
+    await set_pod_status(kube, pod, phase="Pending", containerStatuses=waits)
+    await told_in_time(training, kube, f"pod {pod['metadata']['name']}: container trainer: {reason}: {message}")
+
+
+async def test_a_pod_that_no_node_has_room_for_says_so_in_time(training: Training, kube: Kube):
+    await training.apply()
+    pod = (await training.until_pods(3))[0]
+    full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
+    await set_pod_status(kube, pod, conditions=[full])
+    await told_in_time(training, kube, f"pod {pod['metadata']['name']}: Unschedulable: 0/3 nodes are available")
+
+
+async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_say_why(training: Training, kube: Kube):
+    # given a job, and a node whose devices are broken
+    await training.apply()
+    pods = await training.until_pods(3)
+    (spare,) = [pod for pod in pods if is_spare(pod)]
+    refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
+
+    # when its kubelet refuses one pod after the other
+    made: list[Raw] = []
+    for number in (1, 2, 3):
+        await set_pod_status(kube, spare, **refusal)
+        await told_in_time(training, kube, "UnexpectedAdmissionError: no healthy devices present")
+        made.append(spare := await until_another(training, kube, uids([*pods, *made])))
+        # then each new one says how many have failed before it
+        assert spare["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] == str(number)
+    # and all others are left alone
+    assert uids([pod for pod in pods if not is_spare(pod)]) <= uids(await training.pods())
+
+
+# Quotas --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_quota_that_is_full_when_a_pod_is_lost_is_told_in_time_and_training_goes_on(
+    training: Training, kube: Kube
+):
+    # given a job that runs, and a quota that somebody sets to what it has less one
+    a0, a1, spare = await training.start()
+    await set_quota(kube, 2)
+    since = time.monotonic()
+
+    # when a pod is lost
+    await training.remove(a1)
+    await training.tell(1, [(a0, 0), (spare, 1)])
+
+    # then it is not replaced, the job says why, and runs
+    assert "exceeded quota" in await blocked(training, kube, "QuotaExceeded")
+    assert time.monotonic() - since <= TOLD_S
+    assert (await training.status())["phase"] == "Running"
+    assert uids(await training.pods()) == uids([a0, spare])
+
+    # when there is room, then it is
+    await set_quota(kube, 5)
+    await training.until_pods(3)
+    await until_free(training, kube)
+
+
+# Pods of child Jobs --------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_of_a_child_job_that_cannot_start_is_told_in_time(training: Training, kube: Kube):
+    # given a JobSet's manifest, whose Job has a pod that no node has room for
+    await training.apply(as_jobset)
+    job = await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
+    assert job is not None
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    spec = job["spec"]["template"]["spec"]
+    pod = await kube.call(
+        "POST", "pods", {"metadata": {"name": f"{NAME}-leader-0-0-x", "labels": labels}, "spec": spec}
+    )
+    await kube.call("PATCH", f"jobs/{NAME}-leader-0/status", {"status": {"startTime": AT, "active": 1, "ready": 0}})
+    full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
+    await set_pod_status(kube, pod, conditions=[full])
+
+    # then the TrainingJob says so
+    await told_in_time(training, kube, f"pod {NAME}-leader-0-0-x: Unschedulable: 0/3 nodes are available")
+
+
+async def test_a_child_job_without_pods_is_told_in_time(training: Training, kube: Kube):
+    """No Job controller runs here: as where a quota refuses each of its pods."""
+    await training.apply(as_jobset)
+    await told_in_time(training, kube, f"Job {NAME}-leader-0 has 0 of 1 pods: its events say why")
+
+
+async def a_job(kube: Kube, name: str) -> Raw | None:
+    return next((job for job in await kube.list("jobs") if job["metadata"]["name"] == name), None)

@@ -1,0 +1,33 @@
+"""What status tells of a restart of the whole job."""
+
+from dataclasses import replace
+
+from tests.unit.operator.given import (
+    FAILED,
+    a_job,
+    a_recovery,
+    a_snapshot,
+    in_round,
+    observed,
+    status_of,
+)
+from understudy_operator.plan.spec import FailurePolicy
+
+JOB = a_job(status=in_round(3), spec={"failure": FailurePolicy(max_restarts=2)})
+WHY = f"no rule applies, restart 1 of 2: {FAILED.message}"
+
+
+def test_a_restart_is_a_recovery_that_says_why():
+    told = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED)))
+    last = told["lastRecovery"]
+    assert (last["strategy"], last["reason"], last["cause"]["message"]) == ("JobRestart", WHY, WHY)
+    assert told["recoveriesByStrategy"] == {"jobRestart": 1}
+
+
+def test_the_recovery_that_lasted_is_the_one_and_keeps_its_cause_and_its_own_reason():
+    lasts = replace(a_recovery(), strategy=None, reason="pod a1 failed twice within 1 h")
+    told = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED, recoveries=[lasts])))
+    (last,) = told["recoveries"]
+    assert last["strategy"] == "JobRestart"
+    assert last["reason"] == f"pod a1 failed twice within 1 h; {WHY}"
+    assert last["cause"]["pod"] == "a1"
