@@ -21,7 +21,7 @@ from torch import nn
 
 from understudy_rollout import Group, Replica, Tensor, Timeouts, WeightUpdate, in_thread
 from understudy_rollout.gateway import Gateway
-from understudy_rollout.replicas import replicas_of_this_job
+from understudy_rollout.replicas import replicas_of_this_job, until_up
 from understudy_torch import step as report_step
 
 PATIENCE = Timeouts(build_group=30, transfer=30, undo=5)
@@ -77,6 +77,8 @@ async def main() -> None:
     tensors = [Tensor(name, "float32", tuple(value.shape)) for name, value in trained.named_parameters()]
     for step in range(1, chosen.updates + 1):
         fill(trained, step)  # what training would do
+        if not chosen.engines:
+            await until_up(replicas)
         try:
             async with WeightUpdate(replicas, trainer, version=str(step), timeouts=PATIENCE) as update:
                 for tensor in tensors:

@@ -1,20 +1,28 @@
 """The rollout servers of the TrainingJob that this process trains in, as its `rollouts.gateway` has them.
 
     replicas = replicas_of_this_job(SglangEngine, ranks=8)
+    …
+    await until_up(replicas)  # before each update: servers may just be made anew
+    async with WeightUpdate(replicas, …):
 
 Each Job of `rollouts.replicatedJobs` is one replica, named as the Job is: its server is asked at pod 0 of it. Needs
 aiohttp, as the gateway's client does.
 """
 
+import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Callable
 
 from understudy_rollout.engine import Engine, Replica
+from understudy_rollout.engines.http import Refused
+from understudy_rollout.failures import EngineUnreachable, StepTimedOut
 from understudy_rollout.gateway import Gateway
 
+HEALTH = "/health"  # which gateways pass on, whatever the weights are
+LOOK_EVERY_S = 0.5
 ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # understudy_protocol.pod has these too
 ENV_TOKEN_FILE = "UNDERSTUDY_ROLLOUT_TOKEN_FILE"  # noqa: S105
 
@@ -40,3 +48,22 @@ def replicas_of_this_job(
             gateway = Gateway(f"{host}:{told['gatewayPort']}", token)
             replicas.append(Replica(name, engine(f"{host}:{told['enginePort']}"), ranks, gateway))
     return replicas
+
+
+async def until_up(replicas: Iterable[Replica], limit_s: float = 600.0, health: str = HEALTH) -> None:
+    """Until every server answers its health check, through its gateway. Raises StepTimedOut with the last answer."""
+    gateways = [replica.admission for replica in replicas if isinstance(replica.admission, Gateway)]
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limit_s
+
+    async def up(gateway: Gateway) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(gateway.server.get(health), max(LOOK_EVERY_S, end - loop.time()))
+                return
+            except (Refused, EngineUnreachable, asyncio.TimeoutError) as error:
+                if loop.time() >= end:
+                    raise StepTimedOut(f"{gateway.server.url}: not up within {limit_s:g} s: {error}") from error
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    await asyncio.gather(*(up(gateway) for gateway in gateways))

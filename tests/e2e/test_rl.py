@@ -18,7 +18,7 @@ from tests.e2e.rl import RlJob, clients
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 MakeJob = Callable[..., RlJob]
 
