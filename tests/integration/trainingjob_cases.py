@@ -938,6 +938,20 @@ STATUS: Manifest = {
         "seconds": 0.876545,
     },
     "progress": {"step": 1200, "total": 9000, "at": "2026-01-01T00:00:01.000001Z"},
+    "rollouts": {
+        "fresh": 0,
+        "updating": 1,
+        "uncertain": 2,
+        "version": "step-6",
+        "failure": {
+            "update": "5f0c",
+            "version": "step-7",
+            "message": "EngineUnreachable: rollout-1 is gone",
+            "inARow": 2,
+            "at": "2026-01-01T00:00:01.000001Z",
+        },
+        "restartedFor": "5f0b",
+    },
 }
 
 # Nobody is there yet to take the lost ranks.
