@@ -28,8 +28,10 @@ RUN python3 -m venv /opt/understudy \
  && /opt/understudy/bin/python -m pip uninstall -q -y pip setuptools
 COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
 COPY sidecar/understudy_sidecar /opt/understudy/app/understudy_sidecar
+COPY sidecar/understudy_rollout /opt/understudy/app/understudy_rollout
 COPY sidecar/understudy_protocol /build/sidecar/understudy_protocol
 COPY sidecar/understudy_launcher /build/sidecar/understudy_launcher
+COPY sidecar/understudy_rollout /build/sidecar/understudy_rollout
 COPY sidecar/understudy_torch /build/sidecar/understudy_torch
 COPY sidecar/understudy_torchrun /build/sidecar/understudy_torchrun
 COPY sidecar/understudy_zygote /build/sidecar/understudy_zygote

@@ -96,7 +96,7 @@ async def run(updates: int, kill: str, in_update: int) -> int:
         secret = Path(folder) / "token"
         secret.write_text(os.urandom(16).hex())
         python, at = sys.executable, "http://127.0.0.1:"
-        servers = [[python, str(HERE / "rollout.py"), "--port", str(port)] for port in engines]
+        servers = [[python, str(HERE / "rollout.py"), "--until-stdin-ends", "--port", str(port)] for port in engines]
         dying = ["--die-in-update", str(in_update)]
         servers[1] += dying if kill == "rollout" else []
         behind = [*("--host", "127.0.0.1", "--token-file", str(secret)), "--port"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from typing import Any
 
@@ -16,8 +17,6 @@ import torch
 from aiohttp import web
 from gloo_group import GlooGroup
 from torch import nn
-
-from understudy_rollout import in_thread
 
 TOKEN_S = 0.01
 
@@ -99,7 +98,7 @@ class Rollout:
         body = await request.json()
         self._updates += 1
         at = (body["address"], body["port"], body["rank"], body["world_size"], body["name"])
-        self._group = await in_thread(GlooGroup, *at)
+        self._group = await asyncio.to_thread(GlooGroup, *at)
         return web.Response()
 
     async def receive(self, request: web.Request) -> web.Response:
@@ -107,7 +106,7 @@ class Rollout:
         for name in (await request.json())["names"]:
             arrived = torch.empty_like(parameters[name])
             assert self._group is not None
-            await in_thread(self._group.broadcast, arrived)
+            await asyncio.to_thread(self._group.broadcast, arrived)
             with torch.no_grad():
                 parameters[name].copy_(arrived)
             if self._updates == self._die_in_update:
@@ -121,15 +120,20 @@ class Rollout:
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1", help="to listen on; in a pod: 0.0.0.0")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--until-stdin-ends", action="store_true", help="end with whoever started it")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")
     chosen = parser.parse_args()
     runner = web.AppRunner(Rollout(chosen.die_in_update).application(), access_log=None, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", chosen.port).start()
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # it ends with whoever started it
-    await runner.cleanup()
+    await web.TCPSite(runner, chosen.host, chosen.port).start()
+    if chosen.until_stdin_ends:
+        await asyncio.to_thread(sys.stdin.read)
+        os._exit(0)  # a broadcast may still wait in a thread
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # which pid 1 of a container would not notice
     asyncio.run(main())

@@ -1,6 +1,7 @@
 """The trainer: updates its rollout servers again and again, and goes on after an update that failed.
 
-It prints a line for each update. A real trainer would restart its job after a failure, as Understudy does by default.
+It prints a line for each update. In a TrainingJob with `rollouts` (trainingjob.yaml) it finds its servers by itself,
+and need not mind failures: after one that may not be tried again the job restarts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torch import nn
 
 from understudy_rollout import Group, Replica, Tensor, Timeouts, WeightUpdate, in_thread
 from understudy_rollout.gateway import Gateway
+from understudy_rollout.replicas import replicas_of_this_job, until_up
+from understudy_torch import step as report_step
 
 PATIENCE = Timeouts(build_group=30, transfer=30, undo=5)
 
@@ -27,14 +30,15 @@ PATIENCE = Timeouts(build_group=30, transfer=30, undo=5)
 class GlooTrainer:
     """Rank 0 of every group: torch's calls block, so they run beside the event loop."""
 
-    def __init__(self, trained: nn.Module) -> None:
+    def __init__(self, trained: nn.Module, address: str) -> None:
+        self._address = address  # of this machine, where the others meet it
         self._parameters = dict(trained.named_parameters())
         self._group: GlooGroup | None = None
 
     async def open_group(self, world_size: int) -> Group:
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        with socket.create_server((self._address, 0)) as free:
             port = free.getsockname()[1]
-        return Group("127.0.0.1", port, world_size, uuid.uuid4().hex, "gloo")
+        return Group(self._address, port, world_size, uuid.uuid4().hex, "gloo")
 
     async def join_group(self, group: Group) -> None:
         self._group = await in_thread(GlooGroup, group.address, group.port, 0, group.world_size, group.name)
@@ -48,31 +52,38 @@ class GlooTrainer:
         self._group = None  # gloo ends a broadcast that still waits: when a peer is gone, or after its timeout
 
 
+def given_replicas(chosen: argparse.Namespace) -> list[Replica]:
+    token = chosen.token_file.read_text().strip()
+    return [
+        Replica(f"rollout-{n}", TinyEngine(engine), admission=Gateway(gateway, token))
+        for n, (engine, gateway) in enumerate(zip(chosen.engines, chosen.gateways, strict=True))
+    ]
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.3, help="seconds of training between updates")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")
-    parser.add_argument("--engines", nargs="+", required=True, metavar="URL")
-    parser.add_argument("--gateways", nargs="+", required=True, metavar="URL")
-    parser.add_argument("--token-file", type=Path, required=True)
+    parser.add_argument("--pause-in-transfer", type=float, default=0.0, help="seconds after each tensor")
+    parser.add_argument("--engines", nargs="+", metavar="URL", help="left out: those of this TrainingJob")
+    parser.add_argument("--gateways", nargs="+", metavar="URL")
+    parser.add_argument("--token-file", type=Path)
     chosen = parser.parse_args()
-    token = chosen.token_file.read_text().strip()
-    engines = [TinyEngine(url) for url in chosen.engines]
-    gateways = [Gateway(url, token) for url in chosen.gateways]
-    replicas = [
-        Replica(f"rollout-{n}", engine, admission=gateway)
-        for n, (engine, gateway) in enumerate(zip(engines, gateways, strict=True))
-    ]
+    replicas = given_replicas(chosen) if chosen.engines else replicas_of_this_job(TinyEngine)
     trained = model()
-    trainer = GlooTrainer(trained)
+    address = "127.0.0.1" if chosen.engines else socket.gethostbyname(socket.gethostname())
+    trainer = GlooTrainer(trained, address)
     tensors = [Tensor(name, "float32", tuple(value.shape)) for name, value in trained.named_parameters()]
     for step in range(1, chosen.updates + 1):
         fill(trained, step)  # what training would do
+        if not chosen.engines:
+            await until_up(replicas)
         try:
             async with WeightUpdate(replicas, trainer, version=str(step), timeouts=PATIENCE) as update:
                 for tensor in tensors:
                     await update.transfer([tensor])
+                    await asyncio.sleep(chosen.pause_in_transfer)
                     if step == chosen.die_in_update:
                         os._exit(1)
             outcome = "whole"
@@ -80,9 +91,11 @@ async def main() -> None:
             outcome = f"failed: {error}"
         states = " ".join(f"{x.name}={x.weights.state.value}:{x.weights.version}" for x in replicas)
         print(f"update {step} {outcome} | {states}", flush=True)
+        report_step(step, chosen.updates)
         await asyncio.sleep(chosen.pause)
-    for side in (*engines, *gateways):
-        await side.server.close()
+    for replica in replicas:
+        for side in (replica.engine, replica.admission):
+            await side.server.close()
 
 
 if __name__ == "__main__":

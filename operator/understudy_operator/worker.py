@@ -23,7 +23,7 @@ from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
-from understudy_operator.plan.objects import coordinator_service_name, secret_name
+from understudy_operator.plan.object_names import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal

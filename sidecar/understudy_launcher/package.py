@@ -4,6 +4,7 @@
     launch                     the stub that /bin/sh runs: it finds a Python for the launcher
     launch-torchrun            the one for a command that is torchrun
     python/understudy_torch/   what the workers may import
+    python/understudy_rollout/ the same: weight updates in RL
     python/understudy_zygote/  what forks them
     python/understudy_torchrun/, …_launcher/, …_protocol/
                                the rendezvous backend of torchrun, and what it stands on
@@ -26,7 +27,7 @@ _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
 #: For processes of ours alone: it needs a library.
 _NOT_SHIPPED = Path("understudy_protocol/compiled.py")
-_FOR_WORKERS = ("understudy_torch", "understudy_zygote")
+_FOR_WORKERS = ("understudy_torch", "understudy_rollout", "understudy_zygote")
 _FOR_TORCHRUN = ("understudy_torchrun", *_IN_ZIP)
 _DIST_INFO = "understudy_torchrun-1.dist-info"
 _METADATA = {

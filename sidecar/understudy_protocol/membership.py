@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from understudy_protocol.recovery import History
+from understudy_protocol.rollouts import UpdateFailure
 from understudy_protocol.words import (
     NO_ELECTORATE,
     NO_OFFICE,
@@ -231,6 +232,22 @@ class Hung:
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """What one worker knows of the rollout servers that it updates: whole, in place of what it told before.
+
+    The worker tells its sidecar in the same words, at the beginning and at the end of each update.
+    """
+
+    token: RoundToken
+    rank: int  # the worker's
+    fresh: int
+    updating: int
+    uncertain: int
+    version: str  # of its newest whole update; "" before
+    failure: Optional[UpdateFailure] = None  # of the update that has ended just now
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The pod was asked to end: its workers may still save, for at most grace_s. Faulty: they are dead already."""
 
@@ -322,6 +339,7 @@ TO_COORDINATOR = (
     Hung,
     WorkerFailed,
     Finished,
+    Replicas,
     Drained,
     Leaving,
     Apart,

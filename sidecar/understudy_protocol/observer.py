@@ -10,6 +10,7 @@ from typing import Optional
 from understudy_protocol.membership import Close
 from understudy_protocol.recovery import Cause as Cause
 from understudy_protocol.recovery import Recovery as Recovery
+from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, WorkersState
 
 
@@ -111,6 +112,7 @@ class Snapshot:
     actives: int = 0  # members of the running round: fewer than declared while an elastic job has shrunk; 0: unknown
     heirs: tuple[str, ...] = ()  # pod uids of the succession
     electorate: tuple[str, ...] = ()  # pod uids; empty until the first electorate has been acknowledged
+    rollouts: Optional[Rollouts] = None  # None: no worker has told of any
 
 
 @dataclass(frozen=True)

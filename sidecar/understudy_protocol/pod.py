@@ -6,6 +6,8 @@ One place, so that the two sides cannot drift apart.
 from dataclasses import dataclass
 from typing import Optional
 
+from understudy_protocol.words import OnFailedUpdate
+
 GROUP = "understudy.dev"
 
 LABEL_JOB = f"{GROUP}/job-name"
@@ -30,15 +32,22 @@ KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
 
+GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
+ROLLOUT_VOLUME = "understudy-rollouts"
+ROLLOUT_FOLDER = "/understudy-rollouts"  # mounted in gateways and trainers
+ROLLOUT_TOKEN_KEY = "rollouts"  # noqa: S105 — of the Secret: what gateways know their trainers by
+ROLLOUT_TOKEN_FILE = "token"  # noqa: S105
+
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
+ROLLOUTS_SOCKET = "rollouts.sock"  # where workers tell of their weight updates: a membership.Replicas, a line
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
 TORCHRUN_STUB = "launch-torchrun"
-PYTHON_FOLDER = "python"  # what workers may import: understudy_torch; and the zygote
+PYTHON_FOLDER = "python"  # what workers may import: understudy_torch, understudy_rollout; and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
 COORDINATOR_PORT = 8478
@@ -70,6 +79,9 @@ ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: unde
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files
 ENV_NNODES = "UNDERSTUDY_NNODES"  # for torchrun: pods, or MIN:MAX
 ENV_RUN_ID = "UNDERSTUDY_RUN_ID"  # for torchrun
+ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # for workers: how to find gateways and servers, as JSON
+ENV_ROLLOUT_TOKEN_FILE = "UNDERSTUDY_ROLLOUT_TOKEN_FILE"  # noqa: S105 — for workers: its path
+ENV_ROLLOUTS_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # for workers of a job with rollouts: the path of that socket
 
 
 @dataclass(frozen=True)
@@ -90,3 +102,5 @@ class JobShape:
     grace_s: float = 30.0  # the pods' termination grace period
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known
     in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any
+    on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
+    update_retries: int = 0  # failed updates in a row that are left to the worker to try again

@@ -14,6 +14,7 @@ class Fault(str, Enum):
     POD = "Pod"
     NODE = "Node"
     HANG = "Hang"
+    WEIGHT_UPDATE = "WeightUpdate"
 
 
 class Strategy(str, Enum):
@@ -22,6 +23,13 @@ class Strategy(str, Enum):
     IN_PLACE = "InPlace"
     SPARE_SWAP = "SpareSwap"
     POD_RECREATE = "PodRecreate"
+
+
+class OnFailedUpdate(str, Enum):
+    """What follows when weights could not be updated, and no retry is left."""
+
+    RESTART_JOB = "RestartJob"
+    RESTART_ROLLOUTS = "RestartRollouts"
 
 
 class CloseReason(str, Enum):

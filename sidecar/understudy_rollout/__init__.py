@@ -10,6 +10,7 @@ docs/rl.md is the page about it. It runs in the trainer's image: Python ≥ 3.9,
 from understudy_rollout.blocking import BlockingWeightUpdate, in_thread
 from understudy_rollout.engine import Admission, Engine, Group, Replica, Tensor, Trainer
 from understudy_rollout.failures import UpdateFailed
+from understudy_rollout.job import JobLink
 from understudy_rollout.update import Timeouts, WeightUpdate
 from understudy_rollout.weights import Fence, State
 
@@ -19,6 +20,7 @@ __all__ = [
     "Engine",
     "Fence",
     "Group",
+    "JobLink",
     "Replica",
     "State",
     "Tensor",

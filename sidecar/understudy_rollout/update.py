@@ -10,6 +10,7 @@ they can generate, and their admission stays closed until an update comes to its
 """
 
 import asyncio
+import os
 import uuid
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from typing import Callable, Optional
 from understudy_rollout.calls import Call, limited, together, undisturbed
 from understudy_rollout.engine import Group, Replica, Tensor, Trainer
 from understudy_rollout.failures import NothingTransferred, StepTimedOut, UpdateInProgress, note, told
+from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.steps import Held, Progress, Step, Undo
-from understudy_rollout.weights import NO_FENCE, Abandon, Begin, Commit, Fence
+from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State
 
 TRAINER = "trainer"
 EndBlocked = Callable[[Replica, str], Awaitable[None]]
@@ -49,8 +51,10 @@ class WeightUpdate:
     """See the module. Without a trainer there is no group, and the body calls `load` in place of `transfer`.
 
     release_kv: whether the engines give their KV caches' memory back meanwhile. fence: (epoch, term, round) of the
-    trainer, where gateways have to tell it from one that has been replaced. end_blocked: called with a replica that
-    did not leave its group within its time, to end its server: nothing else frees it.
+    trainer, by which gateways tell it from one that has been replaced; left out, the one in UNDERSTUDY_ROUND, if any.
+    end_blocked: called with a replica that did not leave its group within its time, to end its server: nothing else
+    frees it. job: who is told of the update; left out, the TrainingJob that this process is a worker of, if any: it
+    also ends replicas that stay blocked, where there is no end_blocked.
     """
 
     def __init__(
@@ -60,9 +64,10 @@ class WeightUpdate:
         *,
         version: str,
         release_kv: bool = True,
-        fence: Fence = NO_FENCE,
+        fence: Optional[Fence] = None,
         timeouts: Timeouts = Timeouts(),
         end_blocked: Optional[EndBlocked] = None,
+        job: Optional[JobLink] = None,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.version = version
@@ -74,7 +79,10 @@ class WeightUpdate:
             raise ValueError(f"replicas: the name {TRAINER!r} stands for the sending side; give the replica another")
         if not version:
             raise ValueError("version: expected a name of these weights that no others have, such as the step; seen ''")
-        self._trainer, self._release_kv, self._fence = trainer, release_kv, fence
+        self._trainer, self._release_kv = trainer, release_kv
+        self._fence = fence_of(os.environ) if fence is None else fence
+        self._job = link_of_this_process() if job is None else job
+        self._blocked: list[str] = []  # replicas that did not leave the group, and that nobody has ended
         self._timeouts, self._end_blocked = timeouts, end_blocked
         self._progress = Progress()
         self._group: Optional[Group] = None
@@ -116,13 +124,19 @@ class WeightUpdate:
             except BaseException as failure:  # noqa: BLE001 (it is raised when all is undone)
                 first = failure
         if first is None:
-            return self._unclaim()
+            return await self._completed()
         if first is not error and error is not None:
             note(first, f"and then in the body: {told(error)}")
         await self._undo(first)
         if first is not error:
             raise first
         return None
+
+    async def _completed(self) -> None:
+        cancelled = None if self._job is None else await undisturbed(self._job.completed(self.version))
+        self._unclaim()
+        if cancelled is not None:
+            raise cancelled
 
     async def _complete(self) -> None:
         if not self._progress.has_begun(Step.TRANSFER):
@@ -148,6 +162,8 @@ class WeightUpdate:
         self._progress = self._progress.begin(Step.CLOSE)
         for replica in self.replicas:
             replica.weights.handle(begin)
+        if self._job is not None:
+            await self._job.begun(self.replicas)
         closing = self._each(lambda replica: replica.admission.close(self.id, self.version, self._fence))
         await together(Step.CLOSE.value, closing, self._timeouts.close)
         self._progress = self._progress.end()
@@ -204,10 +220,20 @@ class WeightUpdate:
 
     async def _undo(self, first: BaseException) -> None:
         """Undo what is owed, and note on the error what fails of it."""
-        cancelled = await undisturbed(self._undo_everywhere(first))
+        cancelled = await undisturbed(self._undo_and_tell(first))
         if cancelled is not None and cancelled is not first:
             note(first, "and cancelled while it was undone, which went on to its end")
         self._unclaim()
+
+    async def _undo_and_tell(self, first: BaseException) -> None:
+        await self._undo_everywhere(first)
+        if self._job is None:
+            return
+        harmless = all(replica.weights.state is State.FRESH for replica in self.replicas)
+        if harmless and not isinstance(first, Exception):
+            await self._job.called_off()  # who cancels an update before it has touched anything means to
+        else:
+            await self._job.failed(self.id, self.version, first, self._blocked)
 
     async def _undo_everywhere(self, first: BaseException) -> None:
         owed = self._progress.owed
@@ -240,11 +266,18 @@ class WeightUpdate:
             if isinstance(error, StepTimedOut):  # a server that is silent has had its time
                 limit_s = self._timeouts.undo / 5
         blocked = failed.get(Undo.LEAVE_GROUP)
-        if self._end_blocked is not None and isinstance(blocked, StepTimedOut):
-            ending = partial(self._end_blocked, replica, f"it does not leave the group of update {self.id}: {blocked}")
-            await self._try(Undo.LEAVE_GROUP, replica.name, ending, first, self._timeouts.undo)
+        if isinstance(blocked, StepTimedOut):
+            await self._end(replica, blocked, first)
         if Undo.SETTLE in owed:
             await self._settle(replica, failed, first)
+
+    async def _end(self, replica: Replica, blocked: StepTimedOut, first: BaseException) -> None:
+        """It is blocked in the group: have its server ended."""
+        if self._end_blocked is not None:
+            ending = partial(self._end_blocked, replica, f"it does not leave the group of update {self.id}: {blocked}")
+            if await self._try(Undo.LEAVE_GROUP, replica.name, ending, first, self._timeouts.undo) is None:
+                return
+        self._blocked.append(replica.name)
 
     async def _settle(self, replica: Replica, failed: Mapping[Undo, Exception], first: BaseException) -> None:
         """The last of what is undone: say what can be said of the replica's weights."""

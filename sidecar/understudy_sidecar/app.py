@@ -23,6 +23,7 @@ from understudy_sidecar.membership.events import (
     Finish,
     FromCoordinator,
     FromLauncher,
+    FromWorker,
     HangupCoordinator,
     InOffice,
     KeepLink,
@@ -47,6 +48,7 @@ from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.office import Office
+from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings
 from understudy_sidecar.verdicts import Verdicts
@@ -100,6 +102,7 @@ class Sidecar:
             lambda message: self._handle(FromLauncher(message)),
             lambda: self._handle(LauncherDown()),
         )
+        self._rollouts = RolloutsLink(lambda replicas: self._handle(FromWorker(replicas)))
 
     async def run(self) -> None:
         """Serve until the job has ended, or the pod has."""
@@ -107,6 +110,9 @@ class Sidecar:
         folder = self._settings.folder
         records.install_launcher(folder, self._settings.shipped)
         unix_server = await self._launcher.listen(folder / pod.LAUNCHER_SOCKET)
+        workers = None
+        if self._settings.shape.on_failed_update is not None:
+            workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
         server = Server(self._office, self._settings.key, self._settings.shape.uid)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen)
@@ -117,6 +123,8 @@ class Sidecar:
         if node_file is not None:
             node_file.stop()
         unix_server.close()
+        if workers is not None:
+            workers.close()
         await server.close(LAST_WORDS_S)
         probes.close()
 

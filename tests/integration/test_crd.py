@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
 
-CRDS = Path(__file__).resolve().parents[2] / "crds"
+ROOT = Path(__file__).resolve().parents[2]
+CRDS = ROOT / "crds"
 
 
 @pytest.fixture(scope="module")
@@ -328,3 +329,10 @@ def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
     assert "Off: a pod never does" in fence
     assert "Warm pods that wait to take a lost pod's ranks. May be changed at any time." in spares
     assert "Number of spares to keep. Default: 0." in spares
+
+
+@pytest.mark.parametrize("example", ["ddp", "rl"])
+def test_an_example_is_accepted_as_it_is(cluster: "ApiServer", example: str) -> None:
+    applied = cluster.kubectl("apply", "-k", str(ROOT / "examples" / example), "--dry-run=server")
+    assert applied.returncode == 0, applied.stderr
+    assert f"trainingjob.understudy.dev/{example} created" in applied.stdout

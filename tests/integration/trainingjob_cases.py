@@ -121,6 +121,13 @@ def two(manifest: Manifest, **driver: Any) -> Manifest:
     return manifest
 
 
+def with_rollouts(manifest: Manifest, **changes: Any) -> Manifest:
+    """A driver of two replicas whose weights the workers update."""
+    two(manifest)["spec"]["failurePolicy"] = {"maxRestarts": 3}
+    manifest["spec"]["rollouts"] = {"replicatedJobs": ["driver"], **changes}
+    return manifest
+
+
 def without_launcher(manifest: Manifest) -> Manifest:
     del manifest["spec"]["launcher"], manifest["spec"]["spares"]
     return manifest
@@ -415,6 +422,68 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.elastic.minReplicas",
         "Required value",
     ),
+    "rollouts without a launcher": (
+        lambda job: without_launcher(with_rollouts(job)),
+        "spec.rollouts",
+        "rollouts need a launcher, whose workers tell of their weight updates: add launcher: {targetReplicatedJobs:",
+    ),
+    "rollouts without a failurePolicy": (
+        lambda job: with_rollouts(job)["spec"].pop("failurePolicy"),
+        "spec.rollouts",
+        "rollouts need a failurePolicy, which says how often the job may restart for a failed update: add failurePol",
+    ),
+    "rollouts that are no replicatedJob": (
+        lambda job: with_rollouts(job, replicatedJobs=["servers"]),
+        "spec.rollouts.replicatedJobs",
+        "rollouts.replicatedJobs must name entries of replicatedJobs that launcher.targetReplicatedJobs does not name",
+    ),
+    "rollouts that train": (
+        lambda job: with_rollouts(job, replicatedJobs=["driver", "workers"]),
+        "spec.rollouts.replicatedJobs",
+        "rollouts.replicatedJobs must name entries of replicatedJobs that launcher.targetReplicatedJobs does not name",
+    ),
+    "no rollouts at all": (
+        lambda job: with_rollouts(job, replicatedJobs=[]),
+        "spec.rollouts.replicatedJobs",
+        "should have at least 1 items",
+    ),
+    "more rollouts than status counts": (
+        lambda job: with_rollouts(job)["spec"]["replicatedJobs"][1].update(replicas=1025),
+        "spec.rollouts.replicatedJobs",
+        "rollouts.replicatedJobs must have at most 1024 replicas each",
+    ),
+    "rollouts that restart something else": (
+        lambda job: with_rollouts(job, onFailedUpdate="RestartPods"),
+        "spec.rollouts.onFailedUpdate",
+        "rollouts.onFailedUpdate must be RestartJob or RestartRollouts",
+    ),
+    "retries for ever": (
+        lambda job: with_rollouts(job, maxRetries=-1),
+        "spec.rollouts.maxRetries",
+        "rollouts.maxRetries must be 0 to 1000",
+    ),
+    "a gateway without a server": (
+        lambda job: with_rollouts(job, gateway={}),
+        "spec.rollouts.gateway.enginePort",
+        "Required value",
+    ),
+    "a gateway on its server's port": (
+        lambda job: with_rollouts(job, gateway={"enginePort": 8080}),
+        "spec.rollouts.gateway.port",
+        "rollouts.gateway.port must be another port than enginePort",
+    ),
+    "a gateway that nobody can find": (
+        lambda job: with_rollouts(job, gateway={"enginePort": 30000})["spec"].update(
+            network={"enableDNSHostnames": False}
+        ),
+        "spec.rollouts.gateway",
+        "rollouts.gateway needs hostnames, by which workers find the servers",
+    ),
+    "a gateway that drops requests": (
+        lambda job: with_rollouts(job, gateway={"enginePort": 30000, "inFlight": "Drop"}),
+        "spec.rollouts.gateway.inFlight",
+        "rollouts.gateway.inFlight must be Abort or Await",
+    ),
     "a topology key that is no label's name": (
         lambda job: job["spec"]["spares"].update(topologyKey="the rack"),
         "spec.spares.topologyKey",
@@ -600,6 +669,7 @@ REFUSED |= {
 # Each is one field that the CRD does not know, at a level of ours, and its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
     "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
+    "spec.rollouts.gateway.token": lambda job: with_rollouts(job, gateway={"enginePort": 30000, "token": "x"}),
     "spec.faults.hang.timeout": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "9m", "timeout": "9m"}}),
     "spec.recovery.fencetimeout": lambda job: job["spec"].update(recovery={"fencetimeout": "30s"}),
     "spec.spares.pool": lambda job: job["spec"]["spares"].update(pool="shared"),
@@ -695,6 +765,11 @@ ACCEPTED: dict[str, Change] = {
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
     "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),
     "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minReplicas": 8}),
+    "rollouts": with_rollouts,
+    "rollouts that restart alone": lambda job: with_rollouts(job, onFailedUpdate="RestartRollouts", maxRetries=2),
+    "rollouts with gateways": lambda job: with_rollouts(
+        job, gateway={"enginePort": 30000, "port": 9000, "inFlight": "Await", "initialVersion": "base"}
+    ),
     "a job that shrinks at once": lambda job: job["spec"].update(recovery={"spareTimeout": "0s"}),
     "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
     "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
@@ -742,6 +817,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(elastic={"minReplicas": 6}),
         "spec.elastic",
         "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+    ),
+    "rollouts": (
+        lambda job: job["spec"].update(rollouts={"replicatedJobs": ["workers"]}),
+        "spec.rollouts",
+        "rollouts is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
     "that a training may hang": (
         lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "10m"}}),
@@ -858,6 +938,20 @@ STATUS: Manifest = {
         "seconds": 0.876545,
     },
     "progress": {"step": 1200, "total": 9000, "at": "2026-01-01T00:00:01.000001Z"},
+    "rollouts": {
+        "fresh": 0,
+        "updating": 1,
+        "uncertain": 2,
+        "version": "step-6",
+        "failure": {
+            "update": "5f0c",
+            "version": "step-7",
+            "message": "EngineUnreachable: rollout-1 is gone",
+            "inARow": 2,
+            "at": "2026-01-01T00:00:01.000001Z",
+        },
+        "restartedFor": "5f0b",
+    },
 }
 
 # Nobody is there yet to take the lost ranks.

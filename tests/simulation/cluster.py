@@ -16,7 +16,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.membership import Assign
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import NO_OFFICE
+from understudy_protocol.words import NO_OFFICE, OnFailedUpdate
 from understudy_sidecar.membership.coordinator import Coordinator
 
 
@@ -34,6 +34,7 @@ class Setup:
     zygotes: bool = True  # whether workers are forked
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
+    update_retries: int | None = None  # failed weight updates in a row that are left to the trainer; None: no rollouts
 
 
 @dataclass
@@ -50,6 +51,7 @@ class SimulatedCluster:
     worker_faults: list[float] = field(default_factory=list)  # when workers ended otherwise than by a peer's end
     culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
     hangs: set[float] = field(default_factory=set)  # that coordinators have told of
+    final_updates: list[float] = field(default_factory=list)  # when workers told of a failure that ends the job
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
     on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
@@ -67,6 +69,8 @@ class SimulatedCluster:
             grace_s=GRACE_S,
             replica_groups=setup.replica_groups,
             in_place_max_per_pod=setup.max_per_pod,
+            on_failed_update=None if setup.update_retries is None else OnFailedUpdate.RESTART_JOB,
+            update_retries=setup.update_retries or 0,
         )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s

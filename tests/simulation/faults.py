@@ -14,6 +14,9 @@ from tests.simulation.cluster import Setup, SimulatedCluster
 from tests.simulation.network import Machine
 from tests.simulation.pods import Pod
 from tests.simulation.training import Worker
+from understudy_protocol.membership import Replicas
+from understudy_protocol.rollouts import UpdateFailure
+from understudy_sidecar.membership.events import FromWorker
 
 #: kind -> weight
 KINDS = {
@@ -65,6 +68,14 @@ LAST_FAULT_S = 30.0
 #: A sixth is about the ladder: pods and ranks that fail again and again, and what comes beside them.
 LADDER_SHARE = 1 / 6
 BAD_POD, BAD_RANK = "worker of the bad pod dies", "worker of the bad rank dies"
+UPDATE_FAILS, UPDATE_FAILS_TRAINER_ENDS, UPDATE_IS_WHOLE = (
+    "weight update fails",
+    "weight update fails, and the trainer with it",
+    "weight update is whole",
+)
+#: An eighth has rollouts, whose weights rank 0 updates, beside all else that comes.
+UPDATES_SHARE = 1 / 8
+UPDATES = {UPDATE_FAILS: 3, UPDATE_FAILS_TRAINER_ENDS: 2, UPDATE_IS_WHOLE: 2}
 BESIDE = {
     "worker killed": 2,
     "worker exits 1": 2,
@@ -143,6 +154,14 @@ def draw_ladder(rng: random.Random) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at) or [Fault(5.0, "worker killed")]
 
 
+def draw_updates(rng: random.Random) -> list[Fault]:
+    at, faults = rng.uniform(3.0, LAST_FAULT_S), []
+    for _ in range(rng.randint(1, 4)):
+        faults.append(Fault(at, rng.choices(list(UPDATES), list(UPDATES.values()))[0]))
+        at += rng.choice([0.0, rng.uniform(0.0, 0.5), rng.uniform(0.0, 5.0)])
+    return faults
+
+
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off":
@@ -181,6 +200,9 @@ class Faults:
             "worker killed": lambda: self._end_worker(None, "SIGKILL"),
             "worker exits 1": lambda: self._end_worker(1, None),
             "worker hangs": self._hang_worker,
+            UPDATE_FAILS: lambda: self._update(fails=True),
+            UPDATE_FAILS_TRAINER_ENDS: lambda: self._update(fails=True, ends=True),
+            UPDATE_IS_WHOLE: lambda: self._update(fails=False),
             "zygote killed": self._kill_zygote,
             BAD_POD: self._fail_bad_pod,
             BAD_RANK: self._fail_bad_rank,
@@ -268,6 +290,26 @@ class Faults:
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
             self.cluster.fails(worker.pod)
             worker.hung = worker.stuck = True
+
+    def _update(self, *, fails: bool, ends: bool = False) -> None:
+        """Rank 0 has taken it. One that raises tells before it ends."""
+        worker = next((worker for worker in self._workers() if worker.rank == 0), None)
+        pod = next((pod for pod in self.cluster.seated() if worker in pod.workers()), None)
+        retries = self.cluster.setup.update_retries
+        if worker is None or pod is None or pod.sidecar is None or retries is None:
+            return
+        worker.failed_updates = worker.failed_updates + 1 if fails else 0
+        update, now = f"update-{len(self.struck)}", self.world.now
+        failure = UpdateFailure(update, "v", "rollout-1 is gone", worker.failed_updates, now) if fails else None
+        counts = (0, 0, 2) if fails else (2, 0, 0)
+        told = Replicas(worker.token, worker.rank, *counts, "v", failure)
+        self.world.say(pod.name, f"FAULT: a weight update {'fails' if fails else 'is whole'}")
+        if fails and worker.failed_updates > retries:
+            self.cluster.final_updates.append(now)
+        sidecar = pod.sidecar
+        sidecar.post(lambda: sidecar.handle(FromWorker(told)))
+        if ends:
+            self.cluster.end_worker(worker, 1, None)
 
     def _kill_zygote(self) -> None:
         launchers = [pod.launcher for pod in self._live() if pod.launcher is not None and pod.launcher.zygote]

@@ -27,11 +27,12 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    rollouts,
     rounds,
     settling,
 )
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
 from understudy_sidecar.membership.electorate import Tally
 from understudy_sidecar.membership.roster import Member as Record
 from understudy_sidecar.membership.roster import Roster
@@ -174,6 +175,10 @@ def _each_leave_costs_a_restart() -> Iterator[None]:
         yield
 
 
+def _any_failure_is_final(desk: Desk, told: ReplicasTold) -> bool:
+    return told.replicas.failure is not None
+
+
 def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
     """Members that leave are never waited for, nor ever lost."""
     desk.roster.leaving.clear()
@@ -199,5 +204,6 @@ MUTATIONS = (
     Mutation("a rank may cost any number of pods", _patch(escalation, "climb", _climb_whatever_the_rank_did)),
     Mutation("who told first is given up unasked", _patch(escalation, "on_time", _give_up_without_asking), 2000),
     Mutation("a pod that leaves costs a restart", _each_leave_costs_a_restart),
+    Mutation("no failed update may be tried again", _patch(rollouts, "_is_final", _any_failure_is_final), 1000),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
 )

@@ -4,7 +4,17 @@ import random
 from dataclasses import dataclass, replace
 
 from tests.simulation.cluster import Setup, SimulatedCluster, new_cluster
-from tests.simulation.faults import LADDER_SHARE, Fault, Faults, draw_faults, draw_ladder, draw_setup
+from tests.simulation.faults import (
+    AT_THE_END,
+    LADDER_SHARE,
+    UPDATES_SHARE,
+    Fault,
+    Faults,
+    draw_faults,
+    draw_ladder,
+    draw_setup,
+    draw_updates,
+)
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Violation
 
@@ -22,6 +32,10 @@ def draw_case(seed: int) -> Case:
     setup = replace(setup, max_per_pod=ladder.choice([None, 0, 1, 1, 2]))
     if ladder.random() < LADDER_SHARE:
         setup, faults = replace(setup, steps=max(60, setup.steps)), draw_ladder(ladder)
+    updates = random.Random(f"updates-{seed}")
+    if updates.random() < UPDATES_SHARE:
+        setup = replace(setup, update_retries=updates.choice([0, 0, 1, 2]))
+        faults = sorted([*faults, *draw_updates(updates)], key=lambda fault: (fault.at == AT_THE_END, fault.at))
     return Case(seed, setup, tuple(faults))
 
 

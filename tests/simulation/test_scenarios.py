@@ -9,8 +9,11 @@ from collections.abc import Callable
 from tests.simulation.cluster import Setup, new_cluster
 from tests.simulation.invariants import Invariants
 from tests.simulation.pods import Pod
+from understudy_protocol.membership import Replicas
 from understudy_protocol.observer import Recovery
+from understudy_protocol.rollouts import UpdateFailure
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
+from understudy_sidecar.membership.events import FromWorker
 
 
 class Job:
@@ -421,3 +424,44 @@ def test_from_a_faulty_node_a_pod_goes_at_once_and_those_who_hold_its_shards_sav
 def test_the_pods_of_a_first_start_need_not_come_in_order() -> None:
     job = Job(Setup(actives=4, spares=2, machines=8, steps=20, slow_start_s=25.0), seed=3)
     assert [pod.name for pod in job.members] == ["active-0", "active-1", "active-2", "active-3"]
+
+
+RL = Setup(actives=3, spares=1, machines=8, steps=400, update_retries=0)
+GONE = UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, 0.0)
+
+
+def tell_of_a_failed_update(job: Job) -> None:
+    sidecar = job.members[0].sidecar
+    assert sidecar is not None
+    sidecar.handle(FromWorker(Replicas(job.token, 0, 0, 0, 2, "step-6", GONE)))
+
+
+def test_a_weight_update_that_fails_ends_the_job_at_once_and_says_so() -> None:
+    job = Job(RL)
+    tell_of_a_failed_update(job)
+    assert job.until(lambda: all(pod.exit_code == 81 for pod in job.cluster.pods), 5.0) < 2.0
+    closes = {pod.recorded_close for pod in job.cluster.pods}
+    (close,) = closes
+    assert close is not None
+    assert close.message.startswith("WeightUpdate: the weights of version step-7 were not updated: rollout-1 is gone")
+
+
+def test_the_trainer_that_raises_it_is_no_fault_of_its_own() -> None:
+    job = Job(RL)
+    tell_of_a_failed_update(job)
+    job.cluster.end_worker(job.members[0].workers()[0], 1, None)
+    job.until(job.cluster.closed, 5.0)
+    assert job.recovery().fault is Fault.WEIGHT_UPDATE
+
+
+def test_a_failed_update_that_was_told_outlives_the_coordinator_that_has_not_heard_of_it() -> None:
+    # given a job whose coordinator freezes, as a weight update fails
+    job = Job(RL)
+    job.later(2.0)  # until the electorate counts
+    office = job.office_pod()
+    job.cluster.freeze(office.machine)
+    tell_of_a_failed_update(job)
+    # then who comes after it is told anew
+    job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not office), 90.0)
+    close = next(x.recorded_close for x in job.cluster.pods if x.recorded_close is not None)
+    assert close.message.startswith("WeightUpdate")

@@ -40,6 +40,7 @@ class Worker:
     stepped: bool = False
     hung: bool = False  # lives, and makes no step any more
     code: int | None = None  # its exit code, once it has ended by itself
+    failed_updates: int = 0  # of weights, in a row
     done: bool = False  # has made all its steps, and is about to exit 0
 
     @property

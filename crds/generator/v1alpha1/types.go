@@ -86,6 +86,12 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) == has(oldSelf.launcher)",fieldPath=".launcher",message="launcher is immutable: delete the TrainingJob and create it anew"
 // +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 // +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || has(self.launcher)",fieldPath=".rollouts",message="rollouts need a launcher, whose workers tell of their weight updates: add launcher: {targetReplicatedJobs: [<whose pods train>]}, or remove rollouts"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || has(self.failurePolicy)",fieldPath=".rollouts",message="rollouts need a failurePolicy, which says how often the job may restart for a failed update: add failurePolicy: {maxRestarts: <number>}"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || self.rollouts.replicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t) && !(has(self.launcher) && (!has(self.launcher.targetReplicatedJobs) || t in self.launcher.targetReplicatedJobs)))",fieldPath=".rollouts.replicatedJobs",message="rollouts.replicatedJobs must name entries of replicatedJobs that launcher.targetReplicatedJobs does not name: correct the name, add the entry, or take it out of launcher.targetReplicatedJobs"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || self.replicatedJobs.all(j, !(j.name in self.rollouts.replicatedJobs) || j.replicas <= 1024)",fieldPath=".rollouts.replicatedJobs",message="rollouts.replicatedJobs must have at most 1024 replicas each, whose restarts status counts one by one: lower replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || !has(self.rollouts.gateway) || (self.network.enableDNSHostnames && self.replicatedJobs.all(j, !(j.name in self.rollouts.replicatedJobs) || j.template.spec.completionMode == 'Indexed'))",fieldPath=".rollouts.gateway",message="rollouts.gateway needs hostnames, by which workers find the servers: set network.enableDNSHostnames to true and completionMode of the rollouts to Indexed, or leave them out"
+// +kubebuilder:validation:XValidation:rule="has(self.rollouts) == has(oldSelf.rollouts) && (!has(self.rollouts) || self.rollouts == oldSelf.rollouts)",fieldPath=".rollouts",message="rollouts is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 // +kubebuilder:validation:XValidation:rule="has(self.failurePolicy) == has(oldSelf.failurePolicy) && (!has(self.failurePolicy) || self.failurePolicy == oldSelf.failurePolicy)",fieldPath=".failurePolicy",message="failurePolicy is immutable: delete the TrainingJob and create it anew"
 // +kubebuilder:validation:XValidation:rule="has(self.coordinator) == has(oldSelf.coordinator) && (!has(self.coordinator) || self.coordinator == oldSelf.coordinator)",fieldPath=".coordinator",message="coordinator is immutable: delete the TrainingJob and create it anew"
 // +kubebuilder:validation:XValidation:rule="has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",fieldPath=".managedBy",message="managedBy is immutable: delete the TrainingJob and create it anew"
@@ -194,6 +200,11 @@ type TrainingJobSpec struct {
 	// after creation.
 	// +optional
 	Elastic *Elastic `json:"elastic,omitempty"`
+
+	// In RL: the servers whose weights the workers update, and what follows when that
+	// fails. It cannot be changed after creation.
+	// +optional
+	Rollouts *Rollouts `json:"rollouts,omitempty"`
 }
 
 // A Job template and the number of Jobs to make of it.
@@ -611,6 +622,67 @@ type Elastic struct {
 	MinReplicas int32 `json:"minReplicas"`
 }
 
+// Rollout servers of a training in RL. Workers that update them with understudy_rollout
+// tell of each update; one that fails may leave servers that answer with mixed weights.
+type Rollouts struct {
+	// Whose Jobs are the servers, by name. Each Job is one replica, and its pod 0 the one
+	// that is asked.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
+	ReplicatedJobs []string `json:"replicatedJobs"`
+
+	// What follows when an update fails and may not be tried again. RestartJob: the pods
+	// that train fail, and failurePolicy restarts the job. RestartRollouts: the servers
+	// alone are made anew, at the cost of one restart of failurePolicy, and the training
+	// goes on. Default: RestartJob.
+	// +optional
+	// +kubebuilder:default=RestartJob
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self in ['RestartJob', 'RestartRollouts']",message="rollouts.onFailedUpdate must be RestartJob or RestartRollouts: set it to what follows when an update fails, or leave it out"
+	OnFailedUpdate string `json:"onFailedUpdate,omitempty"`
+
+	// How many failed updates in a row are left to the worker to try again. Default: 0.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="rollouts.maxRetries must be 0 to 1000: the failed updates in a row that a worker may try again"
+	MaxRetries int32 `json:"maxRetries,omitempty"`
+
+	// A gateway in front of each server, in its pod, which lets requests through only while
+	// the weights are those of one whole update. Left out: none is added.
+	// +optional
+	Gateway *RolloutGateway `json:"gateway,omitempty"`
+}
+
+// A gateway in front of each rollout server.
+//
+// +kubebuilder:validation:XValidation:rule="self.enginePort != self.port",fieldPath=".port",message="rollouts.gateway.port must be another port than enginePort, where the server itself listens in the same pod: change one of them"
+type RolloutGateway struct {
+	// Port that the server listens on.
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="rollouts.gateway.enginePort must be 1 to 65535: the port that the server listens on"
+	EnginePort int32 `json:"enginePort"`
+
+	// Port that the gateway listens on, and clients ask. Default: 8080.
+	// +optional
+	// +kubebuilder:default=8080
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="rollouts.gateway.port must be 1 to 65535: the port that clients ask"
+	Port int32 `json:"port,omitempty"`
+
+	// What becomes of requests under way when an update begins. Abort: they are ended. Await:
+	// they are waited for, a minute at most. Default: Abort.
+	// +optional
+	// +kubebuilder:default=Abort
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['Abort', 'Await']",message="rollouts.gateway.inFlight must be Abort or Await: set it to what becomes of requests when an update begins, or leave it out"
+	InFlight string `json:"inFlight,omitempty"`
+
+	// Version of the weights that the servers start with, if these may be asked. Left out:
+	// they are asked from the first update on.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	InitialVersion string `json:"initialVersion,omitempty"`
+}
+
 // How the job recovers.
 type Recovery struct {
 	// Restarts of the workers in place, which keep every pod.
@@ -754,6 +826,10 @@ type TrainingJobStatus struct {
 	// +optional
 	Coordinator *CoordinatorStatus `json:"coordinator,omitempty"`
 
+	// Rollout servers, where workers have told of any.
+	// +optional
+	Rollouts *RolloutsStatus `json:"rollouts,omitempty"`
+
 	// Recoveries so far, by strategy.
 	// +optional
 	RecoveriesByStrategy *RecoveriesByStrategy `json:"recoveriesByStrategy,omitempty"`
@@ -850,6 +926,57 @@ type SparesStatus struct {
 	// Spares that have taken ranks and are not replaced yet.
 	// +optional
 	Claimed int32 `json:"claimed"`
+}
+
+// Rollout servers, counted by what is known of their weights, as the workers tell that
+// update them.
+type RolloutsStatus struct {
+	// Replicas with the weights of one whole update.
+	// +optional
+	Fresh int32 `json:"fresh"`
+
+	// Replicas in an update.
+	// +optional
+	Updating int32 `json:"updating"`
+
+	// Replicas whose weights may be mixed, or are not known: they are asked nothing until
+	// an update is whole.
+	// +optional
+	Uncertain int32 `json:"uncertain"`
+
+	// Version of the newest whole update.
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// The newest update, if it failed and none was begun after it.
+	// +optional
+	Failure *UpdateFailure `json:"failure,omitempty"`
+
+	// The newest failed update for which replicas were restarted.
+	// +optional
+	RestartedFor string `json:"restartedFor,omitempty"`
+}
+
+// A weight update that failed.
+type UpdateFailure struct {
+	// Its id.
+	Update string `json:"update"`
+
+	// Version of the weights that it was to bring.
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// What was raised first.
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// Updates of this worker that have failed since its last whole one.
+	// +optional
+	InARow int32 `json:"inARow"`
+
+	// When it failed.
+	// +optional
+	At *metav1.MicroTime `json:"at,omitempty"`
 }
 
 // The member whose sidecar is the coordinator.

@@ -7,6 +7,7 @@ from understudy_operator.observe.store import Raw
 from understudy_operator.plan import spec as facts
 from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
+from understudy_protocol.words import OnFailedUpdate
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -26,6 +27,7 @@ def read_spec(raw: Raw) -> JobSpec:
         coordinator=_coordinator(spec["coordinator"]) if "coordinator" in spec else None,
         managed_by=spec.get("managedBy", ""),
         ttl_s=float(spec["ttlSecondsAfterFinished"]) if "ttlSecondsAfterFinished" in spec else None,
+        rollouts=_rollouts(spec["rollouts"]) if "rollouts" in spec else None,
         claims=tuple(claim for policy in spec.get("volumeClaimPolicies", ()) for claim in _claims(policy)),
     )
 
@@ -98,6 +100,24 @@ def _coordinator(told: Raw) -> facts.CoordinatorPod:
 def _claims(policy: Raw) -> list[facts.VolumeClaim]:
     retained = policy.get("retentionPolicy", {}).get("whenDeleted", "Delete") == "Retain"
     return [facts.VolumeClaim(x["metadata"]["name"], x, retained) for x in policy.get("templates", ())]
+
+
+def _rollouts(told: Raw) -> facts.Rollouts:
+    return facts.Rollouts(
+        groups=tuple(told["replicatedJobs"]),
+        on_failed_update=OnFailedUpdate(told.get("onFailedUpdate", OnFailedUpdate.RESTART_JOB)),
+        max_retries=int(told.get("maxRetries", 0)),
+        gateway=_gateway(told["gateway"]) if "gateway" in told else None,
+    )
+
+
+def _gateway(told: Raw) -> facts.RolloutGateway:
+    return facts.RolloutGateway(
+        engine_port=int(told["enginePort"]),
+        port=int(told.get("port", 8080)),
+        awaits=told.get("inFlight") == "Await",
+        initial_version=told.get("initialVersion", ""),
+    )
 
 
 def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:

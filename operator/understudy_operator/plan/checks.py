@@ -21,7 +21,7 @@ def plan_checks(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
 
 def _examples(observed: Observed, sidecar_image: str) -> Iterator[Manifest]:
     job = observed.job
-    yield from (job_manifest(job, group, 0) for group in job.spec.children if group.replicas)
+    yield from (job_manifest(job, group, 0, sidecar_image) for group in job.spec.children if group.replicas)
     first = 0
     for group in () if job.spec.world is None else job.world.groups:
         yield pod_manifest(

@@ -21,6 +21,7 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
     if int(before.get("round", -1)) < 0 <= int(status.get("round", -1)):
         events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
     events += _recoveries(before, status)
+    events += _failed_update(before.get("rollouts", {}), status.get("rollouts", {}))
     match outcome(observed):
         case Completed(message):
             events.append(Event("Normal", "Completed", message))
@@ -36,6 +37,14 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
     if refusal and refusal != told_refusal(before):
         events.append(Event("Warning", "Refused", refusal))
     return tuple(events)
+
+
+def _failed_update(before: Mapping[str, Any], rollouts: Mapping[str, Any]) -> Iterator[Event]:
+    failure = rollouts.get("failure", {})
+    if failure and failure["update"] != before.get("failure", {}).get("update"):
+        in_a_row = f" ({failure['inARow']} in a row)" if failure["inARow"] > 1 else ""
+        message = f"version {failure['version']}{in_a_row}: {failure['message']}"
+        yield Event("Warning", "WeightUpdateFailed", message)
 
 
 def _suspension(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:

@@ -10,22 +10,16 @@ Rules, where somebody has deleted one of them under pods that run:
 
 from typing import Any
 
+from understudy_operator.plan.gateways import rollout_token
 from understudy_operator.plan.intents import Create
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import claim_manifest
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
+from understudy_operator.plan.object_names import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.ownership import owner_reference
 from understudy_protocol import pod as names
-
-
-def secret_name(job_name: str) -> str:
-    return f"{job_name}-membership"
-
-
-def coordinator_service_name(job_name: str) -> str:
-    return f"{job_name}-coordinator"
 
 
 def plan_objects(observed: Observed) -> tuple[Create, ...]:
@@ -72,13 +66,14 @@ def _metadata(job: Job, name: str) -> dict[str, Any]:
     }
 
 
-def _secret(job: Job, entropy: str) -> dict[str, Any]:
+def _secret(job: Job, key: str) -> dict[str, Any]:
+    token = {} if job.spec.rollouts is None else {names.ROLLOUT_TOKEN_KEY: rollout_token(job, key)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(job, secret_name(job.name)),
         "immutable": True,
-        "stringData": {names.KEY_FILE: entropy},
+        "stringData": {names.KEY_FILE: key} | token,
     }
 
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from understudy_operator.plan.gateways import add_to_worker
 from understudy_operator.plan.jobset import keys, metadata, podspec
-from understudy_operator.plan.objects import secret_name
+from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.spec import Place, ReplicatedJob
@@ -47,7 +48,9 @@ def pod_manifest(
     podspec.complete(spec, job, group, None if place is None else place.job_index)
     spec["hostname"] = _hostname(job, group, place, serial)
     spec.setdefault("volumes", []).extend(_volumes(job))
-    _wrap(_trainer(spec, job.world.container), job, place, grace_s)
+    trainer = _trainer(spec, job.world.container)
+    _wrap(trainer, job, place, grace_s)
+    add_to_worker(spec, trainer, job)
     sidecar = _sidecar(job, index, coordinator_address, sidecar_image, grace_s)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     made = _metadata(job, group, template.get("metadata", {}), index, serial)
@@ -179,6 +182,8 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         float(grace_s),
         job.world.replica_groups,
         job.world.in_place_max_per_pod,
+        None if job.spec.rollouts is None else job.spec.rollouts.on_failed_update,
+        0 if job.spec.rollouts is None else job.spec.rollouts.max_retries,
     )
     node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}

@@ -41,7 +41,7 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
         checks=checks,
         objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
-        jobs=() if still else plan_children(observed),
+        jobs=() if still else plan_children(observed, sidecar_image),
         pods=() if still else (*plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
         link=turns or _link(observed, office),
         events=plan_events(observed, office, status),

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.rfc3339 import micro_time, unix
-from understudy_protocol.observer import Recovery, Snapshot
-from understudy_protocol.words import WorkersState
+from understudy_protocol.observer import Cause, Recovery, Snapshot
+from understudy_protocol.words import Fault, Strategy, WorkersState
 
 RECOVERIES_KEPT = 10
 AT_WORK = (WorkersState.RUNNING, WorkersState.FINISHED)
@@ -28,8 +28,25 @@ def history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Ent
     times = {entry["detectedAt"] for entry in told}
     orphans = [entry for entry in before if entry["detectedAt"] not in times]
     if _all_at_work(snapshot):
-        orphans = [_ended(entry, now) for entry in orphans]
+        orphans = [entry if is_of_rollouts(entry) else _ended(entry, now) for entry in orphans]
     return sorted([*orphans, *told], key=lambda entry: str(entry["detectedAt"]))[-RECOVERIES_KEPT:]
+
+
+def is_of_rollouts(entry: Entry) -> bool:
+    """Whether rollouts are made anew while training goes on: no step ends that, and a whole update does."""
+    return (entry["fault"], entry.get("strategy")) == (Fault.WEIGHT_UPDATE.value, Strategy.POD_RECREATE.value)
+
+
+def plain_cause(cause: Cause) -> dict[str, Any]:
+    told = {
+        "rank": cause.rank,
+        "pod": cause.pod,
+        "node": cause.node,
+        "exitCode": cause.exit_code,
+        "signal": cause.signal,
+        "message": cause.message,
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def identified(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
@@ -55,18 +72,10 @@ def _ended(entry: Entry, now: float) -> Entry:
 
 
 def _entry(recovery: Recovery) -> Entry:
-    cause = {
-        "rank": recovery.cause.rank,
-        "pod": recovery.cause.pod,
-        "node": recovery.cause.node,
-        "exitCode": recovery.cause.exit_code,
-        "signal": recovery.cause.signal,
-        "message": recovery.cause.message,
-    }
     entry: dict[str, Any] = {
         "fault": recovery.fault.value,
         "round": recovery.round,
-        "cause": {name: value for name, value in cause.items() if value is not None},
+        "cause": plain_cause(recovery.cause),
         "detectedAt": micro_time(recovery.detected_at),
     }
     if recovery.strategy is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from understudy_protocol.words import OnFailedUpdate
+
 Raw = Mapping[str, Any]
 DEFAULT_GROUP = "default"
 
@@ -193,6 +195,26 @@ class World:
 
 
 @dataclass(frozen=True)
+class RolloutGateway:
+    """In front of each rollout server, in its pod."""
+
+    engine_port: int
+    port: int = 8080
+    awaits: bool = False  # requests under way when an update begins; else they are ended
+    initial_version: str = ""  # of the weights that servers start with, if these may be asked
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The servers whose weights the workers update, in RL."""
+
+    groups: tuple[str, ...]  # replicatedJobs
+    on_failed_update: OnFailedUpdate = OnFailedUpdate.RESTART_JOB
+    max_retries: int = 0
+    gateway: RolloutGateway | None = None
+
+
+@dataclass(frozen=True)
 class JobSpec:
     replicated_jobs: tuple[ReplicatedJob, ...]
     world: World | None = None  # None without a launcher
@@ -205,6 +227,7 @@ class JobSpec:
     managed_by: str = ""
     ttl_s: float | None = None  # after its end the job is deleted
     claims: tuple[VolumeClaim, ...] = ()
+    rollouts: Rollouts | None = None
 
     @property
     def children(self) -> tuple[ReplicatedJob, ...]:

@@ -21,10 +21,13 @@ from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.phase import phase
 from understudy_operator.plan.recoveries import history
 from understudy_operator.plan.rfc3339 import micro_time, unix
+from understudy_operator.plan.rollouts import rollouts_status, whole_again
 from understudy_protocol.observer import Snapshot
 
 #: Progress alone is not worth a write more often than this.
 PROGRESS_EVERY_S = 10.0
+#: Of recoveriesByStrategy: what no coordinator counts, because none outlives it.
+OF_THE_JOB = "jobRestart"
 
 
 def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any]:
@@ -87,9 +90,13 @@ def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[s
     if snapshot.token.round >= 0:
         told["round"] = max(snapshot.token.round, int(before.get("round", -1)))
     counts = {_camel(name): count for name, count in snapshot.recoveries_by_strategy.items()}
-    told["recoveriesByStrategy"] = counts
+    of_the_job = {x: y for x, y in before.get("recoveriesByStrategy", {}).items() if x == OF_THE_JOB}
+    told["recoveriesByStrategy"] = of_the_job | counts
     known = before.get("recoveries", ())
     recoveries = explained(history(known, snapshot, now), known, observed.pods)
+    recoveries = whole_again(recoveries, snapshot.rollouts, now)
+    if rollouts := rollouts_status(observed):
+        told["rollouts"] = rollouts
     if recoveries:
         told["recoveries"], told["lastRecovery"] = recoveries, recoveries[-1]
     if snapshot.progress is not None:

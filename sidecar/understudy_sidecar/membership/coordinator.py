@@ -13,6 +13,7 @@
     WAITING   everybody else has answered                      WAITING   GivenUp; its rank is vacant (escalation.py)
     RUNNING   a worker failed, at the end of the ladder        CLOSED    Close(Failed)
     RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
+    RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
@@ -39,6 +40,7 @@ from understudy_sidecar.membership import (
     hangs,
     joining,
     leaving,
+    rollouts,
     rounds,
     settling,
     succession,
@@ -225,6 +227,7 @@ class Coordinator:
             desk.size,
             tuple(heir.pod_uid for heir in desk.heirs),
             tuple(sorted(desk.keeper.settled.voters)),
+            rollouts.view(desk),
         )
 
     # Messages ----------------------------------------------------------------------------------------------------
@@ -255,6 +258,8 @@ class Coordinator:
                 self._on_progress(member, message, now)
             case m.Hung(token=token) if desk.is_current(member, token):
                 hangs.on_hung(desk, member, message, now)
+            case m.Replicas():
+                rollouts.on_replicas(desk, member, message)
             case m.SuccessionAck():
                 succession.acknowledged(desk, member, message, now)
             case m.Port(port, store_port):
@@ -333,6 +338,7 @@ class Coordinator:
         leaving.on_time(desk, now)
         hangs.on_time(desk, now)
         escalation.on_time(desk, now)
+        rollouts.on_time(desk, now)
         if desk.started_at is not None and now >= desk.started_at + STEPLESS_S:
             faults.recovered(desk, desk.started_at)
             desk.backoff.ran()

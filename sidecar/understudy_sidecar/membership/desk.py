@@ -51,6 +51,15 @@ class Hanging:
     told: dict[str, m.Hung] = field(default_factory=dict)  # by uid
 
 
+@dataclass(frozen=True)
+class ReplicasTold:
+    """The newest word of a rank about its rollout servers, and where it came from."""
+
+    replicas: m.Replicas
+    pod: str
+    node: str
+
+
 @dataclass
 class Dismissal:
     """A member is to be given up, once all other actives have proved to be there: none of them was first."""
@@ -115,6 +124,7 @@ class Desk:
     hanging: Hanging | None = None
     doubt: Doubt | None = None
     dismissal: Dismissal | None = None
+    rollouts: dict[int, ReplicasTold] = field(default_factory=dict)  # by rank, who told last is the last
     heartbeat: int = 0  # the number of the newest
     succession_due: float | None = None
     estate_stale: bool = False

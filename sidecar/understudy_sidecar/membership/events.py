@@ -143,6 +143,13 @@ class FromLauncher:
 
 
 @dataclass(frozen=True)
+class FromWorker:
+    """A worker of this pod tells of the rollout servers that it updates."""
+
+    replicas: membership.Replicas
+
+
+@dataclass(frozen=True)
 class LauncherDown:
     pass
 
@@ -188,6 +195,7 @@ class Ended:
 MemberEvent = (
     LauncherUp
     | FromLauncher
+    | FromWorker
     | LauncherDown
     | LinkUp
     | FromCoordinator

@@ -56,6 +56,7 @@ from understudy_sidecar.membership.events import (
     Finish,
     FromCoordinator,
     FromLauncher,
+    FromWorker,
     HangupCoordinator,
     InOffice,
     KeepLink,
@@ -132,6 +133,7 @@ class Member:
         self._finish_at: float | None = None if closed is None else now + LINGER_S
         self._launcher_ended = False
         self._hang_told = False
+        self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
         self._out: list[MemberEffect] = []
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
@@ -141,6 +143,8 @@ class Member:
                 self._keep_link()
             case FromLauncher(message):
                 self._on_launcher_message(message, now)
+            case FromWorker(replicas):
+                self._on_replicas(replicas)
             case LauncherDown():
                 self._on_launcher_down(now)
             case LinkUp(host):
@@ -238,6 +242,13 @@ class Member:
         if self._first_step_sent < progress.token or self.group_rank == 0 or self._hang_told:
             self._first_step_sent, self._hang_told = progress.token, False
             self._tell(progress)
+
+    def _on_replicas(self, replicas: m.Replicas) -> None:
+        if replicas.token != self.token:
+            self._out.append(Say(f"dropped what a worker of round {replicas.token} tells of its rollouts"))
+            return
+        self._replicas[replicas.rank] = replicas
+        self._tell(replicas)
 
     def _on_launcher_down(self, now: float) -> None:
         self.workers = WorkersState.IDLE
@@ -378,6 +389,7 @@ class Member:
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
         if self._introduced != self._situation():
             self._introduce(now)
+        self._out += [ToCoordinator(told) for told in self._replicas.values()]
 
     def _offer_store(self, office: Office) -> None:
         """To each office another store: two coordinators may give one number to two rounds, if one hears of neither."""

@@ -16,6 +16,8 @@ from understudy_launcher import package
 SIDECAR = Path(package.__file__).resolve().parents[1]
 IN_ZIP = ("understudy_launcher", "understudy_protocol")
 FOR_WORKERS = ("understudy_torch", "understudy_zygote")
+#: Part of it runs where aiohttp is: tests/unit/rollout/test_python.py.
+ROLLOUT = SIDECAR / "understudy_rollout"
 OURS = (*IN_ZIP, *FOR_WORKERS, "understudy_torchrun")
 SHIPPED = [
     *package.launcher_sources(),
@@ -34,8 +36,10 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
     command = [sys.executable, "-m", "understudy_launcher.package", str(destination)]
     subprocess.run(command, check=True, cwd=SIDECAR)
     torchruns = {f"python/{x.relative_to(SIDECAR)}" for x in (SIDECAR / "understudy_torchrun").rglob("*.py")}
+    rollouts = {f"python/{x.relative_to(SIDECAR)}" for x in ROLLOUT.rglob("*.py")}
     assert set(files(destination)) - {f"python/{x.relative_to(SIDECAR)}" for x in package.launcher_sources()} == {
         *torchruns,
+        *rollouts,
         "python/understudy_launcher/py.typed",
         "python/understudy_torchrun/py.typed",
         "python/understudy_torchrun-1.dist-info/METADATA",

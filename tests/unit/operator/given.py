@@ -17,6 +17,7 @@ from understudy_operator.plan.status import plan_status
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, Lost, MemberView, Recovery, Snapshot, StepProgress
+from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
 
 NOW = 1_790_000_000.0
@@ -160,6 +161,7 @@ def a_snapshot(
     actives: int = 0,
     heirs: Iterable[Pod] = (),
     electorate: Iterable[Pod] = (),
+    rollouts: Rollouts | None = None,
 ) -> Snapshot:
     return Snapshot(
         RoundToken(epoch, term, number),
@@ -174,6 +176,7 @@ def a_snapshot(
         actives,
         tuple(pod.uid for pod in heirs),
         tuple(pod.uid for pod in electorate),
+        rollouts,
     )
 
 

@@ -55,6 +55,8 @@ from understudy_operator.plan.refusals import judged
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
+from understudy_protocol.recovery import Cause
+from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.words import CloseReason, Fault, WorkersState
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -230,7 +232,19 @@ def _snapshot(told: Raw, pods: list[Pod], seats: Mapping[int, Pod]) -> Any:
         closed=None if closed is None else Close(CloseReason(closed["reason"]), closed.get("message", "")),
         lost=[lost(known[name], Fault(fault)) for name, fault in told.get("lost", {}).items()],
         waiting_for=told.get("waiting for", ""),
+        rollouts=_rollouts(told["rollouts"]) if "rollouts" in told else None,
     )
+
+
+def _rollouts(told: Raw) -> Rollouts:
+    """failed: the id of the failed update, in a row how many, and who stays blocked."""
+    failure = cause = None
+    if "failed" in told:
+        at, blocked = NOW - 1, tuple(told.get("blocked", ()))
+        failure = UpdateFailure(told["failed"], "step-7", "rollout-1 is gone", told.get("in a row", 1), at, blocked)
+        cause = Cause(0, "a0", "node-a0", None, None, failure.message)
+    counts = {name: told.get(name, 0) for name in ("fresh", "updating", "uncertain")}
+    return Rollouts(**counts, version=told.get("version", ""), failure=failure, cause=cause)
 
 
 # Then ----------------------------------------------------------------------------------------------------------------
@@ -265,15 +279,23 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "round",
         "coordinator",
         "recoveriesByStrategy",
+        "rollouts",
     ):
         if status.get(field) != before.get(field, 0 if field.startswith("restarts") else None):
             yield f"status {field}: {_compact(status.get(field))}"
+    if status.get("lastRecovery") != before.get("lastRecovery"):
+        yield f"status lastRecovery: {_recovery(status['lastRecovery'])}"
     for entry in status["replicatedJobsStatus"]:
         told = {name: value for name, value in entry.items() if name != "name" and value}
         yield f"status {entry['name']}: {_compact(told)}"
     for entry in status["conditions"]:
         if entry["status"] == "True" or (entry["type"] == "Running" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
+
+
+def _recovery(entry: Raw) -> str:
+    how = entry.get("strategy", "not known yet")
+    return f"{entry['fault']}, {how}, {'mended' if 'resumedAt' in entry else 'open'}"
 
 
 def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:

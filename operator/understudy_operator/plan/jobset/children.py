@@ -20,7 +20,7 @@ from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
 
 
-def plan_children(observed: Observed) -> tuple[JobIntent, ...]:
+def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:
     job = observed.job
     if job.deleting or not (job.spec.children or observed.children):
         return ()
@@ -32,7 +32,7 @@ def plan_children(observed: Observed) -> tuple[JobIntent, ...]:
         return (*gone, *(_delete(child, "the job has ended") for child in running))
     if job.spec.suspend:
         gone += [_rest(child) for child in current if not (child.ended or child.deleting) and _has_to_rest(child)]
-    return (*gone, *_create(observed), *_resume(observed, current))
+    return (*gone, *_create(observed, sidecar_image), *_resume(observed, current, sidecar_image))
 
 
 def _why_not(observed: Observed, child: ChildJob) -> str:
@@ -48,14 +48,15 @@ def blocked(observed: Observed) -> bool:
     return former or any(not pod.over for pod in observed.former)
 
 
-def _create(observed: Observed) -> Iterator[CreateJob]:
+def _create(observed: Observed, sidecar_image: str) -> Iterator[CreateJob]:
     if blocked(observed) or observed.complaint or (observed.job.spec.suspend and observed.job.queue is not None):
         return
     there = {child.name for child in observed.children}
     for group in _started(observed):
         for index in range(group.replicas):
             if job_name(observed.job, group, index) not in there:
-                yield CreateJob(job_manifest(observed.job, group, index), f"Job {index} of {group.name} is missing")
+                manifest = job_manifest(observed.job, group, index, sidecar_image)
+                yield CreateJob(manifest, f"Job {index} of {group.name} is missing")
 
 
 def _started(observed: Observed) -> list[ReplicatedJob]:
@@ -64,14 +65,14 @@ def _started(observed: Observed) -> list[ReplicatedJob]:
     return [group for group in spec.children if group.name in names]
 
 
-def _resume(observed: Observed, current: Sequence[ChildJob]) -> Iterator[JobIntent]:
+def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str) -> Iterator[JobIntent]:
     if observed.job.spec.suspend:
         return
     started = {group.name: group for group in _started(observed)}
     for child in current:
         if not child.suspended or child.queue or child.ended or child.deleting or child.group not in started:
             continue
-        wanted = job_manifest(observed.job, started[child.group], child.index)
+        wanted = job_manifest(observed.job, started[child.group], child.index, sidecar_image)
         if child.fingerprint != wanted["metadata"]["annotations"][FINGERPRINT]:
             yield _delete(child, "its template has changed while it was suspended")
         else:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_operator.plan.gateways import add_gateway
 from understudy_operator.plan.jobset import keys, metadata, podspec
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
@@ -22,7 +23,8 @@ MUTABLE_METADATA = ("labels", "annotations")
 MUTABLE_SPEC = ("nodeSelector", "tolerations", "schedulingGates")
 
 
-def job_manifest(job: Job, group: ReplicatedJob, index: int) -> dict[str, Any]:
+def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str = "") -> dict[str, Any]:
+    """sidecar_image: of the gateways, in a job that has rollouts."""
     spec = copy.deepcopy(dict(group.job_spec))
     spec["suspend"] = job.spec.suspend
     if spec.get("completionMode", "Indexed") == "Indexed":
@@ -32,6 +34,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int) -> dict[str, Any]:
     template["metadata"] = _metadata(job, group, index, template.get("metadata", {}))
     template["spec"].setdefault("restartPolicy", "OnFailure")
     podspec.complete(template["spec"], job, group, index)
+    add_gateway(template["spec"], job, group, sidecar_image)
     told = _metadata(job, group, index, group.job_metadata)
     told["labels"][names.LABEL_JOB_UID] = job.uid
     told["labels"] |= {} if job.queue is None else job.queue.labels

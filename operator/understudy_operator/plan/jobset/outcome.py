@@ -6,6 +6,7 @@
     a Job has failed, the first rule that applies says     Failed, a restart of the whole job, or of this Job alone
     a Job has failed, no rule applies                      a restart of the whole job
     such a restart counts, and maxRestarts are spent       Failed
+    a weight update has failed (plan/rollouts.py)          a restart of rollouts alone; Failed where none is left
     Jobs have succeeded, as the success policy wants them  Completed
 
 Rules: a failure goes before a success. A rule applies to the failure's reason, its message and the replicatedJob; of
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.jobset.patterns import found
 from understudy_operator.plan.jobset.views import Fate, JobView, views
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.rollouts import REASON, Anew, rollouts_anew
 from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, Operator, SuccessPolicy
 
 COMPLETED_REASON = "AllJobsCompleted"
@@ -45,6 +47,7 @@ class Restart:
     message: str
     counts: bool  # towards maxRestarts
     alone: JobView | None = None
+    anew: Anew | None = None  # rollouts, all of which restart alone
 
 
 Outcome = Completed | Failed | Restart
@@ -58,6 +61,9 @@ def outcome(observed: Observed) -> Outcome | None:
     failed = sorted((view for view in jobs if view.fate is Fate.FAILED), key=lambda view: (view.ended_at, view.name))
     if failed:
         return _after_failure(observed, failed)
+    anew = rollouts_anew(observed)
+    if anew is not None:
+        return _after_failed_update(observed, anew)
     if _succeeded(observed.job.spec, jobs):
         close = observed.close  # the world's own words, where it is all there is
         return Completed(close.message if close is not None and close.message else COMPLETED)
@@ -94,6 +100,16 @@ def _after_failure(observed: Observed, failed: list[JobView]) -> Outcome:
     alone = view if action in (Action.RESTART_JOB, Action.RESTART_JOB_UNCOUNTED) else None
     cost = f"restart {spent + 1} of {policy.max_restarts}" if counts else "a restart that does not count"
     return Restart(reason, f"{why}, {cost}: {_told(view)}", counts, alone)
+
+
+def _after_failed_update(observed: Observed, anew: Anew) -> Outcome:
+    """At the cost of one restart, as any restart that failurePolicy allows."""
+    policy, spent = observed.job.spec.failure, observed.job.restarts_counted
+    allowed = 0 if policy is None else policy.max_restarts
+    if anew.counts and spent >= allowed:
+        return Failed("ReachedMaxRestarts", f"{spent} of {allowed} restarts are spent: {anew.why}")
+    cost = f"restart {spent + 1} of {allowed}" if anew.counts else "a restart that does not count"
+    return Restart(REASON, f"{anew.what}, {cost}: {anew.why}", anew.counts, anew.jobs[0], anew)
 
 
 def _first_rule(policy: FailurePolicy, failed: list[JobView]) -> tuple[FailureRule | None, JobView]:

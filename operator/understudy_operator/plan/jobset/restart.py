@@ -13,10 +13,11 @@ from understudy_operator.plan.jobset.outcome import Restart
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.recoveries import RECOVERIES_KEPT
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.rollouts import made_anew
 from understudy_protocol.words import Fault
 
 JOB_RESTART = "JobRestart"
-_OF_AN_ATTEMPT = ("round", "term")
+_OF_AN_ATTEMPT = ("round", "term", "rollouts")
 _NOTHING = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
 
 
@@ -30,6 +31,8 @@ def restarted(observed: Observed, status: Mapping[str, Any], restart: Restart, n
         told["phase"] = "Restarting"
     else:
         told["replicatedJobsStatus"] = _alone(observed, status, restart)
+    if restart.anew is not None:
+        return made_anew(observed, told, restart.anew, now)
     of_world = world is not None and (restart.alone is None or restart.alone.group in {x.name for x in world.groups})
     if not of_world:
         return told
@@ -62,7 +65,9 @@ def _alone(observed: Observed, status: Mapping[str, Any], restart: Restart) -> l
     assert restart.alone is not None
     job, view = observed.job, restart.alone
     world = {} if job.spec.world is None else {group.name: group for group in job.world.groups}
-    together = set(world) if view.group in world else {view.group}
+    others = () if restart.anew is None else restart.anew.jobs
+    jobs = {(x.group, x.index) for x in (view, *others)}
+    together = set(world) if view.group in world else {group for group, _ in jobs}
     entries = []
     for entry in status["replicatedJobsStatus"]:
         group = next(group for group in job.spec.replicated_jobs if group.name == entry["name"])
@@ -72,7 +77,7 @@ def _alone(observed: Observed, status: Mapping[str, Any], restart: Restart) -> l
         own = [job.restarts_of(group.name, index) for index in range(group.replicas)]
         counted = [job.counted_restarts_of(group.name, index) for index in range(group.replicas)]
         for index in range(group.replicas):
-            own[index] += entry["name"] in world or index == view.index
+            own[index] += entry["name"] in world or (entry["name"], index) in jobs
         if entry["name"] == view.group:
             counted[view.index] += restart.counts
         entries.append({**entry, "jobRestarts": own, "jobRestartsCountTowardsMax": counted})

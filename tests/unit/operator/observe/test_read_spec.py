@@ -5,6 +5,7 @@ from typing import Any
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.plan import spec as facts
 from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
+from understudy_protocol.words import OnFailedUpdate
 
 
 def entry(name: str, **changes: Any) -> dict[str, Any]:
@@ -96,3 +97,17 @@ def test_exclusive_placement_is_said_by_jobsets_annotations_of_the_job_or_of_one
     both = spec_of({EXCLUSIVE: "rack", NODE_SELECTOR: "true"}, replicatedJobs=groups).replicated_jobs
     assert [group.exclusive for group in both] == [facts.Exclusive("zone"), facts.Exclusive("rack", node_selector=True)]
     assert spec_of().replicated_jobs[0].exclusive is None
+
+
+def test_rollouts_and_their_defaults():
+    groups = [entry("workers"), entry("rollout")]
+    told: dict[str, Any] = {"replicatedJobs": ["rollout"], "gateway": {"enginePort": 30000}}
+    assert spec_of(replicatedJobs=groups).rollouts is None
+    assert spec_of(replicatedJobs=groups, rollouts=told).rollouts == facts.Rollouts(
+        ("rollout",), OnFailedUpdate.RESTART_JOB, 0, facts.RolloutGateway(30000, 8080)
+    )
+    given = {"enginePort": 1, "port": 2, "inFlight": "Await", "initialVersion": "base"}
+    told |= {"onFailedUpdate": "RestartRollouts", "maxRetries": 3, "gateway": given}
+    assert spec_of(replicatedJobs=groups, rollouts=told).rollouts == facts.Rollouts(
+        ("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, 3, facts.RolloutGateway(1, 2, True, "base")
+    )

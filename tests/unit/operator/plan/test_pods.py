@@ -180,6 +180,8 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
         **elastic,
         "grace_s": 30.0,
         "replica_groups": [[0, 1], [2, 3]],
+        "on_failed_update": None,
+        "update_retries": 0,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"

@@ -398,3 +398,29 @@ def test_a_leave_is_announced_once_and_again_on_every_new_link() -> None:
     driven.do(e.LinkDown())
     (join,) = driven.do(e.LinkUp(e.SERVICE))
     assert join.message.leaving == leaving.message
+
+
+def told_by_a_worker(token: RoundToken, fresh: int = 2) -> m.Replicas:
+    return m.Replicas(token, 0, fresh, 0, 0, "step-1")
+
+
+def test_what_a_worker_tells_of_its_rollouts_goes_to_the_coordinator_and_to_each_new_one() -> None:
+    # given a member in a round
+    driven = joined(R0, WorkersState.RUNNING)
+    told = told_by_a_worker(R0)
+    assert driven.do(e.FromWorker(told)) == [e.ToCoordinator(told)]
+    # when it has to look for another coordinator
+    driven.do(e.LinkDown())
+    newer = told_by_a_worker(R0, fresh=1)
+    assert driven.do(e.FromWorker(newer)) == []
+    driven.do(e.LinkUp("10.0.0.8"))
+    # then that one is told the newest word
+    effects = driven.hear(m.Welcome(R0, Office(1, 2), pod_uid="uid-heir", ip="10.0.0.8"))
+    assert [x.message for x in effects if isinstance(x, e.ToCoordinator) and isinstance(x.message, m.Replicas)] == [
+        newer
+    ]
+
+
+def test_what_a_worker_of_a_former_round_tells_is_dropped() -> None:
+    driven = joined(R1, WorkersState.RUNNING)
+    assert driven.do(e.FromWorker(told_by_a_worker(R0))) == []

@@ -1,0 +1,114 @@
+"""The gateway in front of each rollout server: a native sidecar of its pod, and what workers need to talk to it.
+
+Rules: gateways and workers share a token of their own, which the job's Secret holds beside the membership key, and is
+computed from that: a Secret that has to be restored has the same one. Pods mount the token alone. Workers are told how
+rollouts are named, and not each one's address: that would be too long a variable for a thousand.
+"""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+from understudy_operator.plan.jobset.metadata import subdomain
+from understudy_operator.plan.object_names import secret_name
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.spec import ReplicatedJob, RolloutGateway
+from understudy_protocol import pod as names
+
+PYTHON = "/opt/understudy/bin/python"  # of the sidecar's image
+MODULE = "understudy_rollout.gateway"
+TOKEN_PATH = f"{names.ROLLOUT_FOLDER}/{names.ROLLOUT_TOKEN_FILE}"
+STATE_PATH = "/understudy/v1/weights"  # answers once the gateway listens, whatever its server does
+
+
+def gateway_of(job: Job, group: ReplicatedJob) -> RolloutGateway | None:
+    rollouts = job.spec.rollouts
+    return rollouts.gateway if rollouts is not None and group.name in rollouts.groups else None
+
+
+def add_gateway(spec: dict[str, Any], job: Job, group: ReplicatedJob, image: str) -> None:
+    """To the spec of a rollout's pod; to any other nothing."""
+    gateway = gateway_of(job, group)
+    if gateway is None:
+        return
+    spec["volumes"] = [*spec.get("volumes", ()), _volume(job)]
+    spec["initContainers"] = [_container(gateway, image), *spec.get("initContainers", ())]
+
+
+def add_to_worker(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> None:
+    """What a trainer's pod needs to update the rollouts, and to tell of it."""
+    rollouts = job.spec.rollouts
+    if rollouts is None:
+        return
+    told = {names.ENV_ROLLOUTS_SOCKET: f"{names.SHARED_FOLDER}/{names.ROLLOUTS_SOCKET}"}
+    if rollouts.gateway is not None:
+        told |= {names.ENV_ROLLOUTS: _directory(job, rollouts.gateway), names.ENV_ROLLOUT_TOKEN_FILE: TOKEN_PATH}
+        spec["volumes"] = [*spec.get("volumes", ()), _volume(job)]
+        mounts = trainer.setdefault("volumeMounts", [])
+        mounts.append(_mount())
+    kept = [variable for variable in trainer.get("env", ()) if variable["name"] not in told]
+    trainer["env"] = [*kept, *({"name": name, "value": value} for name, value in told.items())]
+
+
+def rollout_token(job: Job, key: str) -> str:
+    """Who knows it learns nothing of the key."""
+    return hmac.new(key.encode(), f"rollouts of {job.uid}".encode(), hashlib.sha256).hexdigest()
+
+
+def _directory(job: Job, gateway: RolloutGateway) -> str:
+    """How to find them: <job>-<replicatedJob>-<index>, whose server is at pod 0 of it."""
+    assert job.spec.rollouts is not None
+    told = {
+        "job": job.name,
+        "domain": subdomain(job),
+        "rollouts": {x.name: x.replicas for x in job.spec.replicated_jobs if x.name in job.spec.rollouts.groups},
+        "enginePort": gateway.engine_port,
+        "gatewayPort": gateway.port,
+    }
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _volume(job: Job) -> dict[str, Any]:
+    token = {"key": names.ROLLOUT_TOKEN_KEY, "path": names.ROLLOUT_TOKEN_FILE}
+    source = {"secretName": secret_name(job.name), "items": [token], "defaultMode": 0o444}
+    return {"name": names.ROLLOUT_VOLUME, "secret": source}
+
+
+def _mount() -> dict[str, Any]:
+    return {"name": names.ROLLOUT_VOLUME, "mountPath": names.ROLLOUT_FOLDER, "readOnly": True}
+
+
+def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
+    options = {
+        "--engine": f"http://127.0.0.1:{gateway.engine_port}",
+        "--port": str(gateway.port),
+        "--token-file": TOKEN_PATH,
+        "--in-flight": "await" if gateway.awaits else "abort",
+    }
+    if gateway.initial_version:
+        options["--initial-version"] = gateway.initial_version
+    return {
+        "name": names.GATEWAY_CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "command": [PYTHON, "-m", MODULE],
+        "args": [word for option in options.items() for word in option],
+        "ports": [{"name": "gateway", "containerPort": gateway.port}],
+        "volumeMounts": [_mount()],
+        "startupProbe": {
+            "httpGet": {"path": STATE_PATH, "port": gateway.port},
+            "periodSeconds": 1,
+            "failureThreshold": 120,
+        },
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }

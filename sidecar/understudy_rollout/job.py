@@ -1,0 +1,147 @@
+"""Inside a TrainingJob: what its sidecar is told of each weight update, in the moment it begins and when it has ended.
+
+The operator sets UNDERSTUDY_ROLLOUTS_SOCKET in the trainers of a job with `rollouts`; elsewhere nothing is told. Told
+is how many of the process's replicas are in which state, and the failure of the update that has ended, if it failed:
+status.rollouts shows it, and a failure that may not be tried again restarts the job. The words are those of
+understudy_protocol's Replicas, which is not here.
+
+Rules: telling never fails an update, nor holds it up for more than TELL_S; what could not be told is logged, and noted
+on the update's error.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+from understudy_rollout.engine import Replica
+from understudy_rollout.failures import UpdateFailed, note, told
+from understudy_rollout.weights import NO_FENCE, Fence, State, Weights
+
+ENV_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # understudy_protocol.pod has these too
+ENV_ROUND = "UNDERSTUDY_ROUND"
+TELL_S = 5.0
+TOLD_CHARACTERS = 500
+TOLD_BLOCKED = 64
+_WIRE_VERSION = 2
+_TAKEN = "taken"
+log = logging.getLogger(__name__)
+
+
+class NotTold(UpdateFailed):
+    """The sidecar did not take what it was told."""
+
+
+class JobLink:
+    """One worker's line to its sidecar, for as long as the worker lives."""
+
+    def __init__(self, socket: str, fence: Fence, rank: int) -> None:
+        self.fence = fence
+        self._socket, self._rank = socket, rank
+        self._replicas: dict[str, Weights] = {}  # of all updates so far
+        self._version = ""
+        self._failed_in_a_row = 0
+
+    async def begun(self, replicas: Iterable[Replica]) -> None:
+        self._replicas.update((replica.name, replica.weights) for replica in replicas)
+        await self._tell_or_log(None)
+
+    async def completed(self, version: str) -> None:
+        self._version, self._failed_in_a_row = version, 0
+        await self._tell_or_log(None)
+
+    async def called_off(self) -> None:
+        """The update was cancelled, and every replica has the weights from before."""
+        await self._tell_or_log(None)
+
+    async def failed(self, update: str, version: str, error: BaseException, blocked: Iterable[str]) -> None:
+        self._failed_in_a_row += 1
+        failure = {
+            "update": update,
+            "version": version,
+            "message": told(error)[:TOLD_CHARACTERS],
+            "in_a_row": self._failed_in_a_row,
+            "at": time.time(),
+            "blocked": list(blocked)[:TOLD_BLOCKED],
+        }
+        untold = await self._tell_or_log(failure)
+        if untold is not None:
+            note(error, f"and the job was not told: {told(untold)}")
+
+    async def _tell_or_log(self, failure: Optional[Mapping[str, Any]]) -> Optional[Exception]:
+        try:
+            await asyncio.wait_for(self._tell(failure), TELL_S)
+        except (OSError, EOFError, UpdateFailed, asyncio.TimeoutError) as error:
+            log.warning("the job's sidecar was not told of the weight update: %s", told(error))
+            return error
+        return None
+
+    async def _tell(self, failure: Optional[Mapping[str, Any]]) -> None:
+        reader, writer = await asyncio.open_unix_connection(self._socket)
+        try:
+            writer.write(json.dumps(self._words(failure)).encode() + b"\n")
+            answer = (await reader.readline()).decode(errors="replace").strip()
+        finally:
+            writer.close()
+        if answer != _TAKEN:
+            raise NotTold(f"{self._socket}: expected {_TAKEN!r}, the sidecar answered {answer!r}")
+
+    def _words(self, failure: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+        epoch, term, number = self.fence
+        states = [weights.state for weights in self._replicas.values()]
+        return {
+            "v": _WIRE_VERSION,
+            "type": "Replicas",
+            "token": {"epoch": epoch, "term": term, "round": number},
+            "rank": self._rank,
+            "fresh": states.count(State.FRESH),
+            "updating": states.count(State.UPDATING),
+            "uncertain": states.count(State.UNCERTAIN),
+            "version": self._version,
+            "failure": failure,
+        }
+
+
+def fence_of(environment: Mapping[str, str]) -> Fence:
+    """The round that this worker belongs to; NO_FENCE outside of a job. Raises ValueError."""
+    written = environment.get(ENV_ROUND, "")
+    if not written:
+        return NO_FENCE
+    parts = written.split(".")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        raise ValueError(f"{ENV_ROUND}: expected epoch.term.round, three numbers; seen {written!r}")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def link_from(environment: Mapping[str, str]) -> Optional[JobLink]:
+    """None outside of a job with rollouts."""
+    socket = environment.get(ENV_SOCKET, "")
+    if not socket:
+        return None
+    return JobLink(socket, fence_of(environment), int(environment.get("RANK", "0")))
+
+
+class _OfThisProcess:
+    """A worker is a fork of a process that has no round: the environment is read when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._looked, self._link = False, None  # type: tuple[bool, Optional[JobLink]]
+
+    def link(self) -> Optional[JobLink]:
+        if not self._looked:
+            self._looked, self._link = True, link_from(os.environ)
+        return self._link
+
+    def forget(self) -> None:
+        self._looked, self._link = False, None
+
+
+_process = _OfThisProcess()
+os.register_at_fork(after_in_child=_process.forget)
+
+
+def link_of_this_process() -> Optional[JobLink]:
+    return _process.link()

@@ -1,0 +1,55 @@
+"""The unix socket over which workers tell of their weight updates: a membership.Replicas in a line, a connection each.
+
+The answer, a line too, says `taken`: from then on the sidecar tells its coordinator, and a worker that ends right after
+has not spoken in vain. Or it says what is wrong. A worker runs as any uid, as its launcher does (launcher_link.py); a
+connection that says nothing is ended after a moment.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from understudy_protocol import membership as m
+from understudy_protocol import wire
+
+LINE_BYTES = 64 * 1024
+PATIENCE_S = 5.0
+TAKEN = b"taken\n"
+log = logging.getLogger(__name__)
+
+
+class RolloutsLink:
+    def __init__(self, on_replicas: Callable[[m.Replicas], None]) -> None:
+        self._on_replicas = on_replicas
+
+    async def listen(self, path: Path) -> asyncio.Server:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        server = await asyncio.start_unix_server(self._serve, path, limit=LINE_BYTES)
+        os.chmod(path, 0o666)  # noqa: S103 — the trainer runs as any uid
+        return server
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                line = await reader.readline()
+                writer.write(self._answer(line))
+                await writer.drain()
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            log.warning("a worker's word about its rollouts broke off: %r", error)
+        finally:
+            writer.close()
+
+    def _answer(self, line: bytes) -> bytes:
+        try:
+            told = wire.decode(line, {"Replicas": m.Replicas})
+        except wire.WireError as error:
+            log.warning("a worker's word about its rollouts is none: %s", error)
+            return f"refused: {error}\n".encode()
+        if not isinstance(told, m.Replicas):
+            return f"refused: expected a message Replicas, got {told.type[:64]}\n".encode()
+        self._on_replicas(told)
+        return TAKEN

@@ -1,0 +1,222 @@
+"""The RL example's TrainingJob on the local cluster: what `kubectl apply -k examples/rl` makes, but for what is local.
+
+Local are the image (Debian's Python), torch and aiohttp (mounted from the host), and the pace. Beside it are clients,
+which ask the gateways at their pods' addresses from this machine, all the time, and check every answer: it is a
+function of the weights' version.
+"""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from tests.cluster import Cluster
+from tests.cluster.torch_install import torch_python
+from tests.e2e.training import CHECKOUT, LABEL_JOB, TORCH, Raw
+from tests.e2e.waiting import wait_until
+
+EXAMPLE = CHECKOUT / "examples" / "rl"
+LIBRARIES = "/libraries"
+GATEWAY_PORT = 8080
+AIOHTTP = "aiohttp>=3.14,<4"
+INSTALL_LIMIT_S = 120
+
+
+def ensure_libraries(cluster: Cluster) -> Path:
+    """A folder with aiohttp for the pods' Python, beside torch; it appears when it is whole."""
+    target = cluster.torch_path.parent / "rl-libraries"
+    if not target.exists():
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        install = [torch_python(), "-m", "pip", "install", "--no-input", "--upgrade"]
+        command = [*install, "--target", str(unfinished), AIOHTTP]
+        subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S, capture_output=True)
+        unfinished.rename(target)
+    return target
+
+
+def token(version: int) -> float:
+    """What a server with the weights of this version answers: every parameter of its model is the version.
+
+    Two layers, of 4 to 8 to 1, each with a bias, on an input of ones.
+    """
+    hidden = 4 * version + version
+    return float(8 * version * hidden + version)
+
+
+@dataclass
+class RlJob:
+    """updates: so many, each with a pause after it and after each tensor (float32 has the answers of 640 exactly)."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+    updates: int = 500
+    pause_s: float = 1.5
+    pause_in_transfer_s: float = 0.5
+    avoid: str = ""  # a node that none of its pods may be on
+    versions: dict[float, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = {token(version): version for version in range(self.updates + 1)}
+
+    def apply(self, **rollouts: Any) -> None:
+        """rollouts: changes to spec.rollouts."""
+        text = self.cluster.kubectl("kustomize", str(EXAMPLE))
+        items = [item for item in yaml.safe_load_all(text) if item]
+        for item in items:
+            if item["kind"] == "TrainingJob":
+                self._localize(item)
+                item["spec"]["rollouts"] |= rollouts
+        body = {"apiVersion": "v1", "kind": "List", "items": items}
+        self.cluster.kubectl("apply", "-n", self.namespace, "-f", "-", input=json.dumps(body))
+
+    def _localize(self, job: Raw) -> None:
+        job["metadata"]["name"] = self.name
+        mounts = {TORCH: self.cluster.torch_path, LIBRARIES: ensure_libraries(self.cluster)}
+        for group in job["spec"]["replicatedJobs"]:
+            pod = group["template"]["spec"]["template"]["spec"]
+            del pod["initContainers"]
+            pod["terminationGracePeriodSeconds"] = 5
+            pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "libraries"]
+            (container,) = pod["containers"]
+            container["image"], container["imagePullPolicy"] = self.cluster.base_image, "IfNotPresent"
+            container["resources"] = {"requests": {"cpu": "50m", "memory": "256Mi"}}
+            container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "libraries"]
+            for path, folder in mounts.items():
+                name = path.strip("/")
+                pod["volumes"].append({"name": name, "hostPath": {"path": str(folder)}})
+                container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
+            paths = {"name": "PYTHONPATH", "value": f"{TORCH}:{LIBRARIES}"}
+            container["env"] = [paths, *(x for x in container["env"] if x["name"] != "PYTHONPATH")]
+            pod["affinity"] = self._affinity()
+            if group["name"] == "trainer":
+                container["args"] = [
+                    f"--updates={self.updates}",
+                    f"--pause={self.pause_s}",
+                    f"--pause-in-transfer={self.pause_in_transfer_s}",
+                ]
+
+    def _affinity(self) -> Raw:
+        """Each pod on a node of its own, so that a node's fault hits one; and not on `avoid`."""
+        mates = {"labelSelector": {"matchLabels": {LABEL_JOB: self.name}}, "topologyKey": "kubernetes.io/hostname"}
+        affinity: Raw = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mates]}}
+        if self.avoid:
+            elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [self.avoid]}
+            terms = {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
+            affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        return affinity
+
+    def delete(self) -> None:
+        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
+        wait_until("all pods of the job are gone", lambda: not self.pods(), 90, seen=self.text)
+
+    def status(self) -> Raw:
+        status: Raw = json.loads(self._get("tj", self.name, "-o", "json")).get("status", {})
+        return status
+
+    def pods(self, group: str = "") -> list[Raw]:
+        """Those that run, of one replicatedJob or of all."""
+        label = f"{LABEL_JOB}={self.name}" + (f",understudy.dev/replicated-job={group}" if group else "")
+        pods: list[Raw] = json.loads(self._get("pods", "-l", label, "-o", "json"))["items"]
+        return [pod for pod in pods if not group or (running(pod) and "deletionTimestamp" not in pod["metadata"])]
+
+    def text(self) -> str:
+        return self._get("tj,jobs,pods", "-o", "wide") + json.dumps(self.status(), indent=1)
+
+    def wait_for(self, what: str, condition: Any, limit_s: float = 120) -> Raw:
+        """The first status that fulfils the condition."""
+
+        def met() -> Raw | None:
+            status = self.status()
+            return status if condition(status) else None
+
+        found = wait_until(what, met, limit_s, seen=self.text)
+        assert found is not None
+        return found
+
+    def wait_for_whole_updates(self, number: int = 1) -> Raw:
+        """Both replicas Fresh, so many whole updates on from now."""
+        newest = version_of(self.status())
+        return self.wait_for(
+            "both replicas are Fresh",
+            lambda s: s.get("rollouts", {}).get("fresh") == 2 and version_of(s) >= newest + number,
+            200,
+        )
+
+    def wait_for_transfer(self) -> None:
+        self.wait_for("an update is under way", lambda s: s.get("rollouts", {}).get("updating") == 2)
+
+    def weights(self, pod: Raw) -> Raw:
+        """What a gateway says."""
+        url = f"http://{pod['status']['podIP']}:{GATEWAY_PORT}/understudy/v1/weights"
+        done = subprocess.run(["curl", "-s", "-m", "5", url], capture_output=True, text=True, check=False)
+        told: Raw = json.loads(done.stdout or "{}")
+        return told
+
+    def _get(self, *words: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, "get", *words)
+
+
+def running(pod: Raw) -> bool:
+    return bool(pod["status"].get("phase") == "Running" and pod["status"].get("podIP"))
+
+
+def version_of(status: Raw) -> int:
+    return int(status.get("rollouts", {}).get("version") or 0)
+
+
+@contextlib.contextmanager
+def clients(job: RlJob) -> Iterator[Counter[str]]:
+    """Clients that ask every gateway there is, again and again; what they got, and what was mixed."""
+    seen: Counter[str] = Counter()
+    over = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(_ask_all(job, seen, over)), daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join(30)
+    assert seen["MIXED"] == 0, f"answers of more than one version: {seen}"
+
+
+async def _ask_all(job: RlJob, seen: Counter[str], over: threading.Event) -> None:
+    asking: dict[str, asyncio.Task[None]] = {}
+    limits = aiohttp.ClientTimeout(total=10)
+    async with aiohttp.ClientSession(timeout=limits) as session:
+        while not over.is_set():
+            pods = await asyncio.to_thread(job.pods, "rollout")
+            for address in {pod["status"]["podIP"] for pod in pods} - asking.keys():
+                asking[address] = asyncio.create_task(_ask(session, address, job, seen))
+            await asyncio.sleep(1)
+        for task in asking.values():
+            task.cancel()
+        await asyncio.gather(*asking.values(), return_exceptions=True)
+
+
+async def _ask(session: aiohttp.ClientSession, address: str, job: RlJob, seen: Counter[str]) -> None:
+    while True:
+        try:
+            async with session.post(f"http://{address}:{GATEWAY_PORT}/generate", json={"tokens": 5}) as response:
+                told = (await response.json())["tokens"] if response.status == 200 else []
+                said = response.headers.get("Understudy-Weight-Version", "")
+        except (aiohttp.ClientError, TimeoutError):
+            seen["broken off"] += 1
+            await asyncio.sleep(0.1)
+            continue
+        if response.status != 200:
+            seen[f"status {response.status}"] += 1
+            await asyncio.sleep(0.05)
+        elif {job.versions.get(value, -1) for value in told} == {int(said or -1)}:
+            seen["whole"] += 1
+        else:
+            seen["MIXED"] += 1

@@ -1,0 +1,125 @@
+"""Weight updates that fail half way, on the real cluster: the trainer and its two servers are pods, with gateways.
+
+In each act clients ask both gateways all the time, and no answer may ever have tokens of two versions: `clients`
+asserts it at its end.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.acts import worker_pids
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.installation import operator_node
+from tests.e2e.rl import RlJob, clients
+from tests.e2e.training import Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+MakeJob = Callable[..., RlJob]
+
+
+@pytest.fixture
+def make_job(cluster: Cluster) -> Iterator[MakeJob]:
+    """A job that is deleted after the test."""
+    made: list[RlJob] = []
+
+    def make(name: str, **changes: object) -> RlJob:
+        job = RlJob(cluster, NAMESPACE, name, avoid=operator_node(cluster), **changes)  # type: ignore[arg-type]
+        made.append(job)
+        job.delete()
+        return job
+
+    yield make
+    for job in made:
+        job.delete()
+
+
+def server_pid(job: RlJob, pod: Raw) -> int:
+    pids: dict[str, int] = job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"])
+    return pids["server"]
+
+
+def uids(pods: list[Raw]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def test_a_server_killed_in_a_transfer_restarts_the_job(make_job: MakeJob) -> None:
+    # given a job that has updated its servers
+    job = make_job("rl-job")
+    job.apply()
+    with clients(job) as seen:
+        job.wait_for_whole_updates(2)
+        wait_until("answers come", lambda: seen["whole"] > 10, 30, seen=lambda: seen)
+        former = uids(job.pods("rollout")) | uids(job.pods("trainer"))
+        # when a server is killed in mid transfer
+        job.wait_for_transfer()
+        os.kill(server_pid(job, job.pods("rollout")[1]), signal.SIGKILL)
+        # then the whole job restarts, and says why
+        status = job.wait_for("the job restarts", lambda s: s.get("restarts") == 1)
+        assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
+        assert "were not updated" in status["lastRecovery"]["cause"]["message"]
+        # and it goes on with new pods, whose weights are whole
+        job.wait_for_whole_updates(2)
+        assert not former & (uids(job.pods("rollout")) | uids(job.pods("trainer")))
+        before = seen["whole"]
+        wait_until("answers come again", lambda: seen["whole"] > before + 10, 30, seen=lambda: seen)
+
+
+def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
+    job = make_job("rl-alone")
+    job.apply(onFailedUpdate="RestartRollouts")
+    with clients(job):
+        job.wait_for_whole_updates(2)
+        servers, trainer = uids(job.pods("rollout")), uids(job.pods("trainer"))
+        job.wait_for_transfer()
+        os.kill(server_pid(job, job.pods("rollout")[0]), signal.SIGKILL)
+        status = job.wait_for(
+            "the rollouts are made anew", lambda s: s.get("lastRecovery", {}).get("fault") == "WeightUpdate"
+        )
+        assert status["lastRecovery"]["strategy"] == "PodRecreate"
+        status = job.wait_for("an update is whole", lambda s: s["lastRecovery"].get("resumedAt"))
+        assert (status["rollouts"]["fresh"], status["restarts"]) == (2, 0)
+        assert not servers & uids(job.pods("rollout"))
+        assert uids(job.pods("trainer")) == trainer
+
+
+def test_a_trainer_killed_in_a_transfer_updates_its_servers_in_its_next_round(make_job: MakeJob) -> None:
+    job = make_job("rl-trainer")
+    job.apply()
+    with clients(job):
+        job.wait_for_whole_updates(2)
+        servers, before = uids(job.pods("rollout")), job.status()["round"]
+        # when the trainer is killed in mid transfer
+        job.wait_for_transfer()
+        (pod,) = job.pods("trainer")
+        os.kill(worker_pids(job, pod["metadata"]["name"])[0], signal.SIGKILL)
+        # then it restarts in place, with its servers Uncertain until it has updated them
+        status = job.wait_for(
+            "the trainer has recovered", lambda s: s["round"] > before and s["rollouts"]["fresh"] == 2
+        )
+        assert status["recoveries"][0]["fault"] == "Process"
+        assert status["recoveries"][0]["strategy"] == "InPlace"
+        assert uids(job.pods("rollout")) == servers
+        assert status["restarts"] == 0
+
+
+def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
+    job = make_job("rl-part")
+    job.apply()
+    with clients(job):
+        job.wait_for_whole_updates(2)
+        cut = job.pods("rollout")[1]
+        # when its node is cut off in mid transfer
+        job.wait_for_transfer()
+        job.cluster.partition(cut["spec"]["nodeName"])
+        # then the update fails by its time limits, and the job restarts
+        job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
+        # and when the node is back, its former gateway has admitted nothing since
+        job.cluster.restore(cut["spec"]["nodeName"])
+        assert job.weights(cut).get("state", "gone") in ("gone", "Updating", "Uncertain")
+        job.wait_for_whole_updates(2)

@@ -1,0 +1,136 @@
+"""Weight updates of a job in RL: what status tells, and what the operator makes anew, on a real API server."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.kube import Raw
+from tests.integration.operator.test_jobs import Jobs
+from tests.integration.operator.training import Training
+from understudy_operator.plan.jobset import keys
+from understudy_protocol import pod as names
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Recovery
+from understudy_protocol.recovery import Cause
+from understudy_protocol.rollouts import Rollouts, UpdateFailure
+from understudy_protocol.words import CloseReason, Fault
+
+pytestmark = pytest.mark.timeout(120)
+
+CAUSE = Cause(0, "llm-workers-0-0-abcde", "node", None, None, "the weights of version step-7 were not updated")
+FAILED = Rollouts(0, 0, 2, "step-6", UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, 1_790_000_000.0), CAUSE)
+SERVERS = ("llm-rollout-0", "llm-rollout-1")
+
+
+def in_rl(job: Raw, **rollouts: Any) -> None:
+    (workers,) = job["spec"]["replicatedJobs"]
+    server = {"name": "rollout", "replicas": 2, "template": {"spec": {"template": pod_template(workers)}}}
+    job["spec"]["replicatedJobs"].append(server)
+    job["spec"]["launcher"]["targetReplicatedJobs"] = ["workers"]
+    job["spec"]["failurePolicy"] = {"maxRestarts": 1}
+    job["spec"]["rollouts"] = {"replicatedJobs": ["rollout"], "gateway": {"enginePort": 30000}, **rollouts}
+
+
+def pod_template(workers: Raw) -> Raw:
+    template: Raw = workers["template"]["spec"]["template"]
+    return {"spec": {**template["spec"], "restartPolicy": "Never"}}
+
+
+@pytest.fixture
+def jobs(training: Training) -> Jobs:
+    return Jobs(training.kube)
+
+
+async def tell(training: Training, pods: list[Raw], rollouts: Rollouts, **changes: Any) -> None:
+    seats = [(pods[0], 0), (pods[1], 1), (pods[2], None)]
+    await training.coordinator.tell(replace(training.snapshot(0, seats, **changes), rollouts=rollouts))
+
+
+async def ready(jobs: Jobs) -> None:
+    for name in SERVERS:
+        status = {"active": 1, "ready": 1, "startTime": "2026-11-20T10:00:00Z"}
+        await jobs.kube.call("PATCH", f"jobs/{name}/status", {"status": status})
+
+
+async def test_rollouts_have_a_gateway_and_trainers_its_token(training: Training, jobs: Jobs) -> None:
+    # given a job in RL
+    pods = await training.start(in_rl)
+    made = await jobs.until(*SERVERS)
+
+    # then the API server has taken the gateways, and both sides mount the same token
+    for job in made:
+        (gateway,) = job["spec"]["template"]["spec"]["initContainers"]
+        assert (gateway["name"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, "Always")
+    volumes = [x for job in made for x in job["spec"]["template"]["spec"]["volumes"]]
+    volumes += [x for pod in pods for x in pod["spec"]["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
+    assert {x["secret"]["items"][0]["key"] for x in volumes} == {names.ROLLOUT_TOKEN_KEY}
+    secret = await training.kube.call("GET", "secrets/llm-membership")
+    assert set(secret["data"]) == {names.KEY_FILE, names.ROLLOUT_TOKEN_KEY}
+
+
+async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(training: Training, jobs: Jobs) -> None:
+    # given one whose rollouts may restart alone, once
+    pods = await training.start(lambda job: in_rl(job, onFailedUpdate="RestartRollouts"))
+    former = await jobs.until(*SERVERS)
+    await ready(jobs)
+    await tell(training, pods, Rollouts(2, 0, 0, "step-6"))
+
+    async def told(**wanted: Any) -> bool:
+        status = (await training.status()).get("rollouts", {})
+        return all(status.get(name) == value for name, value in wanted.items())
+
+    await training.kube.until("two Fresh replicas", lambda: told(fresh=2, version="step-6"))
+
+    # when an update fails
+    await tell(training, pods, FAILED)
+    status = await training.until_phase("Recovering")
+
+    # then status tells it, and of the recovery
+    assert status["rollouts"]["uncertain"] == 2
+    assert status["rollouts"]["failure"]["message"] == "rollout-1 is gone"
+    assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "PodRecreate")
+    assert await training.events("WeightUpdateFailed") == ["version step-7: rollout-1 is gone"]
+
+    # and the servers are made anew, and no trainer is
+    async def new() -> list[Raw]:
+        await jobs.collect()
+        there = await jobs.until(*SERVERS)
+        return [] if {x["metadata"]["uid"] for x in there} & {x["metadata"]["uid"] for x in former} else there
+
+    made = await training.kube.until("new rollouts", new)
+    assert {x["metadata"]["labels"][keys.JOB_RESTART_ATTEMPT] for x in made} == {"1"}
+    assert {x["metadata"]["uid"] for x in await training.pods()} == {x["metadata"]["uid"] for x in pods}
+
+    # when the next update is whole
+    await tell(training, pods, Rollouts(2, 0, 0, "step-8"))
+
+    # then the job has recovered
+    status = await training.until_phase("Running")
+    assert "resumedAt" in status["lastRecovery"]
+    assert status["rollouts"] == {"fresh": 2, "updating": 0, "uncertain": 0, "version": "step-8", "restartedFor": "u1"}
+
+    # and with no restart left, the next failure is the end
+    await ready(jobs)
+    again = UpdateFailure("u2", "step-9", "rollout-1 is gone", 1, 1_790_000_100.0)
+    await tell(training, pods, replace(FAILED, failure=again))
+    assert (await training.until_phase("Failed"))["terminalState"] == "Failed"
+
+
+async def test_a_failed_update_restarts_the_job_unless_it_says_otherwise(training: Training, jobs: Jobs) -> None:
+    # given a job in RL
+    pods = await training.start(in_rl)
+    await jobs.until(*SERVERS)
+
+    # when its coordinator ends the world for a failed update
+    told = Recovery(1, Fault.WEIGHT_UPDATE, None, CAUSE, 1_790_000_000.0, None, "no retry is allowed")
+    close = Close(CloseReason.FAILED, f"WeightUpdate: {CAUSE.message}; no retry is allowed")
+    await tell(training, pods, FAILED, recoveries=(told,), closed=close)
+    status = await training.until_phase("Restarting")
+
+    # then the whole job restarts, and says why
+    assert status["restarts"] == 1
+    assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
+    assert status["recoveriesByStrategy"]["jobRestart"] == 1
+    (event,) = await training.events("RestartJobSetFailurePolicyAction")
+    assert "WeightUpdate: the weights of version step-7 were not updated" in event

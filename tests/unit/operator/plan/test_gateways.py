@@ -1,0 +1,126 @@
+"""The gateway in a rollout's pod, and what the trainers are told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, observed
+from understudy_operator.plan.gateways import MODULE, STATE_PATH, TOKEN_PATH, rollout_token
+from understudy_operator.plan.jobset.manifests import job_manifest
+from understudy_operator.plan.objects import plan_objects
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.spec import RolloutGateway, Rollouts
+from understudy_protocol import pod as names
+from understudy_protocol.words import OnFailedUpdate
+from understudy_rollout.gateway.__main__ import options
+from understudy_rollout.gateway.client import WEIGHTS
+from understudy_rollout.gateway.flights import Policy
+from understudy_rollout.replicas import ENV_ROLLOUTS, ENV_TOKEN_FILE, NoRollouts, replicas_of_this_job
+
+TRAINER, ROLLOUT, DATA = a_group("trainer", 1, 2), a_group("rollout", 2, 1), a_group("data", 1, 1)
+GATEWAY = RolloutGateway(engine_port=30000)
+
+
+def job(gateway: RolloutGateway | None = GATEWAY, **rollouts: Any) -> Job:
+    told = Rollouts(("rollout",), gateway=gateway, **rollouts)
+    spec = {"replicated_jobs": (TRAINER, ROLLOUT, DATA), "rollouts": told}
+    return a_job(spec=spec, groups=(TRAINER,))
+
+
+def pod_of(group: Any, given: Job) -> dict[str, Any]:
+    spec: dict[str, Any] = job_manifest(given, group, 0, IMAGE)["spec"]["template"]["spec"]
+    return spec
+
+
+def trainer_pod(given: Job) -> dict[str, Any]:
+    made = pod_manifest(given, index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+    spec: dict[str, Any] = made["spec"]
+    return spec
+
+
+def environment(container: Mapping[str, Any]) -> dict[str, str]:
+    return {x["name"]: x.get("value", "") for x in container["env"]}
+
+
+def test_a_rollouts_pod_has_a_gateway_before_everything_else_that_starts() -> None:
+    spec = pod_of(ROLLOUT, job(RolloutGateway(30000, 9000, awaits=True, initial_version="base")))
+    gateway = spec["initContainers"][0]
+    assert (gateway["name"], gateway["image"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, IMAGE, "Always")
+    assert gateway["command"][1:] == ["-m", MODULE]
+    # and these are words that it takes
+    told = options(gateway["args"])
+    assert (told.engine, told.port, told.token_file) == ("http://127.0.0.1:30000", 9000, Path(TOKEN_PATH))
+    assert (told.in_flight, told.initial_version) == (Policy.AWAIT, "base")
+    assert gateway["startupProbe"]["httpGet"] == {"path": WEIGHTS, "port": 9000}
+    assert STATE_PATH == WEIGHTS
+
+
+def test_a_gateway_is_added_to_rollouts_alone_and_where_it_is_asked_for() -> None:
+    assert "initContainers" not in pod_of(DATA, job())
+    assert "initContainers" not in pod_of(ROLLOUT, job(gateway=None))
+
+
+def test_gateway_and_trainer_mount_the_token_and_not_the_key() -> None:
+    # given the volumes of both
+    for spec in (pod_of(ROLLOUT, job()), trainer_pod(job())):
+        (volume,) = [x for x in spec["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
+        assert volume["secret"]["secretName"] == "llm-membership"
+        assert volume["secret"]["items"] == [{"key": names.ROLLOUT_TOKEN_KEY, "path": names.ROLLOUT_TOKEN_FILE}]
+    (trainer,) = trainer_pod(job())["containers"]
+    assert names.KEY_VOLUME not in {mount["name"] for mount in trainer["volumeMounts"]}
+    assert environment(trainer)[names.ENV_ROLLOUT_TOKEN_FILE] == TOKEN_PATH
+
+
+def test_the_token_is_in_the_jobs_secret_and_the_same_when_that_is_restored() -> None:
+    def secret(**given: Any) -> dict[str, str]:
+        (create,) = plan_objects(observed(job(), (), has_secret=False, **given))
+        told: dict[str, str] = create.manifest["stringData"]
+        return told
+
+    first = secret(entropy="random")
+    assert first == {names.KEY_FILE: "random", names.ROLLOUT_TOKEN_KEY: rollout_token(job(), "random")}
+    assert secret(entropy="other", known_key="random") == first
+    assert "random" not in first[names.ROLLOUT_TOKEN_KEY]
+
+
+def test_workers_find_every_replica_by_what_they_are_told(tmp_path: Path) -> None:
+    (trainer,) = trainer_pod(job())["containers"]
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    told = environment(trainer) | {ENV_TOKEN_FILE: str(token)}
+    asked: list[str] = []
+    replicas = replicas_of_this_job(lambda url: asked.append(url), ranks=4, environment=told)  # type: ignore[arg-type,return-value]
+    assert [(x.name, x.ranks) for x in replicas] == [("llm-rollout-0", 4), ("llm-rollout-1", 4)]
+    assert asked == ["http://llm-rollout-0-0.llm:30000", "http://llm-rollout-1-0.llm:30000"]
+    assert [x.admission.server.url for x in replicas] == [  # type: ignore[attr-defined]
+        "http://llm-rollout-0-0.llm:8080",
+        "http://llm-rollout-1-0.llm:8080",
+    ]
+
+
+def test_elsewhere_there_are_none() -> None:
+    with pytest.raises(NoRollouts, match="UNDERSTUDY_ROLLOUTS, UNDERSTUDY_ROLLOUT_TOKEN_FILE not set"):
+        replicas_of_this_job(lambda url: None, environment={})  # type: ignore[arg-type,return-value]
+    assert (ENV_ROLLOUTS, ENV_TOKEN_FILE) == (names.ENV_ROLLOUTS, names.ENV_ROLLOUT_TOKEN_FILE)
+
+
+@pytest.mark.parametrize("gateway", [GATEWAY, None])
+def test_workers_of_a_job_with_rollouts_know_whom_to_tell(gateway: RolloutGateway | None) -> None:
+    (trainer,) = trainer_pod(job(gateway))["containers"]
+    assert environment(trainer)[names.ENV_ROLLOUTS_SOCKET] == "/understudy/rollouts.sock"
+    assert (names.ENV_ROLLOUTS in environment(trainer)) == (gateway is not None)
+
+
+def test_sidecars_know_what_follows_from_a_failed_update() -> None:
+    def shape(given: Job) -> Any:
+        return json.loads(environment(trainer_pod(given)["initContainers"][0])[names.ENV_JOB])
+
+    told = shape(job(max_retries=2))
+    assert (told["on_failed_update"], told["update_retries"]) == (OnFailedUpdate.RESTART_JOB.value, 2)
+    assert shape(a_job())["on_failed_update"] is None

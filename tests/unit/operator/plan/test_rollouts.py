@@ -1,0 +1,90 @@
+"""Weight updates that fail: what status tells, beside the scenarios in scenarios/rollouts.yaml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.operator.given import FAILED, NOW, a_group, a_job, a_recovery, a_snapshot, in_round, observed, status_of
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_operator.plan.rollouts import rollouts_anew
+from understudy_operator.plan.spec import FailurePolicy, Rollouts
+from understudy_protocol import rollouts as told
+from understudy_protocol.observer import Cause
+from understudy_protocol.words import Fault, OnFailedUpdate
+
+ROLLOUT = a_group("rollout", 2, 1)
+FAILURE = told.UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, NOW - 1)
+CAUSE = Cause(0, "a0", "node-a0", None, None, "rollout-1 is gone")
+
+
+def a_child(index: int, *, ready: int = 1) -> ChildJob:
+    name = f"llm-rollout-{index}"
+    return ChildJob(f"uid-{name}", name, "rollout", index, attempt=0, own_attempt=0, wanted=1, active=1, ready=ready)
+
+
+def given(
+    heard: told.Rollouts | None, *, retries: int = 0, status: dict[str, Any] | None = None, **snapshot: Any
+) -> Observed:
+    group = a_group()
+    rollouts = Rollouts(("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, retries)
+    spec = {"replicated_jobs": (group, ROLLOUT), "rollouts": rollouts, "failure": FailurePolicy(3)}
+    job = a_job(status=in_round(0, **(status or {})), spec=spec, groups=(group,))
+    children = (a_child(0), a_child(1))
+    return observed(job, snapshot=a_snapshot(rollouts=heard, **snapshot), children=children)
+
+
+def test_while_nobody_tells_of_rollouts_status_tells_of_none_or_what_it_did() -> None:
+    assert "rollouts" not in status_of(given(None))
+    before = {"fresh": 2, "updating": 0, "uncertain": 0, "version": "step-6"}
+    assert status_of(given(None, status={"rollouts": before}))["rollouts"] == before
+
+
+def test_a_failure_is_forgotten_when_the_next_update_begins() -> None:
+    before = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), retries=1))
+    assert before["rollouts"]["failure"]["inARow"] == 1
+    after = status_of(given(told.Rollouts(0, 2, 0, "step-6"), retries=1, status={"rollouts": before["rollouts"]}))
+    assert after["rollouts"] == {"fresh": 0, "updating": 2, "uncertain": 0, "version": "step-6"}
+
+
+def test_a_replica_is_known_by_its_jobs_name_its_pods_or_the_hostname() -> None:
+    def blocked(*names: str) -> list[str]:
+        failure = told.UpdateFailure("u1", "step-7", "no answer", 1, NOW - 1, names)
+        anew = rollouts_anew(given(told.Rollouts(0, 0, 2, "", failure, CAUSE), retries=1))
+        return [] if anew is None else [view.name for view in anew.jobs]
+
+    assert blocked("llm-rollout-1") == ["llm-rollout-1"]
+    assert blocked("llm-rollout-0-0") == ["llm-rollout-0"]
+    assert blocked("llm-rollout-1-0.llm.research.svc", "llm-rollout-0") == ["llm-rollout-0", "llm-rollout-1"]
+    assert blocked("rollout-1", "llm-rollout-10", "llm-rollout-1-x") == []
+
+
+def test_the_recovery_of_rollouts_outlives_steps_of_the_training() -> None:
+    # given rollouts that are made anew
+    first = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)))
+    assert first["lastRecovery"]["strategy"] == "PodRecreate"
+    assert first["lastRecovery"]["cause"] == {"rank": 0, "pod": "a0", "node": "node-a0", "message": CAUSE.message}
+    kept = {name: first[name] for name in ("recoveries", "lastRecovery", "rollouts")}
+    # when all workers are at work, and recover from a fault of their own
+    other = a_recovery(NOW - 0.5, NOW - 0.1)
+    steps = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), status=kept, recoveries=(other,)))
+    # then it is open still
+    assert [("resumedAt" in x) for x in steps["recoveries"]] == [False, True]
+    # until an update is whole
+    kept = {name: steps[name] for name in ("recoveries", "lastRecovery", "rollouts")}
+    whole = status_of(given(told.Rollouts(2, 0, 0, "step-8"), status=kept, recoveries=(other,)))
+    assert all("resumedAt" in x for x in whole["recoveries"])
+    assert whole["recoveries"][0]["seconds"] == 1.0
+
+
+def test_a_job_that_restarts_for_a_failed_update_says_so_in_its_recovery() -> None:
+    open_still = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
+    heard = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
+    status = status_of(given(heard, closed=FAILED, recoveries=(open_still,), status={"rollouts": {"fresh": 2}}))
+    assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
+    assert (status["phase"], status["restarts"]) == ("Restarting", 1)
+    assert "rollouts" not in status, "what was known of the former attempt's servers"
+
+
+def test_restarts_of_the_job_stay_counted_under_the_next_coordinator() -> None:
+    status = status_of(given(None, status={"recoveriesByStrategy": {"jobRestart": 1}}, counts={"InPlace": 2}))
+    assert status["recoveriesByStrategy"] == {"jobRestart": 1, "inPlace": 2}
