@@ -10,7 +10,8 @@ from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
-from understudy_operator.observe.read import read_node
+from understudy_operator.fault_settings import FaultSettings
+from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
@@ -27,10 +28,18 @@ class Operator:
     """lease: namespace and name of the Lease that its replicas share; None for one that is alone."""
 
     def __init__(
-        self, connect: Connect, sidecar_image: str, lease: tuple[str, str] | None, identity: str, clock: Clock
+        self,
+        connect: Connect,
+        sidecar_image: str,
+        lease: tuple[str, str] | None,
+        identity: str,
+        clock: Clock,
+        faults: FaultSettings | None = None,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
+        faults = FaultSettings() if faults is None else faults
+        self._read_node = NodeReader(faults.table)
         api = connect(lambda: True)
         self._election = None
         if lease is not None:
@@ -84,13 +93,13 @@ class Operator:
 
     def saw(self, kind: Kind, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
-        before = self.store.fact(kind, key_of(raw), read_node) if kind is Kind.NODE else None
+        before = self.store.fact(kind, key_of(raw), self._read_node) if kind is Kind.NODE else None
         if event_type == "DELETED":
             self.store.remove(kind, raw)
         else:
             self.store.put(kind, raw)
         if kind is Kind.NODE:
-            if before is None or self.store.fact(kind, key_of(raw), read_node) != before:
+            if before is None or self.store.fact(kind, key_of(raw), self._read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
         elif kind is Kind.JOB:
             self._wake(key_of(raw))
@@ -130,7 +139,7 @@ class Operator:
             return
         if key not in self._workers and self.store.get(Kind.JOB, key) is not None:
             self._workers[key] = JobWorker(
-                key, self.store, self._gateway, self._sidecar_image, self._forget, self._clock
+                key, self.store, self._gateway, self._sidecar_image, self._forget, self._clock, self._read_node
             )
         elif key in self._workers:
             self._workers[key].wake()

@@ -6,6 +6,8 @@ One place, so that the two sides cannot drift apart.
 from dataclasses import dataclass
 from typing import Optional
 
+from understudy_protocol.words import Proactive
+
 GROUP = "understudy.dev"
 
 LABEL_JOB = f"{GROUP}/job-name"
@@ -17,7 +19,10 @@ LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest ep
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
-ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is
+ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is; "false": it is not, whatever else says so
+ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it goes soon
+ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two before expire, as RFC 3339 or Unix seconds
+ANNOTATION_FORGIVEN = f"{GROUP}/faults-forgiven"  # of a node: a time; what was remembered of it before counts no more
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
 
@@ -30,6 +35,11 @@ KEY_FILE = "key"
 
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
+
+ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for when no coordinator is there to tell
+TOLD_VOLUME = "understudy-told"
+TOLD_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
+TOLD_FILE = "verdict"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
@@ -52,6 +62,7 @@ ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
+ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set
 ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # what the sidecar puts into the shared folder
 ENV_LISTEN = "UNDERSTUDY_LISTEN"  # the one address that the sidecar listens on; all unless set
 ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
@@ -88,3 +99,4 @@ class JobShape:
     grace_s: float = 30.0  # the pods' termination grace period
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known
     in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any
+    proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad

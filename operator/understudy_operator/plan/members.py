@@ -10,6 +10,7 @@ Failed pods stay for their logs, the newest few.
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
@@ -38,7 +39,8 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
     former = tuple(_clear_former(observed))
     if observed.close is not None:
         return (*former, *_clear_after_close(observed, now))
-    return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *_relabel(observed))
+    patches = (*_relabel(observed), *plan_annotations(observed, now))
+    return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *patches)
 
 
 def silent_nodes(observed: Observed, now: float) -> list[str]:
@@ -51,7 +53,8 @@ def silent_nodes(observed: Observed, now: float) -> list[str]:
 
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
     """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
-    faulty = (node.name for node in observed.nodes.values() if node.faulty)
+    held = ((node.name, node.held(now)) for node in observed.nodes.values() if node.findings)
+    faulty = (name for name, finding in held if finding is not None and finding.hardware)
     return sorted({*silent_nodes(observed, now), *faulty})
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.faults.verdicts import Finding, held
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.membership import Close
@@ -148,8 +149,14 @@ class Node:
     ready: bool
     since: float = 0.0  # when it became ready, or ceased to be; 0 if the node does not say
     labels: Mapping[str, str] = field(default_factory=dict)
-    faulty: str = ""  # why nobody on it may save or be given ranks, as its annotation says
+    findings: tuple[Finding, ...] = ()  # of the fault sources, what counts most first
     out_of_service: bool = False  # somebody vouches by a taint that nothing runs on it any more
+    created_at: float = 0.0
+    forgiven_at: float | None = None  # what was remembered of it before counts no more; None: all does
+
+    def held(self, now: float) -> Finding | None:
+        """The verdict about it; None if nothing is held against it."""
+        return held(self.findings, now)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
+from understudy_protocol.words import Proactive
 
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
@@ -113,7 +114,14 @@ def _volumes(job: Job) -> list[dict[str, Any]]:
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
         *_node_volume(job),
+        _told_volume(),
     ]
+
+
+def _told_volume() -> dict[str, Any]:
+    """The verdict in the pod's annotation, as a file that the kubelet keeps."""
+    item = {"path": names.TOLD_FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"}}
+    return {"name": names.TOLD_VOLUME, "downwardAPI": {"items": [item]}}
 
 
 def _node_volume(job: Job) -> list[dict[str, Any]]:
@@ -175,6 +183,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         float(grace_s),
         job.world.replica_groups,
         job.world.in_place_max_per_pod,
+        Proactive(job.world.proactive),
     )
     node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
@@ -199,6 +208,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
+            {"name": names.TOLD_VOLUME, "mountPath": names.TOLD_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
         "startupProbe": {
