@@ -16,7 +16,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.membership import Assign
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import NO_OFFICE
+from understudy_protocol.words import NO_OFFICE, Proactive
 from understudy_sidecar.membership.coordinator import Coordinator
 
 
@@ -34,6 +34,7 @@ class Setup:
     zygotes: bool = True  # whether workers are forked
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
+    proactive: Proactive = Proactive.OFF
 
 
 @dataclass
@@ -67,6 +68,7 @@ class SimulatedCluster:
             grace_s=GRACE_S,
             replica_groups=setup.replica_groups,
             in_place_max_per_pod=setup.max_per_pod,
+            proactive=setup.proactive,
         )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s

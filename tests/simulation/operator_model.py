@@ -26,8 +26,9 @@ LOOK_AGAIN_S = 2.0
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["train"]}]}}
 
 
-def _findings(faulty: str) -> tuple[Finding, ...]:
-    return (Finding("simulated", FaultClass.HARDWARE, faulty),) if faulty else ()
+def _findings(machine: Machine) -> tuple[Finding, ...]:
+    told = ((FaultClass.HARDWARE, machine.faulty), (FaultClass.MAINTENANCE, machine.goes))
+    return tuple(Finding("simulated", what, why) for what, why in told if why)
 
 
 @dataclass
@@ -113,7 +114,7 @@ class Operator:
         )
         spec = JobSpec((members,), world)
         self._passes += 1
-        nodes = (Node(x.name, is_ready(x, now), findings=_findings(x.faulty)) for x in self.site.machines)
+        nodes = (Node(x.name, is_ready(x, now), findings=_findings(x)) for x in self.site.machines)
         return Observed(
             job=Job(
                 "ns", "job", "job-uid", 1, "1", False, 0.0, self.status.get("completedAt"), spec, dict(self.status)

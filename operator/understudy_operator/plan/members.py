@@ -11,6 +11,7 @@ Failed pods stay for their logs, the newest few.
 from collections.abc import Iterator
 
 from understudy_operator.plan.faults.annotations import plan_annotations
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
@@ -20,6 +21,10 @@ from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
+#: A coordinator that has been in office for so long knows who holds which rank.
+SETTLED_S = 30.0
+#: faults.avoidNodes: nothing is avoided but nodes that have just fallen silent.
+OFF = "Off"
 FAILED_PODS_KEPT = 5
 #: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
 RETURN_S = 15.0
@@ -53,9 +58,8 @@ def silent_nodes(observed: Observed, now: float) -> list[str]:
 
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
     """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
-    held = ((node.name, node.held(now)) for node in observed.nodes.values() if node.findings)
-    faulty = (name for name, finding in held if finding is not None and finding.hardware)
-    return sorted({*silent_nodes(observed, now), *faulty})
+    faulty = (node.name for node in observed.nodes.values() if node.findings and _broken(node, now))
+    return sorted({*silent_nodes(observed, now), *(() if observed.job.world.avoid_nodes == OFF else faulty)})
 
 
 def avoided_by(pod: Pod) -> set[str]:
@@ -144,11 +148,36 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
         needless = avoided_by(pod) - avoid
         if pod.alive and not pod.node and pod.trouble and needless:
             yield DeletePod(pod.name, pod.uid, 0, f"it waits for a node, and {_listed(needless)} may be used again")
+    yield from _remove_useless(observed, now)
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
     yield from _surplus(observed)
+
+
+def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
+    """A pod on broken hardware that holds no rank would never be given one: another one takes its place elsewhere."""
+    broken = {node.name: finding.told for node in observed.nodes.values() if (finding := _broken(node, now))}
+    if not broken or observed.job.world.avoid_nodes == OFF:
+        return
+    if _before_first_round(observed):
+        seated = set()
+    elif observed.snapshot is None or not observed.seating_known:
+        return
+    elif observed.snapshot.waiting_for and now - observed.coordination.since < SETTLED_S:
+        return  # a coordinator that is new in office may not know yet who holds which rank
+    else:
+        seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
+    for pod in observed.live():
+        if pod.node in broken and pod.uid not in seated:
+            yield DeletePod(pod.name, pod.uid, None, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
+
+
+def _broken(node: Node, now: float) -> Finding | None:
+    """What is held against its hardware."""
+    finding = node.held(now)
+    return finding if finding is not None and finding.hardware else None
 
 
 def _surplus(observed: Observed) -> Iterator[DeletePod]:
