@@ -9,6 +9,7 @@ from typing import Any
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
 from understudy_operator.observe.read_node import NodeReader
@@ -47,6 +48,8 @@ class Operator:
         self._writer = connect(self.leads)
         self._gateway = Gateway(self._writer, self.store, clock)
         self._resync = Resync(api, self.store, clock, self._wake_all)
+        self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
+        self._remembering: asyncio.Task[None] | None = None
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
         self._acts = False
@@ -119,6 +122,7 @@ class Operator:
                 log.warning("the pods could not be listed before this replica acts, which is tried again: %r", error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
+        self._remembering = asyncio.create_task(self._node_memory.run(), name="memory of nodes")
         self._wake_all()
 
     async def _stand_by(self) -> None:
@@ -129,6 +133,9 @@ class Operator:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        if self._remembering is not None:
+            self._remembering.cancel()
+            await asyncio.gather(self._remembering, return_exceptions=True)
         self._acts = False
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
@@ -139,7 +146,14 @@ class Operator:
             return
         if key not in self._workers and self.store.get(Kind.JOB, key) is not None:
             self._workers[key] = JobWorker(
-                key, self.store, self._gateway, self._sidecar_image, self._forget, self._clock, self._read_node
+                key,
+                self.store,
+                self._gateway,
+                self._sidecar_image,
+                self._forget,
+                self._clock,
+                self._read_node,
+                self._node_memory,
             )
         elif key in self._workers:
             self._workers[key].wake()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.read import read_job, read_pod, told_address
@@ -49,10 +50,11 @@ class JobWorker:
         on_gone: Callable[[Key], None],
         clock: Clock,
         node_reader: NodeReader = read_node,
+        node_memory: NodeMemory | None = None,
     ) -> None:
         self._key, self._store, self._gateway = key, store, gateway
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
-        self._read_node = node_reader
+        self._read_node, self._node_memory = node_reader, node_memory
         self._woken = asyncio.Event()
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
@@ -146,6 +148,7 @@ class JobWorker:
             children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, job.uid)),
             claims=frozenset(name for name in self._claims(job) if self._store.get(Kind.CLAIM, (job.namespace, name))),
             checked=self._checked == job.generation,
+            offenders={} if self._node_memory is None else self._node_memory.offenders,
         )
 
     def _claims(self, job: Job) -> list[str]:

@@ -19,6 +19,7 @@ LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest ep
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
+ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise, of those that it is put on where nothing else is free
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is; "false": it is not, whatever else says so
 ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it goes soon
 ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two before expire, as RFC 3339 or Unix seconds

@@ -801,11 +801,11 @@ type AvoidedNode struct {
 	// Name of the node.
 	Node string `json:"node"`
 
-	// Who holds something against it: the name of a fault source; memory for faults of
-	// several jobs; silence for one that a pod has just fallen silent on.
+	// Who holds something against it: the name of a fault source, or memory for faults of
+	// several jobs.
 	Source string `json:"source"`
 
-	// Hardware, Maintenance or Preemption. Empty where nobody has said what is wrong.
+	// Hardware, Maintenance or Preemption. Empty for memory.
 	// +optional
 	Class string `json:"class,omitempty"`
 

@@ -16,6 +16,7 @@ from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_protocol import pod as names
 
 MESSAGE_CHARACTERS = 1024
 TROUBLED_PODS_TOLD = 3
@@ -148,6 +149,12 @@ def _waits_for(observed: Observed, now: float) -> str:
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
-    parts += [f"pod {pod.name}: {pod.trouble}" for pod in troubled[:TROUBLED_PODS_TOLD]]
+    parts += [f"pod {pod.name}: {pod.trouble}{_kept_off(pod)}" for pod in troubled[:TROUBLED_PODS_TOLD]]
     parts += [f"the API server refuses: {refusal.message}" for refusal in (observed.refusals or ())[:1]]
     return "; ".join(parts)
+
+
+def _kept_off(pod: Pod) -> str:
+    """What may keep a pod that waits for a node from one that is free."""
+    nodes = pod.annotations.get(names.ANNOTATION_AVOIDS, "")
+    return f" (it is kept off {nodes.replace(',', ', ')}: see status.avoidedNodes)" if nodes and not pod.node else ""

@@ -11,6 +11,7 @@ Failed pods stay for their logs, the newest few.
 from collections.abc import Iterator
 
 from understudy_operator.plan.faults.annotations import plan_annotations
+from understudy_operator.plan.faults.avoidance import OFF, avoidance, preferred, required
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.jobset.children import blocked
@@ -23,13 +24,9 @@ from understudy_protocol.words import Fault
 
 #: A coordinator that has been in office for so long knows who holds which rank.
 SETTLED_S = 30.0
-#: faults.avoidNodes: nothing is avoided but nodes that have just fallen silent.
-OFF = "Off"
 FAILED_PODS_KEPT = 5
 #: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
 RETURN_S = 15.0
-#: A node that fell silent is avoided for so long; then the node controller has marked it, or it is back.
-SUSPECT_S = 60.0
 #: After the close pods end by themselves; what has not by then is removed.
 CLOSED_S = 10.0
 
@@ -48,18 +45,9 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
     return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *patches)
 
 
-def silent_nodes(observed: Observed, now: float) -> list[str]:
-    """Nodes on which a member fell silent a moment ago, and that have not become ready anew since."""
-    if observed.snapshot is None:
-        return []
-    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and now - x.at < SUSPECT_S]
-    return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
-
-
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
-    """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
-    faulty = (node.name for node in observed.nodes.values() if node.findings and _broken(node, now))
-    return sorted({*silent_nodes(observed, now), *(() if observed.job.world.avoid_nodes == OFF else faulty)})
+    """Where no new pod is put, whatever else is free."""
+    return required(avoidance(observed, now))
 
 
 def avoided_by(pod: Pod) -> set[str]:
@@ -71,15 +59,11 @@ def _listed(nodes: set[str]) -> str:
     return ", ".join(sorted(nodes))
 
 
-def _came_back(node: Node | None, at: float) -> bool:
-    return node is not None and node.ready and node.since > at
-
-
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
     if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
         return
     world, live = observed.job.world, observed.live()
-    avoid = avoided_nodes(observed, now)
+    avoided = avoidance(observed, now)
 
     def create(index: int | None, number: int, reason: str) -> CreatePod:
         manifest = pod_manifest(
@@ -88,7 +72,8 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             serial=f"{observed.entropy}-{number}",
             coordinator_address=observed.coordinator_address,
             sidecar_image=sidecar_image,
-            avoid_nodes=avoid,
+            avoid_nodes=required(avoided),
+            rather_not=preferred(avoided),
         )
         return CreatePod(manifest, reason)
 

@@ -204,6 +204,7 @@ class Observed:
     former: tuple[Pod, ...] = ()  # pods of former attempts
     claims: frozenset[str] = frozenset()  # volume claims that are there
     checked: bool = True  # whether the API server has said what it thinks of this generation's templates
+    offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> in words
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
     computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -33,6 +33,7 @@ def pod_manifest(
     coordinator_address: str,
     sidecar_image: str,
     avoid_nodes: Sequence[str] = (),
+    rather_not: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique."""
     place = None if index is None else job.world.place(index)
@@ -51,6 +52,9 @@ def pod_manifest(
     if avoid_nodes:
         _avoid(spec, avoid_nodes)
         made["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    if rather_not:
+        _rather_not(spec, rather_not)
+        made["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(rather_not))
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
 
@@ -228,10 +232,24 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
     }
 
 
+def _none_of(nodes: Sequence[str]) -> list[dict[str, Any]]:
+    """By name: a node's hostname label may differ. One value each is all that the API takes here."""
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+
+
+def _rather_not(spec: dict[str, Any], nodes: Sequence[str]) -> None:
+    """Let the scheduler put the pod there only where nothing else is free."""
+    wishes = (
+        spec.setdefault("affinity", {})
+        .setdefault("nodeAffinity", {})
+        .setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
+    )
+    wishes.append({"weight": 100, "preference": {"matchFields": _none_of(nodes)}})
+
+
 def _avoid(spec: dict[str, Any], nodes: Sequence[str]) -> None:
-    """Keep the pod off nodes that just fell silent, and that the scheduler still believes to be ready."""
-    # By name: a node's hostname label may differ. One value each is all that the API takes here.
-    ours = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+    """Keep the pod off nodes whatever else is free."""
+    ours = _none_of(nodes)
     required = (
         spec.setdefault("affinity", {})
         .setdefault("nodeAffinity", {})

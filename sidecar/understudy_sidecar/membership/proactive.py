@@ -12,6 +12,7 @@ A coordinator's own pod goes only when an heir is there; before a drain it passe
 
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause, NodeFact
+from understudy_protocol.recovery import SWAPPED
 from understudy_protocol.words import Fault, FaultClass, Proactive
 from understudy_sidecar.membership import escalation, faults, leaving, shards, succession
 from understudy_sidecar.membership.desk import Desk, State
@@ -20,7 +21,6 @@ from understudy_sidecar.membership.shards import Others
 
 #: So much of what is held against a node is told in a reason.
 HELD_TOLD = 200
-SWAPPED = "it is swapped before it fails"
 
 
 def on_time(desk: Desk, now: float) -> None:

@@ -28,6 +28,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan import members
+from understudy_operator.plan.faults.silence import SUSPECT_S
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
@@ -284,8 +285,8 @@ def avoided(given: Observed) -> list[str]:
     ("fault", "ago", "nodes"),
     [
         (Fault.NODE, 0.0, ["node-a1"]),
-        (Fault.NODE, members.SUSPECT_S - 0.1, ["node-a1"]),
-        (Fault.NODE, members.SUSPECT_S, []),
+        (Fault.NODE, SUSPECT_S - 0.1, ["node-a1"]),
+        (Fault.NODE, SUSPECT_S, []),
         (Fault.POD, 0.0, []),
     ],
 )
