@@ -2,7 +2,9 @@
 
 UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
 takes itself to be the only one. UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
-UNDERSTUDY_LOG_LEVEL (INFO) what is logged.
+UNDERSTUDY_LOG_LEVEL (INFO) what is logged. UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON
+list; docs/faults.md), UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that remembers which nodes have failed
+jobs.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import sys
 import kopf
 
 from understudy_operator import handlers
+from understudy_operator.fault_settings import read_fault_settings
 
 
 def main() -> int:
@@ -30,6 +33,11 @@ def main() -> int:
         return 2
     if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):
         logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
+        return 2
+    try:
+        read_fault_settings(os.environ)
+    except ValueError as error:
+        logging.error("what is said about faults is wrong (chart: faults): %s", error)
         return 2
     assert handlers  # imported for its registrations
     # kopf asks for the user's name, and the image's user has none: getpass.getuser() believes this variable first.

@@ -16,6 +16,7 @@ from kubernetes.aio import client, config
 from understudy_operator import health
 from understudy_operator.apply.api import Api
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
 from understudy_operator.plan.ownership import API_VERSION
@@ -54,6 +55,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         (namespace, name) if slash else None,
         new_identity(os.environ.get("HOSTNAME", "understudy-operator")),
         Clock(),
+        read_fault_settings(os.environ),
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))

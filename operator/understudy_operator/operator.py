@@ -9,8 +9,10 @@ from typing import Any
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
-from understudy_operator.observe.read import read_node
+from understudy_operator.fault_settings import FaultSettings
+from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
@@ -27,10 +29,18 @@ class Operator:
     """lease: namespace and name of the Lease that its replicas share; None for one that is alone."""
 
     def __init__(
-        self, connect: Connect, sidecar_image: str, lease: tuple[str, str] | None, identity: str, clock: Clock
+        self,
+        connect: Connect,
+        sidecar_image: str,
+        lease: tuple[str, str] | None,
+        identity: str,
+        clock: Clock,
+        faults: FaultSettings | None = None,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
+        faults = FaultSettings() if faults is None else faults
+        self._read_node = NodeReader(faults.table)
         api = connect(lambda: True)
         self._election = None
         if lease is not None:
@@ -38,6 +48,8 @@ class Operator:
         self._writer = connect(self.leads)
         self._gateway = Gateway(self._writer, self.store, clock)
         self._resync = Resync(api, self.store, clock, self._wake_all)
+        self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
+        self._remembering: asyncio.Task[None] | None = None
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
         self._acts = False
@@ -84,13 +96,13 @@ class Operator:
 
     def saw(self, kind: Kind, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
-        before = self.store.fact(kind, key_of(raw), read_node) if kind is Kind.NODE else None
+        before = self.store.fact(kind, key_of(raw), self._read_node) if kind is Kind.NODE else None
         if event_type == "DELETED":
             self.store.remove(kind, raw)
         else:
             self.store.put(kind, raw)
         if kind is Kind.NODE:
-            if before is None or self.store.fact(kind, key_of(raw), read_node) != before:
+            if before is None or self.store.fact(kind, key_of(raw), self._read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
         elif kind is Kind.JOB:
             self._wake(key_of(raw))
@@ -110,6 +122,7 @@ class Operator:
                 log.warning("the pods could not be listed before this replica acts, which is tried again: %r", error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
+        self._remembering = asyncio.create_task(self._node_memory.run(), name="memory of nodes")
         self._wake_all()
 
     async def _stand_by(self) -> None:
@@ -120,6 +133,9 @@ class Operator:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        if self._remembering is not None:
+            self._remembering.cancel()
+            await asyncio.gather(self._remembering, return_exceptions=True)
         self._acts = False
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
@@ -130,7 +146,14 @@ class Operator:
             return
         if key not in self._workers and self.store.get(Kind.JOB, key) is not None:
             self._workers[key] = JobWorker(
-                key, self.store, self._gateway, self._sidecar_image, self._forget, self._clock
+                key,
+                self.store,
+                self._gateway,
+                self._sidecar_image,
+                self._forget,
+                self._clock,
+                self._read_node,
+                self._node_memory,
             )
         elif key in self._workers:
             self._workers[key].wake()

@@ -13,18 +13,20 @@ from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.observe.read import read_job, read_node, read_pod, told_address
+from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
+from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, secret_name
-from understudy_operator.plan.observed import Coordination, Job, Node, Observed
+from understudy_operator.plan.observed import Coordination, Job, Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
 from understudy_protocol import pod as names
@@ -49,9 +51,12 @@ class JobWorker:
         sidecar_image: str,
         on_gone: Callable[[Key], None],
         clock: Clock,
+        node_reader: NodeReader = read_node,
+        node_memory: NodeMemory | None = None,
     ) -> None:
         self._key, self._store, self._gateway = key, store, gateway
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
+        self._read_node, self._node_memory = node_reader, node_memory
         self._woken = asyncio.Event()
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
@@ -139,7 +144,7 @@ class JobWorker:
         return Observed(
             job=job,
             pods=self._store.facts_of_job(Kind.POD, job.uid, read_pod),
-            nodes=_nodes(self._store),
+            nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
             has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
@@ -151,6 +156,7 @@ class JobWorker:
             children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, job.uid)),
             claims=frozenset(self._claims(job)),
             checked=self._checked == job.generation,
+            offenders={} if self._node_memory is None else self._node_memory.offenders,
         )
 
     def _claims(self, job: Job) -> Iterator[str]:
@@ -228,7 +234,3 @@ class JobWorker:
 def decode_key(secret: Raw) -> str:
     """The membership key as the sidecars read it from the mounted file; keys are printable."""
     return base64.b64decode(secret["data"][names.KEY_FILE]).decode()
-
-
-def _nodes(store: Store) -> dict[str, Node]:
-    return {node.name: node for node in store.facts(Kind.NODE, read_node)}

@@ -93,10 +93,14 @@ class NoStore:
 
 @dataclass(frozen=True)
 class AskedToEnd:
-    """The launcher got SIGTERM (or SIGINT, or SIGHUP). faulty: what is wrong with its node; "" if nothing is known."""
+    """The launcher got SIGTERM (or SIGINT, or SIGHUP). faulty: what is wrong with its node; "" if nothing is known.
+
+    grace_s: how long the node stays; None: as long as the pod may take.
+    """
 
     signal: str
     faulty: str = ""
+    grace_s: Optional[float] = None
 
 
 @dataclass(frozen=True)

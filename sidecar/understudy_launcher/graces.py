@@ -21,7 +21,9 @@ class Graces:
         self.pod_by: Optional[float] = None  # the end of the pod's own, less the margin; None before its SIGTERM
         self._order_by: Optional[float] = None
 
-    def pod_ends(self, now: float) -> None:
+    def pod_ends(self, now: float, at_most_s: Optional[float] = None) -> None:
+        """at_most_s: its node goes before the pod's own grace is over."""
+        self.pod_s = self.pod_s if at_most_s is None else min(at_most_s, self.pod_s)
         self.pod_by = now + self.pod_s - min(GRACE_MARGIN_S, GRACE_MARGIN_SHARE * self.pod_s)
 
     def shorten(self, by: float) -> None:

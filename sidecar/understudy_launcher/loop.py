@@ -25,7 +25,7 @@ from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.supervise import Supervisor
-from understudy_launcher.verdict import what_is_faulty
+from understudy_launcher.verdict import what_is_held
 from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
@@ -223,8 +223,8 @@ class Loop:
             self._queue.extend(self._workers.reap())
         asked = [number.name for number in _END_SIGNALS if number in numbers]
         if asked:
-            faulty = what_is_faulty(self._settings.folder, time.time())
-            self._queue.extend(e.AskedToEnd(name, faulty) for name in asked)
+            held = what_is_held(self._settings.folder, time.time())
+            self._queue.extend(e.AskedToEnd(name, held.faulty, held.grace_s) for name in asked)
 
     def _hear_zygote(self, told: Sequence[Told]) -> None:
         ended = False

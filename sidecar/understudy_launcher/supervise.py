@@ -204,7 +204,7 @@ class Supervisor:
         if self._graces.pod_by is not None or self.phase is Phase.LEAVING:
             self._log(f"{event.signal} again: the launcher is ending already")
             return
-        self._graces.pod_ends(now)
+        self._graces.pod_ends(now, event.grace_s)
         no_save = self._why_no_save(event)
         if no_save:
             self._report(m.Terminating(0.0, Verdict.FAULTY if event.faulty else Verdict.UNKNOWN))

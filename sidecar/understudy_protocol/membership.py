@@ -16,6 +16,7 @@ from understudy_protocol.words import (
     NO_OFFICE,
     CloseReason,
     ElectorateVersion,
+    FaultClass,
     Office,
     RoundToken,
     Verdict,
@@ -47,6 +48,7 @@ class Join:
     leaving: Optional["Leaving"] = None  # its pod was asked to end
     store_port: Optional[int] = None  # see Port; None: it knows of no store but rank 0's own
     history: Optional[History] = None  # from an heir: as the newest coordinator that it knows has told it
+    verdict: Optional["NodeVerdict"] = None  # the newest that it was told; None: none
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,9 @@ class NodeVerdict:
     verdict: Verdict
     reason: str = ""
     until: Optional[float] = None  # when it expires; None: not by itself
+    fault_class: Optional[FaultClass] = None  # None: nothing is held, or a sender that knows of none
+    grace_s: Optional[float] = None  # how long the node stays; None: as long as its pods may take
+    at: float = 0.0  # when the operator has said so: the newest counts; 0: not known
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from understudy_protocol.membership import Close
 from understudy_protocol.recovery import Cause as Cause
 from understudy_protocol.recovery import Recovery as Recovery
 from understudy_protocol.rollouts import Rollouts
-from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, WorkersState
+from understudy_protocol.words import CloseReason, Fault, FaultClass, Office, RoundToken, WorkersState
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class NodeFact:
     domain: str = ""  # topology domain; "" if the job asks for none
     faulty: str = ""  # why no member on it may be given ranks; "" if nothing is held against it
     until: Optional[float] = None  # when the verdict expires; None: not by itself
+    fault_class: Optional[FaultClass] = None  # of the verdict; None: nothing is held, or a sender that knows of none
+    going: str = ""  # why the node goes soon, with hardware that is well; "" if it stays
+    grace_s: Optional[float] = None  # how long it stays then; None: as long as its pods may take
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Nodes:
     """What the operator holds about the nodes of the job's pods: whole, in place of what it told before."""
 
     facts: tuple[NodeFact, ...]
+    at: float = 0.0  # when that was so; 0: not known
 
 
 @dataclass(frozen=True)

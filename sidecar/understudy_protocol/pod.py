@@ -6,7 +6,7 @@ One place, so that the two sides cannot drift apart.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import OnFailedUpdate
+from understudy_protocol.words import OnFailedUpdate, Proactive
 
 GROUP = "understudy.dev"
 
@@ -19,9 +19,13 @@ LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest ep
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
+ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise, of those that it is put on where nothing else is free
 ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: how many before it failed one after the other
 ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that was made in place of a lost active: plan/gang.py
-ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is
+ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is; "false": it is not, whatever else says so
+ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it goes soon
+ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two before expire, as RFC 3339 or Unix seconds
+ANNOTATION_FORGIVEN = f"{GROUP}/faults-forgiven"  # of a node: a time; what was remembered of it before counts no more
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
 
@@ -40,6 +44,11 @@ ROLLOUT_TOKEN_FILE = "token"  # noqa: S105
 
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
+
+ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for when no coordinator is there to tell
+TOLD_VOLUME = "understudy-told"
+TOLD_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
+TOLD_FILE = "verdict"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
@@ -63,6 +72,7 @@ ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
+ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set
 ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # what the sidecar puts into the shared folder
 ENV_LISTEN = "UNDERSTUDY_LISTEN"  # the one address that the sidecar listens on; all unless set
 ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
@@ -104,3 +114,4 @@ class JobShape:
     in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any
     on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
     update_retries: int = 0  # failed updates in a row that are left to the worker to try again
+    proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad

@@ -8,6 +8,9 @@ from typing import Optional
 
 from understudy_protocol.words import Fault, Office, Strategy
 
+#: Recovery.reason of a member that was swapped for what was held against its node, and not for what it did.
+SWAPPED = "it is swapped before it fails"
+
 
 @dataclass(frozen=True)
 class Cause:

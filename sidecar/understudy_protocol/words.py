@@ -49,6 +49,22 @@ class Verdict(str, Enum):
     UNKNOWN = "Unknown"
 
 
+class FaultClass(str, Enum):
+    """Why a node cannot be relied on any more."""
+
+    HARDWARE = "Hardware"  # nothing is saved there: a save may hang, or break what it writes
+    MAINTENANCE = "Maintenance"  # it goes soon, and works until then
+    PREEMPTION = "Preemption"  # the same, in a moment
+
+
+class Proactive(str, Enum):
+    """Whether a member gives its ranks to a spare while it still trains, because its node has turned bad."""
+
+    OFF = "Off"
+    NEXT_CHECKPOINT = "NextCheckpoint"  # once everybody has saved; from broken hardware at once
+    NOW = "Now"  # at once
+
+
 class WorkersState(str, Enum):
     """What a member's workers do, in the round that the member was last assigned to."""
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from understudy_protocol import pod
 from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
+from understudy_sidecar.annotation import Annotation
 from understudy_sidecar.client import CoordinatorClient
 from understudy_sidecar.clock import now
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.events import (
     SERVICE,
+    Annotated,
     Dial,
     Ended,
     Finish,
@@ -75,7 +77,8 @@ class Sidecar:
         )
         self._verdicts = Verdicts(settings.folder, settings.nologin)
         self._voter = Voter(records.recorded_vow(settings.folder))
-        self._member = Member(me, self._voter, now(), records.recorded_close(settings.folder))
+        closed = records.recorded_close(settings.folder)
+        self._member = Member(me, self._voter, now(), closed, self._verdicts.newest)
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._known = self._look()
         self._dial_later: asyncio.TimerHandle | None = None
@@ -117,9 +120,12 @@ class Sidecar:
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen)
         node_file = self._watch_node()
+        annotation = Annotation(self._settings.told, lambda verdict: self._handle(Annotated(verdict)))
+        annotation.start()
         log.info("listens as %s on %s", self._settings.pod_name, self._settings.node)
         await self._until_over()
         await self._client.flushed(LAST_WORDS_S)
+        annotation.stop()
         if node_file is not None:
             node_file.stop()
         unix_server.close()

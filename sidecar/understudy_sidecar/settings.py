@@ -30,6 +30,7 @@ class Settings:
     grace_s: float
     listen: str | None = None  # the one address to listen on; None: all
     shipped: Path = SHIPPED
+    told: Path = Path(pod.TOLD_FOLDER) / pod.TOLD_FILE
     nologin: str = ""  # a file on the node that says that the node is faulty; "": none is watched
 
 
@@ -56,6 +57,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
+        told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
         nologin=env.get(pod.ENV_NOLOGIN, ""),
     )
 

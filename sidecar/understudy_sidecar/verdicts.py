@@ -1,4 +1,4 @@
-"""The verdict that the launcher finds: what the coordinator tells of the node, and what a file on the node says.
+"""The verdict that the launcher finds: what the operator tells of the node, and what a file on the node says.
 
 Rules: the node is faulty as long as either says so; one that is withdrawn leaves the other. What was told outlives a
 sidecar that crashes, apart from the file's word, which the next one looks for itself.
@@ -19,8 +19,13 @@ class Verdicts:
         self._told = records.recorded_told(folder)
         self._exists = False
 
+    @property
+    def newest(self) -> NodeVerdict:
+        """What was told last."""
+        return self._told
+
     def told(self, verdict: NodeVerdict) -> None:
-        """By a coordinator, in place of what it told before."""
+        """By the operator, in place of what it told before: member.py has seen that it is newer."""
         self._told = verdict
         records.record_told(self._folder, verdict)
         self._write()

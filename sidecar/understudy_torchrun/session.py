@@ -20,7 +20,7 @@ from understudy_launcher import events as e
 from understudy_launcher.loop import Settings
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
-from understudy_launcher.verdict import what_is_faulty
+from understudy_launcher.verdict import what_is_held
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
 from understudy_torchrun import calls as c
@@ -162,7 +162,8 @@ class Session:
         numbers = os.read(self._wakeup, 4096)
         if signal.SIGTERM in numbers and not self._signals.is_echo():
             self._look_for_workers()
-            self._handle(e.AskedToEnd("SIGTERM", what_is_faulty(self._settings.folder, time.time())))
+            held = what_is_held(self._settings.folder, time.time())
+            self._handle(e.AskedToEnd("SIGTERM", held.faulty, held.grace_s))
 
     def _on_sidecar(self, mask: int) -> None:
         now = time.monotonic()

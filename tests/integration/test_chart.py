@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 from tests.cluster.paths import CHECKOUT, Paths
+from understudy_operator.fault_settings import FaultSettings, read_fault_settings
+from understudy_operator.plan.faults.built_in import BUILT_IN
 
 CHART = CHECKOUT / "charts" / "understudy"
 
@@ -64,8 +66,27 @@ def test_two_replicas_share_a_lease_that_their_role_is_for_in_their_own_namespac
             "resourceNames": ["understudy-operator"],
             "verbs": ["get", "update"],
         },
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["understudy-operator-node-faults"],
+            "verbs": ["get", "update"],
+        },
     ]
     assert not any("leases" in rule["resources"] for rule in documents["ClusterRole"]["rules"])
+
+
+def test_fault_sources_of_the_values_and_the_memory_of_nodes_reach_the_operator():
+    def environment(*settings: str) -> dict[str, str]:
+        (container,) = rendered(*settings)["Deployment"]["spec"]["template"]["spec"]["containers"]
+        return {entry["name"]: entry["value"] for entry in container["env"]}
+
+    ordinary = read_fault_settings(environment())
+    assert ordinary == FaultSettings(BUILT_IN, ("system", "understudy-operator-node-faults"))
+    row = ("name=rack", "signal=Label", "keys={example.com/rack}", "values={hot}", "class=Maintenance")
+    told = read_fault_settings(environment(*(f"faults.sources[0].{field}" for field in row)))
+    assert (told.table[-1].name, told.table[-1].values) == ("rack", ("hot",))
 
 
 def test_a_drain_leaves_one_replica_and_a_single_one_stands_in_no_drains_way():

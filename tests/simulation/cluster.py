@@ -16,7 +16,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.membership import Assign
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import NO_OFFICE, OnFailedUpdate
+from understudy_protocol.words import NO_OFFICE, OnFailedUpdate, Proactive
 from understudy_sidecar.membership.coordinator import Coordinator
 
 
@@ -35,6 +35,7 @@ class Setup:
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
     update_retries: int | None = None  # failed weight updates in a row that are left to the trainer; None: no rollouts
+    proactive: Proactive = Proactive.OFF
 
 
 @dataclass
@@ -71,6 +72,7 @@ class SimulatedCluster:
             in_place_max_per_pod=setup.max_per_pod,
             on_failed_update=None if setup.update_retries is None else OnFailedUpdate.RESTART_JOB,
             update_retries=setup.update_retries or 0,
+            proactive=setup.proactive,
         )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s

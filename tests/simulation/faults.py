@@ -92,6 +92,9 @@ BESIDE = {
     "operator down": 1,
     "slow network": 1,
 }
+#: In a tenth nodes turn bad under jobs that swap before anything fails; beside what else happens.
+BAD_NODES_SHARE = 1 / 10
+BAD_NODE = "node turns bad"
 AT_THE_END = -1.0
 
 
@@ -162,6 +165,15 @@ def draw_updates(rng: random.Random) -> list[Fault]:
     return faults
 
 
+def draw_bad_nodes(rng: random.Random, faults: list[Fault]) -> list[Fault]:
+    """Added to these faults: at any time, or at the same time as one of them, or as another node."""
+    times = [fault.at for fault in faults if fault.at != AT_THE_END] or [LAST_FAULT_S / 2]
+    for _ in range(rng.randint(1, 4)):
+        times.append(rng.choice([rng.choice(times) + rng.choice([0.0, rng.uniform(0.0, 0.5)]), rng.uniform(3.0, 30.0)]))
+    bad = [Fault(at, BAD_NODE) for at in times[-rng.randint(1, 4) :]]
+    return sorted([*faults, *bad], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+
+
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off":
@@ -227,6 +239,7 @@ class Faults:
             "asymmetric partition": lambda: self._part(fault.lasts_s, whole=False),
             "slow network": lambda: self._slow(fault.lasts_s),
             "clock set": self._set_clock,
+            BAD_NODE: self._turn_bad,
             "operator cut off": lambda: self._cut_operator(fault.lasts_s),
         }
         self.struck.append(str(fault))
@@ -280,6 +293,19 @@ class Faults:
                 worker.machine.faulty = "Xid 79"
                 self.cluster.operator.dirty()
             self.world.after(1.0, lambda: self.cluster.end_worker(worker, None, "SIGKILL") if worker.alive else None)
+
+    def _turn_bad(self) -> None:
+        """A source tells so of the node of a pod, active or spare; the cluster has other nodes."""
+        machines = [machine for machine in self.cluster.machines if machine.on and not machine.faulty]
+        sound = [machine for machine in machines if not machine.goes]
+        pods = [pod for pod in self._live() if pod.machine in sound]
+        if pods and len(sound) > self.cluster.setup.actives + 1:
+            self._disturbed()
+            pod = self.world.rng.choice(pods)
+            what = self.world.rng.choice(["faulty", "goes"])
+            setattr(pod.machine, what, "Xid 79" if what == "faulty" else "maintenance")
+            self.world.say(pod.machine.name, f"FAULT: it turns bad ({what})")
+            self.cluster.operator.dirty()
 
     def _hang_worker(self) -> None:
         """One that is watched: nothing else would find it."""

@@ -144,6 +144,8 @@ class Invariants:
     def no_innocent_pod_is_given_up(self, uid: str, reason: str) -> None:
         pod = next(pod for pod in self.cluster.pods if pod.uid == uid)
         guilty = self.cluster.culprits | self.cluster.training.stale_savers
+        if pod.machine.faulty or pod.machine.goes:
+            return
         if pod.name not in guilty and not self.cluster.clocks_differ:
             raise Violation(f"{pod.name} is given up ({reason}), and none of its workers has failed by itself")
 

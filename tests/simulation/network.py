@@ -36,6 +36,7 @@ class Machine:
     slow_s: float = 0.0  # what its network adds to each latency, at most
     unreachable: set[str] = field(default_factory=set)  # machines that it alone does not reach (and they not it)
     faulty: str = ""  # what is known against it
+    goes: str = ""  # why it is known to go soon
     not_ready_since: float | None = None  # when it stopped answering the API server
     _backlog: list[Callable[[], None]] = field(default_factory=list)
 

@@ -14,14 +14,21 @@ from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
 from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import avoided_nodes, plan_members
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
+from understudy_protocol.words import FaultClass
 
 PASS_DELAY_S = (0.02, 0.2)
 LOOK_AGAIN_S = 2.0
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["train"]}]}}
+
+
+def _findings(machine: Machine) -> tuple[Finding, ...]:
+    told = ((FaultClass.HARDWARE, machine.faulty), (FaultClass.MAINTENANCE, machine.goes))
+    return tuple(Finding("simulated", what, why) for what, why in told if why)
 
 
 @dataclass
@@ -84,7 +91,7 @@ class Operator:
             self.status["recoveriesByStrategy"] = {name[0].lower() + name[1:]: count for name, count in counts.items()}
         if observed.close is not None:
             self.status.setdefault("completedAt", now)
-        link = plan_link(observed, office)
+        link = plan_link(observed, office, now)
         for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, office)):
             self._do(intent, observed, now)
         if isinstance(link, Follow):
@@ -107,7 +114,7 @@ class Operator:
         )
         spec = JobSpec((members,), world)
         self._passes += 1
-        nodes = (Node(x.name, is_ready(x, now), faulty=x.faulty) for x in self.site.machines)
+        nodes = (Node(x.name, is_ready(x, now), findings=_findings(x)) for x in self.site.machines)
         return Observed(
             job=Job(
                 "ns", "job", "job-uid", 1, "1", False, 0.0, self.status.get("completedAt"), spec, dict(self.status)

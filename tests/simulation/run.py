@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from tests.simulation.cluster import Setup, SimulatedCluster, new_cluster
 from tests.simulation.faults import (
     AT_THE_END,
+    BAD_NODES_SHARE,
     LADDER_SHARE,
     UPDATES_SHARE,
     Fault,
     Faults,
+    draw_bad_nodes,
     draw_faults,
     draw_ladder,
     draw_setup,
@@ -17,6 +19,7 @@ from tests.simulation.faults import (
 )
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Violation
+from understudy_protocol.words import Proactive
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,16 @@ def draw_case(seed: int) -> Case:
     rng, ladder = random.Random(f"case-{seed}"), random.Random(f"ladder-{seed}")
     setup, faults = draw_setup(rng), draw_faults(rng)
     setup = replace(setup, max_per_pod=ladder.choice([None, 0, 1, 1, 2]))
+    nodes = random.Random(f"nodes-{seed}")
     if ladder.random() < LADDER_SHARE:
         setup, faults = replace(setup, steps=max(60, setup.steps)), draw_ladder(ladder)
     updates = random.Random(f"updates-{seed}")
     if updates.random() < UPDATES_SHARE:
         setup = replace(setup, update_retries=updates.choice([0, 0, 1, 2]))
         faults = sorted([*faults, *draw_updates(updates)], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+    if nodes.random() < BAD_NODES_SHARE:
+        setup = replace(setup, proactive=nodes.choice([Proactive.NEXT_CHECKPOINT, Proactive.NOW]))
+        faults = draw_bad_nodes(nodes, faults)
     return Case(seed, setup, tuple(faults))
 
 

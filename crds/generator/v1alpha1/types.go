@@ -597,6 +597,30 @@ type Faults struct {
 	// When a training hangs. Left out, it never does.
 	// +optional
 	Hang *Hang `json:"hang,omitempty"`
+
+	// How new pods are kept off nodes that something is held against: a verdict of a fault
+	// source, or faults of several jobs that are remembered. Prefer: other nodes come
+	// first, and one of these is used where nothing else is free, which an event tells.
+	// Require: they are not used. Off: nothing is avoided. With Prefer and Require no pod
+	// goes to a node whose hardware is broken: it would get no ranks there. What was
+	// avoided is in status.avoidedNodes. Default: Prefer.
+	// +optional
+	// +kubebuilder:default=Prefer
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['Prefer', 'Require', 'Off']",message="faults.avoidNodes must be Prefer, Require or Off: set it to how new pods are kept off nodes that something is held against, or leave it out"
+	AvoidNodes string `json:"avoidNodes,omitempty"`
+
+	// Whether a pod gives its ranks to a spare before it fails, because a fault source holds
+	// something against its node. NextCheckpoint: all workers get SIGTERM and may save
+	// first; from broken hardware the ranks go at once, and the others save where
+	// checkpoint.replicaGroups says that they hold all shards. Now: at once, and nobody saves.
+	// Off: a pod trains on until it fails, or is deleted. Without a spare on another node
+	// it does so anyway. Default: Off.
+	// +optional
+	// +kubebuilder:default=Off
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['Off', 'NextCheckpoint', 'Now']",message="faults.proactive must be Off, NextCheckpoint or Now: set it to whether a pod on a bad node gives its ranks to a spare before it fails, or leave it out"
+	Proactive string `json:"proactive,omitempty"`
 }
 
 // When a training hangs.
@@ -847,6 +871,45 @@ type TrainingJobStatus struct {
 	// How far the training is, where it reports its steps.
 	// +optional
 	Progress *Progress `json:"progress,omitempty"`
+
+	// Nodes that the job's new pods are kept off, and why: at most 20, those that have pods
+	// of the job first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	AvoidedNodes []AvoidedNode `json:"avoidedNodes,omitempty"`
+}
+
+// A node that new pods are kept off.
+type AvoidedNode struct {
+	// Name of the node.
+	Node string `json:"node"`
+
+	// Who holds something against it: the name of a fault source, or memory for faults of
+	// several jobs.
+	Source string `json:"source"`
+
+	// Hardware, Maintenance or Preemption. Empty for memory.
+	// +optional
+	Class string `json:"class,omitempty"`
+
+	// Why, in the source's words.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// When that expires. Empty: not by itself.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
+
+	// Whether a pod may still be put there where nothing else is free.
+	// +optional
+	Preferred bool `json:"preferred,omitempty"`
+
+	// Pods of the job that run there all the same: at most 5.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5
+	Pods []string `json:"pods,omitempty"`
 }
 
 // What the job is doing.

@@ -7,8 +7,7 @@ from typing import Any
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.store import Raw
-from understudy_operator.plan.elections import OUT_OF_SERVICE
-from understudy_operator.plan.observed import Job, Node, Pod
+from understudy_operator.plan.observed import Job, Pod
 from understudy_operator.plan.queue import read_queue
 from understudy_protocol import pod as names
 from understudy_protocol import wire
@@ -77,25 +76,6 @@ def read_pod(raw: Raw) -> Pod:
 def told_address(raw: Raw) -> str:
     """The address of the coordinator's Service that a pod was made with."""
     return _environment(raw["spec"], names.ENV_COORDINATOR)
-
-
-def read_node(raw: Raw) -> Node:
-    conditions = raw.get("status", {}).get("conditions", ())
-    ready: Raw = next((c for c in conditions if c["type"] == "Ready"), {})
-    since, metadata = ready.get("lastTransitionTime"), raw["metadata"]
-    return Node(
-        metadata["name"],
-        ready.get("status") == "True",
-        unix(since) if since else 0.0,
-        metadata.get("labels", {}),
-        _faulty(metadata.get("annotations", {}).get(names.ANNOTATION_FAULTY, "")),
-        any(taint["key"] == OUT_OF_SERVICE for taint in raw.get("spec", {}).get("taints", ())),
-    )
-
-
-def _faulty(annotation: str) -> str:
-    """Its text is the reason; who writes false means that nothing is wrong."""
-    return "" if annotation.strip().lower() == "false" else annotation.strip()
 
 
 def unix(rfc3339: str) -> float:

@@ -5,11 +5,10 @@ from typing import Any
 
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan import spec as facts
+from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_protocol.words import OnFailedUpdate
-
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def read_spec(raw: Raw) -> JobSpec:
@@ -30,20 +29,6 @@ def read_spec(raw: Raw) -> JobSpec:
         rollouts=_rollouts(spec["rollouts"]) if "rollouts" in spec else None,
         claims=tuple(claim for policy in spec.get("volumeClaimPolicies", ()) for claim in _claims(policy)),
     )
-
-
-def seconds(duration: str) -> float:
-    """A Go duration such as 90s, 1h or 1h30m, in seconds."""
-    total, number, unit = 0.0, "", ""
-    for char in f"{duration}0":
-        if (char.isdigit() or char == ".") and unit:
-            total += float(number) * _UNITS_S[unit]
-            number, unit = "", ""
-        if char.isdigit() or char == ".":
-            number += char
-        else:
-            unit += char
-    return total
 
 
 def _replicated_job(entry: Raw, placed: facts.Exclusive | None) -> ReplicatedJob:
@@ -124,6 +109,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     launcher, spares, recovery = spec["launcher"], spec.get("spares", {}), spec.get("recovery", {})
     in_place: Mapping[str, Any] = recovery.get("inPlace", {})
     checkpoint, fence = spec.get("checkpoint", {}), recovery.get("fenceTimeout", "30s")
+    faults: Mapping[str, Any] = spec.get("faults", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
     return World(
         groups=tuple(group for group in replicated if group.name in targets),
@@ -147,6 +133,8 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         nologin_path=checkpoint.get("nologinPath", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
         replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
-        step_timeout_s=seconds(spec.get("faults", {}).get("hang", {}).get("stepTimeout", "0s")),
+        step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),
+        proactive=faults.get("proactive", "Off"),
+        avoid_nodes=faults.get("avoidNodes", "Prefer"),
         preload=tuple(launcher["preload"]) if "preload" in launcher else None,
     )

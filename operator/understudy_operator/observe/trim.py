@@ -42,11 +42,11 @@ def trimmed_pod(raw: Raw) -> Raw:
 
 
 def trimmed_node(raw: Raw) -> Raw:
-    ready = [entry for entry in raw.get("status", {}).get("conditions", ()) if entry["type"] == "Ready"]
+    """With all of its conditions: which of them say something is for the table of fault sources to tell."""
     return {
         "metadata": _metadata(raw["metadata"]),
         "spec": _only(raw.get("spec", {}), "taints", "unschedulable"),
-        "status": {"conditions": _conditions(ready)},
+        "status": {"conditions": _conditions(raw.get("status", {}).get("conditions", ()))},
     }
 
 

@@ -20,6 +20,7 @@ from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_operator.plan.stuck import left_of_former, stuck_pods
+from understudy_protocol import pod as names
 
 MESSAGE_CHARACTERS = 1024
 TROUBLED_PODS_TOLD = 3
@@ -163,10 +164,16 @@ def _waits_for(observed: Observed, now: float) -> str:
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
-    parts += [f"pod {pod.name}: {pod.trouble}" for pod in troubled[:TROUBLED_PODS_TOLD]]
+    parts += [f"pod {pod.name}: {pod.trouble}{_kept_off(pod)}" for pod in troubled[:TROUBLED_PODS_TOLD]]
     parts += filter(None, [failed_starts.told(observed, now)])
     parts += stuck_pods(observed, now)
     return "; ".join([*parts, *_refusals(observed)])
+
+
+def _kept_off(pod: Pod) -> str:
+    """What may keep a pod that waits for a node from one that is free."""
+    nodes = pod.annotations.get(names.ANNOTATION_AVOIDS, "")
+    return f" (it is kept off {nodes.replace(',', ', ')}: see status.avoidedNodes)" if nodes and not pod.node else ""
 
 
 def _refusals(observed: Observed) -> list[str]:

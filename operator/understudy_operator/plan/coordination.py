@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
-from understudy_operator.plan.observed import Observed, Pod, ends_early, office_of
+from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, office_of
 from understudy_protocol import pod as names
 from understudy_protocol import words
 from understudy_protocol.membership import Close
@@ -73,7 +73,7 @@ def plan_office(observed: Observed, now: float) -> Office:
     return office if appointee is None else Office(max(office.epoch + 1, int(now)), 0, appointee, reason)
 
 
-def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
+def plan_link(observed: Observed, office: Office, now: float) -> Follow | Unfollow | None:
     """The operator's own lines to the coordinator, or to those who may know of one."""
     if observed.job.deleting:
         return Unfollow() if observed.job.orphans else FAREWELL
@@ -93,7 +93,7 @@ def plan_link(observed: Observed, office: Office) -> Follow | Unfollow | None:
     members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
     asked = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
     others = [Callee(pod.uid, pod.ip) for pod in asked]
-    nodes = _nodes(observed, running.values())
+    nodes = _nodes(observed, running.values(), now)
     return Follow(office.held, _reachable(first), _reachable(others), nodes, frozenset(running))
 
 
@@ -198,9 +198,17 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
     return tuple(callee for callee in callees if callee.ip)
 
 
-def _nodes(observed: Observed, pods: Iterable[Pod]) -> tuple[NodeFact, ...]:
+def _nodes(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[NodeFact, ...]:
     """What a pod cannot read itself: the topology domains of the job's pods, and what is held against their nodes."""
     key = observed.job.world.topology_key
     nodes = {pod.node: observed.nodes[pod.node] for pod in pods if pod.node in observed.nodes}
-    facts = (NodeFact(name, node.labels.get(key, ""), node.faulty) for name, node in sorted(nodes.items()))
-    return tuple(fact for fact in facts if key or fact.faulty)
+    facts = (_fact(node, node.labels.get(key, ""), now) for _, node in sorted(nodes.items()))
+    return tuple(fact for fact in facts if key or fact.faulty or fact.going)
+
+
+def _fact(node: Node, domain: str, now: float) -> NodeFact:
+    finding = node.held(now)
+    if finding is None:
+        return NodeFact(node.name, domain)
+    faulty, going = (finding.told, "") if finding.hardware else ("", finding.told)
+    return NodeFact(node.name, domain, faulty, finding.until, finding.fault_class, going, finding.grace_s)

@@ -6,6 +6,7 @@ from typing import Any
 from understudy_operator.plan.causes import adds_to
 from understudy_operator.plan.conditions import condition, told_refusal
 from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.faults import avoidance
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
@@ -22,6 +23,7 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
         events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
     events += _recoveries(before, status)
     events += _failed_update(before.get("rollouts", {}), status.get("rollouts", {}))
+    events += avoidance.plan_events(observed, status)
     match outcome(observed):
         case Completed(message):
             events.append(Event("Normal", "Completed", message))

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
+from understudy_operator.plan.faults.annotations import plan_annotations
+from understudy_operator.plan.faults.avoidance import OFF, avoidance, preferred, required
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.gang import Opening, enrolled, has_gang, in_gang, let_go, openings, spares_in_the_way
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
 from understudy_operator.plan.jobset.children import blocked
@@ -23,11 +26,11 @@ from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
+#: A coordinator that has been in office for so long knows who holds which rank.
+SETTLED_S = 30.0
 FAILED_PODS_KEPT = 5
 #: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
 RETURN_S = 15.0
-#: A node that fell silent is avoided for so long; then the node controller has marked it, or it is back.
-SUSPECT_S = 60.0
 #: After the close pods end by themselves; what has not by then is removed.
 CLOSED_S = 10.0
 
@@ -40,21 +43,13 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
     former = tuple(_clear_former(observed))
     if observed.close is not None:
         return (*former, *_clear_after_close(observed, now))
-    return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *_relabel(observed))
-
-
-def silent_nodes(observed: Observed, now: float) -> list[str]:
-    """Nodes on which a member fell silent a moment ago, and that have not become ready anew since."""
-    if observed.snapshot is None:
-        return []
-    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and now - x.at < SUSPECT_S]
-    return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
+    patches = (*_relabel(observed), *plan_annotations(observed, now))
+    return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *patches)
 
 
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
-    """Where no new pod is put: on silent nodes, and on faulty ones, where it would be given no ranks."""
-    faulty = (node.name for node in observed.nodes.values() if node.faulty)
-    return sorted({*silent_nodes(observed, now), *faulty})
+    """Where no new pod is put, whatever else is free."""
+    return required(avoidance(observed, now))
 
 
 def avoided_by(pod: Pod) -> set[str]:
@@ -66,14 +61,10 @@ def _listed(nodes: set[str]) -> str:
     return ", ".join(sorted(nodes))
 
 
-def _came_back(node: Node | None, at: float) -> bool:
-    return node is not None and node.ready and node.since > at
-
-
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
     if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
         return
-    avoid, ganged = avoided_nodes(observed, now), has_gang(observed)
+    avoided, ganged = avoidance(observed, now), has_gang(observed)
     held, in_a_row = held_back(observed, now), failed_in_a_row(observed, now)
     if held.all:
         return
@@ -92,7 +83,8 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             serial=f"{observed.entropy}-{serial}",
             coordinator_address=observed.coordinator_address,
             sidecar_image=sidecar_image,
-            avoid_nodes=avoid,
+            avoid_nodes=required(avoided),
+            rather_not=preferred(avoided),
             template_of=opening.template,
         )
         if in_a_row:
@@ -166,6 +158,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
         elif not pod.ended and dead_node and pod.uid not in live:
             yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
     yield from _make_way(observed, now)
+    yield from _remove_useless(observed, now)
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
@@ -184,6 +177,30 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
             yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
         elif pod.alive and not pod.node and pod.trouble and needless:
             yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
+
+
+def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
+    """A pod on broken hardware that holds no rank would never be given one: another one takes its place elsewhere."""
+    broken = {node.name: finding.told for node in observed.nodes.values() if (finding := _broken(node, now))}
+    if not broken or observed.job.world.avoid_nodes == OFF:
+        return
+    if observed.before_first_round:
+        seated = set()
+    elif observed.snapshot is None or not observed.seating_known:
+        return
+    elif observed.snapshot.waiting_for and now - observed.coordination.since < SETTLED_S:
+        return  # a coordinator that is new in office may not know yet who holds which rank
+    else:
+        seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
+    for pod in observed.live():
+        if pod.node in broken and pod.uid not in seated:
+            yield DeletePod(pod.name, pod.uid, None, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
+
+
+def _broken(node: Node, now: float) -> Finding | None:
+    """What is held against its hardware."""
+    finding = node.held(now)
+    return finding if finding is not None and finding.hardware else None
 
 
 def _surplus(observed: Observed) -> Iterator[DeletePod]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.faults.verdicts import Finding, held
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
@@ -166,8 +167,14 @@ class Node:
     ready: bool
     since: float = 0.0  # when it became ready, or ceased to be; 0 if the node does not say
     labels: Mapping[str, str] = field(default_factory=dict)
-    faulty: str = ""  # why nobody on it may save or be given ranks, as its annotation says
+    findings: tuple[Finding, ...] = ()  # of the fault sources, what counts most first
     out_of_service: bool = False  # somebody vouches by a taint that nothing runs on it any more
+    created_at: float = 0.0
+    forgiven_at: float | None = None  # what was remembered of it before counts no more; None: all does
+
+    def held(self, now: float) -> Finding | None:
+        """The verdict about it; None if nothing is held against it."""
+        return held(self.findings, now)
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,7 @@ class Observed:
     job_pods: tuple[Pod, ...] = ()  # of child Jobs, those few that hold them up
     claims: frozenset[str] = frozenset()  # volume claims that are there
     checked: bool = True  # whether the API server has said what it thinks of this generation's templates
+    offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> in words
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
     computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -20,6 +20,7 @@ from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
+from understudy_protocol.words import Proactive
 
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
@@ -34,6 +35,7 @@ def pod_manifest(
     sidecar_image: str,
     avoid_nodes: Sequence[str] = (),
     template_of: ReplicatedJob | None = None,
+    rather_not: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique.
 
@@ -57,6 +59,9 @@ def pod_manifest(
     if avoid_nodes:
         _avoid(spec, avoid_nodes)
         made["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    if rather_not:
+        _rather_not(spec, rather_not)
+        made["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(rather_not))
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
 
@@ -120,7 +125,14 @@ def _volumes(job: Job) -> list[dict[str, Any]]:
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
         *_node_volume(job),
+        _told_volume(),
     ]
+
+
+def _told_volume() -> dict[str, Any]:
+    """The verdict in the pod's annotation, as a file that the kubelet keeps."""
+    item = {"path": names.TOLD_FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"}}
+    return {"name": names.TOLD_VOLUME, "downwardAPI": {"items": [item]}}
 
 
 def _node_volume(job: Job) -> list[dict[str, Any]]:
@@ -184,6 +196,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         job.world.in_place_max_per_pod,
         None if job.spec.rollouts is None else job.spec.rollouts.on_failed_update,
         0 if job.spec.rollouts is None else job.spec.rollouts.max_retries,
+        Proactive(job.world.proactive),
     )
     node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
@@ -208,6 +221,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
+            {"name": names.TOLD_VOLUME, "mountPath": names.TOLD_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
         "startupProbe": {
@@ -227,10 +241,24 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
     }
 
 
+def _none_of(nodes: Sequence[str]) -> list[dict[str, Any]]:
+    """By name: a node's hostname label may differ. One value each is all that the API takes here."""
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+
+
+def _rather_not(spec: dict[str, Any], nodes: Sequence[str]) -> None:
+    """Let the scheduler put the pod there only where nothing else is free."""
+    wishes = (
+        spec.setdefault("affinity", {})
+        .setdefault("nodeAffinity", {})
+        .setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
+    )
+    wishes.append({"weight": 100, "preference": {"matchFields": _none_of(nodes)}})
+
+
 def _avoid(spec: dict[str, Any], nodes: Sequence[str]) -> None:
-    """Keep the pod off nodes that just fell silent, and that the scheduler still believes to be ready."""
-    # By name: a node's hostname label may differ. One value each is all that the API takes here.
-    ours = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+    """Keep the pod off nodes whatever else is free."""
+    ours = _none_of(nodes)
     required = (
         spec.setdefault("affinity", {})
         .setdefault("nodeAffinity", {})

@@ -27,7 +27,7 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
     observed = of_this_attempt(observed)
     if observed.job.deleting:
-        return Plan(link=plan_link(observed, plan_office(observed, now)))
+        return Plan(link=plan_link(observed, plan_office(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:
         return Plan()  # somebody else's: hands off
     ended = observed.job.terminal or (observed.close is not None and not observed.job.spec.children)
@@ -43,7 +43,7 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
         status=status if worth_writing(observed.job.status, status, now) else None,
         jobs=() if still else plan_children(observed, sidecar_image),
         pods=() if still else (*plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
-        link=turns or _link(observed, office),
+        link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),
         again_in_s=_again_in_s(observed, now),
@@ -59,8 +59,8 @@ def _turns(observed: Observed) -> Unfollow | None:
     return SUSPENDED if rests(observed) else None
 
 
-def _link(observed: Observed, office: Office) -> Follow | Unfollow | None:
-    return None if observed.job.spec.world is None else plan_link(observed, office)
+def _link(observed: Observed, office: Office, now: float) -> Follow | Unfollow | None:
+    return None if observed.job.spec.world is None else plan_link(observed, office, now)
 
 
 def _expired(observed: Observed, now: float) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from understudy_operator.plan.answers import NEVER, Answers
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination, has_majority, office_of
-from understudy_protocol.observer import Nodes, Refused, Snapshot, Stepping, Superseded
+from understudy_protocol.observer import NodeFact, Nodes, Refused, Snapshot, Stepping, Superseded
 from understudy_protocol.words import NO_OFFICE, Office
 
 LINES = 8
@@ -55,9 +55,8 @@ class Search:
         self._named: dict[str, Callee] = {}
         self._replaced: dict[str, Callee] = {}  # who may believe to be in office still
         self._told: dict[str, Superseded] = {}  # those of them, on the line that each has now
-        self._nodes_told: Nodes | None = (
-            None  # by this one in office; an empty answer tells it that nothing is held against any
-        )
+        #: To the one in office. None: nothing yet; (): that nothing is held against any.
+        self._nodes_told: tuple[NodeFact, ...] | None = None
         self._out: list[Say] = []
 
     def settled(self, now: float) -> bool:
@@ -79,7 +78,7 @@ class Search:
             self._searches(now)
             # What the appointee has said before was not about this appointment.
             self._answered(self.knows.answers.without(follow.first[0].pod_uid))
-        return self._said()
+        return self._said(now)
 
     def calls(self, now: float) -> dict[str, Callee]:
         """The lines that there should be now, by pod uid. One that is open, and is not among them, is to be ended."""
@@ -110,7 +109,7 @@ class Search:
                 self._on_refusal(callee, message, now)
             case _:
                 pass  # of a newer version
-        return self._said()
+        return self._said(now)
 
     def ended(self, callee: Callee, now: float) -> None:
         """The line ended, or could not be had."""
@@ -212,12 +211,12 @@ class Search:
         self.knows = replace(self.knows, in_office="", since=now)
         self.version += 1
 
-    def _said(self) -> list[Say]:
+    def _said(self, now: float) -> list[Say]:
         """What there is to say by now; who is in office is told what it does not know yet about nodes."""
-        wanted, holder = Nodes(self._follow.nodes), self.knows.in_office
+        wanted, holder = self._follow.nodes, self.knows.in_office
         if holder and wanted != self._nodes_told:
             self._nodes_told = wanted
-            self._out.append(Say(holder, wanted))
+            self._out.append(Say(holder, Nodes(wanted, now)))
         said, self._out = self._out, []
         return said
 

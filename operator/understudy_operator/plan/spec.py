@@ -174,6 +174,8 @@ class World:
     warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
     nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
+    proactive: str = "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
+    avoid_nodes: str = "Prefer"  # or Require, Off: how new pods are kept off nodes that something is held against
     step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
 
     @property

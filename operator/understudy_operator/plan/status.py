@@ -13,6 +13,7 @@ from understudy_operator.plan.causes import explained
 from understudy_operator.plan.conditions import plan_conditions
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.counts import member_counts
+from understudy_operator.plan.faults.avoidance import in_status
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted
 from understudy_operator.plan.jobset.startup import NOTHING
@@ -38,6 +39,8 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     status["restarts"], status["restartsCountTowardsMax"] = job.restarts, job.restarts_counted_whole
     if job.spec.world is not None:
         status |= _of_world(observed, office, now)
+        if not status["avoidedNodes"] or what is not None or job.terminal:
+            del status["avoidedNodes"]
     if isinstance(what, Completed | Failed):
         status["terminalState"] = "Completed" if isinstance(what, Completed) else "Failed"
         status.setdefault("completionTime", micro_time(now))
@@ -82,6 +85,7 @@ def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:
         if observed.snapshot.token.round >= 0 and "startTime" not in observed.job.status:
             told["startTime"] = micro_time(now)
     told["members"], told["spares"] = member_counts(observed)
+    told["avoidedNodes"] = in_status(observed, now)
     return told
 
 

@@ -16,6 +16,7 @@
     RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
+    RUNNING   an active's node turns bad, a spare is there     WAITING   GivenUp, perhaps after a drain (proactive.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
     any       the operator ends the job                        CLOSED    Close(Suspended or Deleted)
     CLOSED    every member acknowledged, or 3 s passed         CLOSED    Adjourn
@@ -40,6 +41,7 @@ from understudy_sidecar.membership import (
     hangs,
     joining,
     leaving,
+    proactive,
     rollouts,
     rounds,
     settling,
@@ -163,8 +165,8 @@ class Coordinator:
                 joining.on_dropped(desk, link, silent, now)
             case Watched(observers):
                 self._observers = observers
-            case Told(Nodes(facts)):
-                desk.learn_nodes(facts)
+            case Told(Nodes(facts, at)):
+                desk.learn_nodes(facts, at)
             case Told(Superseded(office, uid, ip)) if office > desk.office and uid != desk.pod_uid:
                 desk.broadcast(desk.roster.links(), m.Elsewhere(uid, ip))
                 desk.out.append(Resign(f"the operator has appointed {uid} to office {office}"))
@@ -245,7 +247,9 @@ class Coordinator:
             desk.out.append(Hangup(link, "the first message of a link is its Join"))
             return
         member.last_heard, member.unanswered = now, 0
-        if isinstance(message, m.Drained | m.WorkerFailed | m.Finished) and leaving.on_ended(desk, member, message):
+        if isinstance(message, m.Drained | m.WorkerFailed | m.Finished) and (
+            proactive.on_ended(desk, member, message, now) or leaving.on_ended(desk, member, message)
+        ):
             return
         self._on_message(member, message, now)
 
@@ -335,6 +339,7 @@ class Coordinator:
             self._adjourn_if_done(now)
             return
         self._lose(desk.silence.lost(desk.roster, desk.steps, desk.state is not State.RUNNING, now), now)
+        proactive.on_time(desk, now)
         leaving.on_time(desk, now)
         hangs.on_time(desk, now)
         escalation.on_time(desk, now)
@@ -388,6 +393,7 @@ class Coordinator:
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []
         times += [at for at in (rounds.shrinks_at(desk), desk.backoff.until) if at is not None]
         times.append(desk.gathers_until)
+        times += desk.expiries()
         return times + ([desk.draining.until] if desk.draining is not None else [])
 
     def _ask(self, now: float) -> None:

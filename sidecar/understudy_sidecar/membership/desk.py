@@ -116,6 +116,9 @@ class Desk:
     progress: StepProgress | None = None
     facts: dict[str, NodeFact] = field(default_factory=dict)
     facts_known: bool = False  # the operator has told them to this coordinator
+    facts_at: float = 0.0  # when it did
+    swaps: dict[str, str] = field(default_factory=dict)  # uid of who is drained to give its ranks to a spare -> why
+    swaps_looked: tuple[int, int] = (-1, -1)  # version and number of verdicts when swaps were last looked for
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
     gathers_until: float = 0.0  # no round before: what was lost with a member is about to be known
@@ -183,9 +186,10 @@ class Desk:
     def is_current(self, member: Member, token: RoundToken) -> bool:
         return self.state is State.RUNNING and token == self.token and member.group_rank is not None
 
-    def learn_nodes(self, facts: Iterable[NodeFact]) -> None:
+    def learn_nodes(self, facts: Iterable[NodeFact], at: float = 0.0) -> None:
         before, self.facts = self.facts, {fact.node: fact for fact in facts}
-        first, self.facts_known, self.look = not self.facts_known, True, True
+        first, self.facts_known, self.look, self.facts_at = not self.facts_known, True, True, at
+        self.version += 1
         links: dict[m.NodeVerdict, list[int]] = {}  # one word for all whose nodes are well
         for member in self.roster.members.values():
             known = before.get(member.node) == self.facts.get(member.node) and not first
@@ -201,18 +205,42 @@ class Desk:
         fact = self.facts.get(node)
         return "" if fact is None else fact.domain
 
+    def learn_from(self, join: m.Join) -> None:
+        """What a member brings back of what was told of its node, as long as no operator has told this coordinator."""
+        told = join.verdict
+        if self.facts_known or told is None:
+            return
+        faulty, going = (told.reason, "") if told.verdict is Verdict.FAULTY else ("", told.reason)
+        if faulty or (going and told.fault_class is not None):
+            fact = NodeFact(join.node, join.domain, faulty, told.until, told.fault_class, going, told.grace_s)
+            self.facts[join.node] = fact
+
     def verdict(self, node: str) -> m.NodeVerdict:
         fact = self.facts.get(node)
-        if fact is None or not fact.faulty:
-            return m.NodeVerdict(Verdict.UNKNOWN)
-        return m.NodeVerdict(Verdict.FAULTY, fact.faulty, fact.until)
+        if fact is None or not (fact.faulty or fact.going):
+            return m.NodeVerdict(Verdict.UNKNOWN, at=self.facts_at)
+        what = Verdict.FAULTY if fact.faulty else Verdict.UNKNOWN
+        told = (fact.faulty or fact.going, fact.until, fact.fault_class, fact.grace_s)
+        return m.NodeVerdict(what, *told, self.facts_at)
 
     def faulty(self, node: str) -> str:
-        """Why no member on this node may be given ranks; "" if nothing is held against it now."""
+        """Why no member on this node may be given ranks; "" if its hardware is well, as far as is known."""
+        fact = self.fact(node)
+        return "" if fact is None else fact.faulty
+
+    def held(self, node: str) -> str:
+        """What is held against the node, hardware or not; "" if nothing is."""
+        fact = self.fact(node)
+        return "" if fact is None else fact.faulty or fact.going
+
+    def fact(self, node: str) -> NodeFact | None:
+        """What is held against the node, or where it is; None if nothing is known that has not expired."""
         fact = self.facts.get(node)
-        if fact is None or (fact.until is not None and self.now >= fact.until):
-            return ""
-        return fact.faulty
+        return None if fact is None or (fact.until is not None and self.now >= fact.until) else fact
+
+    def expiries(self) -> list[float]:
+        """When verdicts expire: somebody may be given ranks then."""
+        return [fact.until for fact in self.facts.values() if fact.until is not None]
 
     def has_majority(self) -> bool:
         """Whether the electorate's majority is linked, not silent, and still follows this coordinator."""

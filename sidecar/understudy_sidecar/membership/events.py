@@ -186,6 +186,13 @@ class InOffice:
 
 
 @dataclass(frozen=True)
+class Annotated:
+    """The pod's annotation has a verdict about its node."""
+
+    verdict: membership.NodeVerdict
+
+
+@dataclass(frozen=True)
 class Ended:
     """The operator says that the job is closed, and no coordinator is there to say it."""
 
@@ -202,6 +209,7 @@ MemberEvent = (
     | LinkDown
     | LeaveAsked
     | InOffice
+    | Annotated
     | Ended
     | Tick
 )

@@ -18,6 +18,7 @@ def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
         escalation.inherit(desk, join.history, now)
     if escalation.is_given_up(desk, link, join, now):
         return
+    desk.learn_from(join)
     known = desk.roster.members.get(join.pod_uid)
     if known is not None and known.link != link:
         desk.hang_up(known.link, "superseded by a newer connection of the same pod")

@@ -18,6 +18,8 @@ from understudy_sidecar.membership.shards import Others
 #: What is left of the grace period when others stop waiting: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
 MARGIN_SHARE = 0.1
+#: So much of what is held against a node is told in a reason: it is anybody's text.
+FAULTY_TOLD = 200
 _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING)
 
 
@@ -29,12 +31,14 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
         pass_on(desk, leaving.reason)
         return
     if leaving.verdict is Verdict.FAULTY:
-        _leaves_faulty_node(desk, member, f"it leaves a faulty node: {leaving.reason}", now)
+        held = desk.faulty(member.node)[:FAULTY_TOLD]
+        where = f"a faulty node ({held})" if held else "a faulty node"
+        _leaves_faulty_node(desk, member, f"it leaves {where}: {leaving.reason}", now)
         return
     desk.roster.leaving[member.uid] = now + leaving.grace_s
     desk.members_changed(now)
     if desk.state is State.RUNNING and member.group_rank is not None and member.group_rank not in desk.roster.finished:
-        _drain(desk, leaving.grace_s, now)
+        drain(desk, leaving.grace_s, now)
 
 
 def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> None:
@@ -44,7 +48,7 @@ def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> 
         match shards.may_save_without(desk, member.group_rank):
             case Others.MAY_SAVE:
                 desk.roster.leaving[member.uid] = now
-                _drain(desk, desk.shape.grace_s, now)
+                drain(desk, desk.shape.grace_s, now)
             case Others.MISS_SHARDS:
                 desk.draining = None  # a save that has begun cannot be finished
                 lacks = f"the shards of group rank {member.group_rank} are held by nobody healthy"
@@ -113,7 +117,8 @@ def on_time(desk: Desk, now: float) -> None:
         faults.open_fault(desk, Fault.POD, faults.cause_of(desk, drained[0], None, text), now)
 
 
-def _drain(desk: Desk, grace_s: float, now: float) -> None:
+def drain(desk: Desk, grace_s: float, now: float) -> None:
+    """All actives that do not leave: their workers may save for so long, less a margin."""
     save_s = max(0.0, grace_s - min(MARGIN_S, MARGIN_SHARE * grace_s))
     others = [
         x

@@ -29,7 +29,9 @@
     any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
-its launcher is connected. A pod that was given up looks for nobody any more. The launcher keeps a duplicate of the
+its launcher is connected. A pod that was given up looks for nobody any more. The operator tells of
+the node in two ways, through the coordinator and by the pod's annotation, which comes a minute late: of the two the
+newer word counts. The launcher keeps a duplicate of the
 socket that leads to the coordinator, so that the end of the sidecar alone ends no membership. What it has promised
 about offices is in voter.py.
 """
@@ -51,6 +53,7 @@ from understudy_protocol.words import (
 )
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import (
+    Annotated,
     Dial,
     Ended,
     Finish,
@@ -99,8 +102,15 @@ class State(Enum):
 class Member:
     """See the module."""
 
-    def __init__(self, identity: Identity, voter: Voter, now: float, closed: m.Close | None = None) -> None:
-        """closed: what a former life of this sidecar has recorded; the launcher may not have heard of it."""
+    def __init__(
+        self,
+        identity: Identity,
+        voter: Voter,
+        now: float,
+        closed: m.Close | None = None,
+        verdict: m.NodeVerdict | None = None,
+    ) -> None:
+        """closed, verdict: what a former life of this sidecar has recorded; the launcher may not know of the close."""
         self.identity = identity
         self.voter = voter
         self.state = State.NO_LAUNCHER if closed is None else State.CLOSED
@@ -113,6 +123,7 @@ class Member:
         self._introduced_office = NO_OFFICE  # that the newest Join told
         self.closed = closed
         self.coordinator: m.Heir | None = None  # in office, as far as this member knows
+        self._verdict = verdict  # the newest about its node
         self._world = 0  # members of its round
         self._domain = ""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
@@ -138,15 +149,8 @@ class Member:
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
         match event:
-            case LauncherUp(hello):
-                self._on_launcher(hello)
-                self._keep_link()
-            case FromLauncher(message):
-                self._on_launcher_message(message, now)
-            case FromWorker(replicas):
-                self._on_replicas(replicas)
-            case LauncherDown():
-                self._on_launcher_down(now)
+            case LauncherUp() | FromLauncher() | FromWorker() | LauncherDown():
+                self._from_trainer(event, now)
             case LinkUp(host):
                 self._on_link(host, now)
             case FromCoordinator(message):
@@ -157,6 +161,8 @@ class Member:
                 self._leave(m.Leaving(reason, grace_s, verdict), now)
             case InOffice():
                 self._on_own_office()
+            case Annotated(verdict):
+                self._on_annotated(verdict)
             case Ended(close):
                 self._on_close(close, now)
             case Tick():
@@ -164,6 +170,18 @@ class Member:
         self._on_time(now)
         effects, self._out = self._out, []
         return effects
+
+    def _from_trainer(self, event: LauncherUp | FromLauncher | FromWorker | LauncherDown, now: float) -> None:
+        match event:
+            case LauncherUp(hello):
+                self._on_launcher(hello)
+                self._keep_link()
+            case FromLauncher(message):
+                self._on_launcher_message(message, now)
+            case FromWorker(replicas):
+                self._on_replicas(replicas)
+            case LauncherDown():
+                self._on_launcher_down(now)
 
     @property
     def may_vote_here(self) -> bool:
@@ -299,6 +317,7 @@ class Member:
                     leaving,
                     self.store_port,
                     self.voter.history,
+                    self._verdict,
                 )
             )
         )
@@ -383,7 +402,7 @@ class Member:
         self._keep_link()
         self._offer_store(welcome.office)
         if welcome.verdict is not None:
-            self._out.append(RecordVerdict(welcome.verdict))
+            self._keep_verdict(welcome.verdict)
         self._heartbeat_s = welcome.heartbeat_s
         self._domain = welcome.domain or self._domain
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
@@ -430,9 +449,9 @@ class Member:
                 self._on_standby(token)
             case m.Drain(token, grace_s) if token == self.token and self.group_rank is not None:
                 self._out.append(ToLauncher(l.DrainWorkers(token, grace_s)))
-            case m.NodeVerdict():
-                self._out.append(RecordVerdict(message))
-                self._out.append(Say(f"its node: {message.verdict.value} {message.reason}".rstrip()))
+            case m.NodeVerdict() as verdict:
+                self._keep_verdict(verdict)
+                self._out.append(Say(f"its node: {_in_words(verdict)}"))
             case m.Succession() as succession:
                 if self.voter.acknowledge(succession):
                     self._out.append(RecordVow(self.voter.vow))
@@ -471,6 +490,18 @@ class Member:
         self._hang_up("given up")
         self._out.append(Say(f"given up: {reason}"))
         self._exit_launcher()
+
+    def _keep_verdict(self, verdict: m.NodeVerdict) -> None:
+        """The operator's newest word, by whichever way it came."""
+        if verdict.at and self._verdict is not None and verdict.at < self._verdict.at:
+            return
+        self._verdict = verdict
+        self._out.append(RecordVerdict(verdict))
+
+    def _on_annotated(self, verdict: m.NodeVerdict) -> None:
+        if self._verdict is None or verdict.at > self._verdict.at:
+            self._keep_verdict(verdict)
+            self._out.append(Say(f"its node, by the pod's annotation: {_in_words(verdict)}"))
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -534,6 +565,11 @@ class Member:
         """To the coordinator that is followed; a new one learns it all from the Join. linked: to whoever was called."""
         if self._linked and (linked or self.state in (State.JOINED, State.CLOSED)):
             self._out.append(ToCoordinator(message))
+
+
+def _in_words(verdict: m.NodeVerdict) -> str:
+    what = verdict.verdict.value if verdict.fault_class is None else verdict.fault_class.value
+    return f"{what} {verdict.reason}".rstrip()
 
 
 def _start(assign: m.Assign) -> l.StartWorkers:

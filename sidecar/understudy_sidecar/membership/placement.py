@@ -2,8 +2,9 @@
 
 Rules: each completion index has a pod that was made for it, which comes first; a spare may stand in only once
 `spares_allowed` (in the first round that is when patience has run out; later, at once). A spare of the topology domain
-that the rank was in comes first, then who waited longest. Nobody on a node with a Faulty verdict gets a rank. Whoever
-is seated keeps the seat: only vacant ranks are given, so a fast spare never takes a slow survivor's.
+that the rank was in comes first, then who waited longest. Nobody on a node with a Faulty verdict gets a rank, and who
+is on one that goes soon (maintenance, preemption) stands in only if nobody else is there. Whoever is seated keeps the
+seat: only vacant ranks are given, so a fast spare never takes a slow survivor's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ class Candidate:
     index: int | None  # None: a spare
     domain: str = ""
     fit: bool = True  # not on a node with a Faulty verdict
+    stays: bool = True  # not on a node that goes soon
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ def place(
     if spares_allowed and unfilled:
         seated = set(taken.values())
         left = [candidate for candidate in fit if candidate.uid not in seated]
-        left.sort(key=lambda candidate: candidate.index is not None)  # stable: spares first, each by its arrival
+        # Stable: spares first, each by its arrival.
+        left.sort(key=lambda candidate: (not candidate.stays, candidate.index is not None))
         _stand_in(unfilled, left, domains or {}, taken)
         unfilled = [rank for rank in unfilled if rank not in taken]
     return Placement(taken, tuple(unfilled))
@@ -54,7 +57,7 @@ def _stand_in(
         domain = domains.get(rank, "")
         if not domain:
             continue
-        near = next((uid for uid, candidate in free.items() if candidate.domain == domain), None)
+        near = next((uid for uid, candidate in free.items() if candidate.domain == domain and candidate.stays), None)
         if near is not None:
             taken[rank] = near
             del free[near]

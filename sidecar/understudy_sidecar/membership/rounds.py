@@ -89,10 +89,15 @@ def _look(desk: Desk, now: float) -> tuple[Missing, Placement]:
     if len(roster.holders) < desk.shape.actives:
         roster.resize(desk.shape.actives)  # a shrunken job grows back
     allowed = not desk.first or now >= desk.since + FIRST_ROUND_PATIENCE_S
-    waiting = [Candidate(x.uid, x.join.index, _domain(desk, x), not desk.faulty(x.node)) for x in roster.waiting()]
+    waiting = [_candidate(desk, member) for member in roster.waiting()]
     placement = place(roster.vacant(), waiting, spares_allowed=allowed, domains=roster.domains)
     absent = tuple(x.name for x in roster.active() if x.link is None or x.uid in roster.leaving)
     return Missing(placement.missing, absent, desk.has_majority()), placement
+
+
+def _candidate(desk: Desk, member: Member) -> Candidate:
+    fit, stays = not desk.faulty(member.node), not desk.held(member.node)
+    return Candidate(member.uid, member.join.index, _domain(desk, member), fit, stays)
 
 
 def _domain(desk: Desk, member: Member) -> str:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = "import runpy; runpy.run_module('understudy_operator', run_name='__main__')"
 STOP_S = 10.0
 LEASE = "understudy-system/understudy-operator"  # which the chart's role is for
+NODE_FAULTS = "understudy-system/understudy-operator-node-faults"  # likewise
 
 
 class OperatorProcess:
@@ -32,6 +33,7 @@ class OperatorProcess:
             "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
             "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
             "UNDERSTUDY_LEASE": LEASE,
+            "UNDERSTUDY_NODE_FAULTS": NODE_FAULTS,
             "UNDERSTUDY_HEALTH_PORT": str(self.health_port),
             "HOSTNAME": self.name,
             "PYTHONWARNINGS": "ignore",  # of libraries; the log is for ours

@@ -15,12 +15,12 @@ from tests.unit.launcher.driven import Driven, ended, kills, start, terms
 from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm, Phase
-from understudy_launcher.verdict import what_is_faulty
+from understudy_launcher.verdict import what_is_faulty, what_is_held
 from understudy_protocol import launcher as m
 from understudy_protocol import pod, wire
 from understudy_protocol.launcher import ExitLauncher, Terminating, WorkersStarted
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
+from understudy_protocol.words import FaultClass, Verdict
 
 Launch = Callable[..., Launched]
 
@@ -56,6 +56,13 @@ def test_a_checkpoint_may_be_tried(policy: OnSigterm, asked: e.AskedToEnd) -> No
     driven = running(policy)
     assert driven.do(asked) == [e.Report(m.Terminating(30.0)), *terms(0, 1)]
     assert driven.phase is Phase.SAVING
+
+
+@pytest.mark.parametrize(("stays_s", "grace_s"), [(10.0, 10.0), (3600.0, 30.0)])
+def test_on_a_node_that_is_taken_away_it_may_save_for_as_long_as_that_stays(stays_s: float, grace_s: float) -> None:
+    driven = running()
+    assert driven.do(e.AskedToEnd("SIGTERM", "", stays_s)) == [e.Report(m.Terminating(grace_s)), *terms(0, 1)]
+    assert driven.supervisor.deadline() == pytest.approx(driven.now + grace_s - min(2.0, grace_s / 10))
 
 
 def test_a_worker_that_sleeps_in_the_kernel_delays_neither_the_word_nor_the_kill() -> None:
@@ -112,6 +119,14 @@ def write(folder: Path, text: str | NodeVerdict) -> None:
 def test_what_is_held_about_the_node(tmp_path: Path, verdict: NodeVerdict, why: str) -> None:
     write(tmp_path, verdict)
     assert what_is_faulty(str(tmp_path), now=1000.0) == why
+
+
+@pytest.mark.parametrize(("until", "grace_s"), [(None, 15.0), (1001.0, 15.0), (1000.0, None)])
+def test_a_node_that_goes_lets_its_workers_save_within_its_grace(
+    tmp_path: Path, until: float | None, grace_s: float | None
+) -> None:
+    write(tmp_path, NodeVerdict(Verdict.UNKNOWN, "gke-termination", until, FaultClass.PREEMPTION, 15.0))
+    assert what_is_held(str(tmp_path), now=1000.0) == ("", grace_s)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":9,"type":"Later"}', '{"v":2,"type":"NodeVerdict"}'])

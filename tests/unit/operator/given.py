@@ -11,6 +11,7 @@ from typing import Any
 
 from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed, Pod
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.status import plan_status
@@ -18,7 +19,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, Lost, MemberView, Recovery, Snapshot, StepProgress
 from understudy_protocol.rollouts import Rollouts
-from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
+from understudy_protocol.words import CloseReason, Fault, FaultClass, RoundToken, Strategy, WorkersState
 
 NOW = 1_790_000_000.0
 AN_HOUR_AGO = NOW - 3600
@@ -125,6 +126,8 @@ def terminating(pod: Pod, since: float = NOW) -> Pod:
     return replace(pod, deleting_since=since)
 
 
+#: What a node says whose GPU is lost.
+XID_79 = Finding("nvsentinel-xid", FaultClass.HARDWARE, "Xid 79")
 #: The three pods of the job: two actives and a spare, which coordinates.
 A0, A1, S = a_pod("a0", 0), a_pod("a1", 1), a_pod("s")
 SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe.read import read_job, read_node, read_pod, unix
-from understudy_operator.observe.read_spec import seconds
+from understudy_operator.observe.read import read_job, read_pod, unix
+from understudy_operator.observe.read_node import read_node
+from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.queue import Queue
 from understudy_protocol import pod as names
@@ -360,7 +361,8 @@ def test_a_trainer_that_ran_out_of_memory_says_so(trainer: dict[str, Any], statu
 @pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])
 def test_a_node_is_ready_only_if_its_condition_says_so(status: str, ready: bool):
     raw = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
-    assert read_node(raw) == Node("n1", ready)
+    told = read_node(raw)
+    assert (told.name, told.ready) == ("n1", ready)
 
 
 def test_a_node_without_conditions_is_not_ready():
@@ -393,4 +395,5 @@ def test_a_node_tells_its_labels_and_whether_it_is_out_of_service():
 @pytest.mark.parametrize(("annotation", "faulty"), [("Xid 79", "Xid 79"), ("true", "true"), ("false", ""), (" ", "")])
 def test_what_is_held_against_a_node(annotation: str, faulty: str):
     metadata = {"name": "n1", "annotations": {names.ANNOTATION_FAULTY: annotation}}
-    assert read_node({"metadata": metadata}).faulty == faulty
+    finding = read_node({"metadata": metadata}).held(0.0)
+    assert ("" if finding is None else finding.reason) == faulty

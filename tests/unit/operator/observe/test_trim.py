@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.unit.operator.given import IMAGE, a_job
 from tests.unit.operator.observe.test_read import AT, LIMITED, POD
-from understudy_operator.observe.read import read_node, read_pod
+from understudy_operator.observe.read import read_pod
+from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
 from understudy_operator.plan.pods import pod_manifest
 
@@ -82,9 +83,8 @@ def test_a_node_reads_the_same_and_its_images_are_not_kept():
         "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready], "images": [{"names": ["x"]}]},
     }
     assert read_node(trimmed_node(raw)) == read_node(raw)
-    assert trimmed_node(raw)["status"] == {
-        "conditions": [{name: ready[name] for name in ("type", "status", "lastTransitionTime")}]
-    }
+    kept = {name: ready[name] for name in ("type", "status", "lastTransitionTime")}
+    assert trimmed_node(raw)["status"] == {"conditions": [{"type": "DiskPressure", "status": "False"}, kept]}
 
 
 def test_a_long_annotation_is_not_kept_and_the_object_given_is_not_changed():

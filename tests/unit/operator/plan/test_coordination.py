@@ -12,6 +12,7 @@ from tests.unit.operator.given import (
     AN_HOUR_AGO,
     NOW,
     SUCCEEDED,
+    XID_79,
     S,
     a_job,
     a_pod,
@@ -27,12 +28,13 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.coordination import FAREWELL, REFUSED_S, Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.elections import UNREACHABLE_S
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.observed import Coordination, Node, Observed
 from understudy_protocol import pod as names
 from understudy_protocol import words
 from understudy_protocol.observer import Appoint, End, NodeFact
-from understudy_protocol.words import CloseReason
+from understudy_protocol.words import CloseReason, FaultClass
 
 NEW_JOB = a_job()
 AT = int(NOW)  # an epoch is the time of its appointment
@@ -203,7 +205,7 @@ def test_the_label_moves_with_the_office():
 
 
 def follow_of(given: Observed, office: Office) -> Follow:
-    link = plan_link(given, office)
+    link = plan_link(given, office, NOW)
     assert isinstance(link, Follow)
     return link
 
@@ -288,12 +290,13 @@ def test_a_pod_without_an_address_is_not_called():
 
 
 def test_before_the_first_appointment_there_is_nobody_to_call():
-    assert plan_link(observed(NEW_JOB), Office(0, 0, None, "")) is None
+    assert plan_link(observed(NEW_JOB), Office(0, 0, None, ""), NOW) is None
 
 
 def test_the_lines_end_with_the_job():
     gone = (ended(A0), ended(A1), ended(S))
-    assert plan_link(observed(pods=gone, snapshot=a_snapshot(closed=SUCCEEDED)), Office(4, 1, S, "")) == Unfollow()
+    closed = observed(pods=gone, snapshot=a_snapshot(closed=SUCCEEDED))
+    assert plan_link(closed, Office(4, 1, S, ""), NOW) == Unfollow()
 
 
 def test_pods_that_run_after_the_close_are_told_of_it():
@@ -306,10 +309,10 @@ def test_pods_that_run_after_the_close_are_told_of_it():
 
 
 def test_a_job_that_is_deleted_is_closed_unless_its_pods_are_to_stay():
-    deleted = plan_link(observed(a_job(deleting=True)), Office(4, 1, S, ""))
+    deleted = plan_link(observed(a_job(deleting=True)), Office(4, 1, S, ""), NOW)
     assert deleted == FAREWELL == Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
     orphaning = replace(a_job(deleting=True), orphans=True)
-    assert plan_link(observed(orphaning), Office(4, 1, S, "")) == Unfollow()
+    assert plan_link(observed(orphaning), Office(4, 1, S, ""), NOW) == Unfollow()
 
 
 # What the coordinator is told of nodes ------------------------------------------------------------------------------
@@ -329,8 +332,24 @@ def test_without_a_topology_key_it_is_told_nothing_of_nodes():
 
 
 def test_but_what_is_held_against_them():
-    nodes = {x.node: Node(x.node, True, faulty="Xid 79" if x is A1 else "") for x in (A0, A1, S)}
-    assert follow_of(observed(nodes=nodes), Office(1, 1, S, "")).nodes == (NodeFact("node-a1", "", "Xid 79"),)
+    nodes = {x.node: Node(x.node, True, findings=(XID_79,) if x is A1 else ()) for x in (A0, A1, S)}
+    fact = NodeFact("node-a1", "", "nvsentinel-xid: Xid 79", None, FaultClass.HARDWARE)
+    assert follow_of(observed(nodes=nodes), Office(1, 1, S, "")).nodes == (fact,)
+
+
+def test_a_node_that_goes_is_told_apart_from_one_whose_hardware_is_broken():
+    """Whoever reads only `faulty`, as older sidecars do, lets its workers save."""
+    spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint x", NOW + 30, 15.0)
+    given = observed(nodes={A1.node: Node(A1.node, True, findings=(spot,))})
+    (fact,) = follow_of(given, Office(1, 1, S, "")).nodes
+    assert (fact.faulty, fact.going) == ("", "gke-termination: taint x")
+    assert (fact.fault_class, fact.grace_s, fact.until) == (FaultClass.PREEMPTION, 15.0, NOW + 30)
+
+
+def test_what_has_expired_is_not_told():
+    gone = replace(XID_79, until=NOW)
+    given = observed(nodes={A1.node: Node(A1.node, True, findings=(gone,))})
+    assert follow_of(given, Office(1, 1, S, "")).nodes == ()
 
 
 def test_age_decides_between_spares_whatever_their_names():

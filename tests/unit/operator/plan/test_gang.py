@@ -12,6 +12,7 @@ from tests.unit.operator.given import (
     IMAGE,
     NOW,
     TEMPLATE,
+    XID_79,
     S,
     a_group,
     a_job,
@@ -102,7 +103,7 @@ def test_each_replicated_job_is_a_role_because_its_pods_may_ask_for_other_resour
 def test_a_pod_that_avoids_a_node_is_of_the_same_role():
     pods = (enlisted(A0), enlisted(ended(A1)))
     given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0)], number=1))
-    nodes = {name: replace(node, faulty="Xid 79") for name, node in given.nodes.items() if name == "node-a1"}
+    nodes = {name: replace(node, findings=(XID_79,)) for name, node in given.nodes.items() if name == "node-a1"}
     (new, _) = made(replace(given, nodes={**given.nodes, **nodes}))
     assert "affinity" in new["spec"]
     assert new["metadata"]["annotations"][kueue.ROLE] == "workers"

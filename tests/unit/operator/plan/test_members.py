@@ -13,6 +13,7 @@ from tests.unit.operator.given import (
     IMAGE,
     NOW,
     SUCCEEDED,
+    XID_79,
     S,
     a_job,
     a_pod,
@@ -27,6 +28,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan import members
+from understudy_operator.plan.faults.silence import SUSPECT_S
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
@@ -293,8 +295,8 @@ def avoided(given: Observed) -> list[str]:
     ("fault", "ago", "nodes"),
     [
         (Fault.NODE, 0.0, ["node-a1"]),
-        (Fault.NODE, members.SUSPECT_S - 0.1, ["node-a1"]),
-        (Fault.NODE, members.SUSPECT_S, []),
+        (Fault.NODE, SUSPECT_S - 0.1, ["node-a1"]),
+        (Fault.NODE, SUSPECT_S, []),
         (Fault.POD, 0.0, []),
     ],
 )
@@ -319,7 +321,7 @@ def test_a_node_that_has_become_ready_anew_since_is_not_kept_off(node: Node, nod
 
 def test_nor_is_one_put_where_it_would_be_given_no_ranks():
     given = observed(snapshot=a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.POD, NOW)]))
-    faulty = Node("node-x", True, since=NOW - 100, faulty="Xid 79")
+    faulty = Node("node-x", True, since=NOW - 100, findings=(XID_79,))
     assert avoided(replace(given, nodes={**given.nodes, "node-x": faulty})) == ["node-x"]
 
 
@@ -328,7 +330,7 @@ def test_one_that_waits_for_a_node_is_made_anew_when_one_that_it_is_kept_off_is_
     keeps_off = {names.ANNOTATION_AVOIDS: "node-x"}
     waits = pending(a_pod("t", annotations=keeps_off, trouble="Unschedulable: 0/3 nodes are available"))
     given = observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=a_job(status=in_round(0), spares=2))
-    well, faulty = Node("node-x", True), Node("node-x", True, faulty="Xid 79")
+    well, faulty = Node("node-x", True), Node("node-x", True, findings=(XID_79,))
     assert deleted(replace(given, nodes={**given.nodes, "node-x": well})) == {"t": 0}
     assert deleted(replace(given, nodes={**given.nodes, "node-x": faulty})) == {}
     pulls = starting(a_pod("t", annotations=keeps_off, trouble="container trainer: ImagePullBackOff"))

@@ -167,6 +167,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
     elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
     elastic["replica_groups"] = ((0, 1), (2, 3))
     elastic["in_place_max_per_pod"] = 2
+    elastic["proactive"] = "Now"
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {
@@ -182,6 +183,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
         "replica_groups": [[0, 1], [2, 3]],
         "on_failed_update": None,
         "update_retries": 0,
+        "proactive": "Now",
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"
@@ -194,6 +196,14 @@ def test_a_file_on_the_node_is_looked_for_by_the_sidecar_alone_in_its_folder():
     assert mounts(pod, names.NODE_VOLUME) == {names.SIDECAR_CONTAINER}
     assert container(pod, names.SIDECAR_CONTAINER)["volumeMounts"][-1]["readOnly"] is True
     assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_NOLOGIN] == "/run/here/nologin"
+
+
+def test_the_verdict_in_the_pods_annotation_is_a_file_in_the_sidecar_alone():
+    pod = manifest()
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.TOLD_VOLUME]
+    (item,) = volume["downwardAPI"]["items"]
+    assert item == {"path": "verdict", "fieldRef": {"fieldPath": "metadata.annotations['understudy.dev/verdict']"}}
+    assert mounts(pod, names.TOLD_VOLUME) == {names.SIDECAR_CONTAINER}
 
 
 def test_without_such_a_file_nothing_of_the_node_is_mounted():

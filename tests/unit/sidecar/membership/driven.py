@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from understudy_protocol import membership as m
@@ -97,13 +98,15 @@ class Driven:
         leaving: m.Leaving | None = None,
         world: int = 0,
         history: History | None = None,
+        verdict: m.NodeVerdict | None = None,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
         index = None if name.startswith("spare") else int(name[-1])
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
         who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
-        join = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
+        known = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
+        join = replace(known, verdict=verdict)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:

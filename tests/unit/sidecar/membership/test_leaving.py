@@ -125,7 +125,7 @@ def test_where_nobody_healthy_holds_its_shards_nobody_saves_and_the_cause_says_s
     assert drains(office) == []
     assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2, "spare-0": 3}
     left, _, why = office.recovery().cause.message.partition("; ")
-    assert left == "it leaves a faulty node: deleted"
+    assert left == "it leaves a faulty node (Xid 79): deleted"
     assert why == "no checkpoint is tried: the shards of group rank 3 are held by nobody healthy"
 
 

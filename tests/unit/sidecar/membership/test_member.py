@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ELECTORATE, NO_ROUND, CloseReason, Office, RoundToken, WorkersState
+from understudy_protocol.words import (
+    NO_ELECTORATE,
+    NO_ROUND,
+    CloseReason,
+    FaultClass,
+    Office,
+    RoundToken,
+    Verdict,
+    WorkersState,
+)
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import DEFAULT_HEARTBEAT_S, HEARTBEATS, LINGER_S, Member, State
@@ -424,3 +434,47 @@ def test_what_a_worker_tells_of_its_rollouts_goes_to_the_coordinator_and_to_each
 def test_what_a_worker_of_a_former_round_tells_is_dropped() -> None:
     driven = joined(R1, WorkersState.RUNNING)
     assert driven.do(e.FromWorker(told_by_a_worker(R0))) == []
+
+
+# What is held about its node -----------------------------------------------------------------------------------------
+
+BROKEN = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=100.0)
+WITHDRAWN = m.NodeVerdict(Verdict.UNKNOWN, at=200.0)
+
+
+def verdicts(effects: list[Any]) -> list[m.NodeVerdict]:
+    return [effect.verdict for effect in effects if isinstance(effect, e.RecordVerdict)]
+
+
+def test_the_verdict_in_the_pods_annotation_counts_where_nobody_has_told_a_newer_one() -> None:
+    driven = joined()
+    assert verdicts(driven.do(e.Annotated(BROKEN))) == [BROKEN]
+    assert verdicts(driven.hear(WITHDRAWN)) == [WITHDRAWN]
+    assert verdicts(driven.do(e.Annotated(BROKEN))) == []  # the kubelet is late
+    assert verdicts(driven.do(e.Annotated(replace(BROKEN, at=300.0)))) == [replace(BROKEN, at=300.0)]
+
+
+def test_it_is_read_without_a_coordinator_too() -> None:
+    assert verdicts(Driven().do(e.Annotated(BROKEN))) == [BROKEN]
+
+
+def test_a_coordinator_that_knows_less_does_not_withdraw_it() -> None:
+    driven = joined()
+    driven.do(e.Annotated(WITHDRAWN))
+    assert verdicts(driven.hear(BROKEN)) == []
+
+
+def test_what_an_older_operator_tells_has_no_time_and_counts() -> None:
+    driven = joined()
+    driven.hear(BROKEN)
+    untimed = m.NodeVerdict(Verdict.UNKNOWN)
+    assert verdicts(driven.hear(untimed)) == [untimed]
+
+
+def test_it_is_brought_to_the_next_coordinator() -> None:
+    driven = joined()
+    driven.hear(BROKEN)
+    driven.do(e.LinkDown())
+    (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
+    assert isinstance(join, m.Join)
+    assert join.verdict == BROKEN

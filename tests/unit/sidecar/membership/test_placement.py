@@ -10,6 +10,14 @@ def candidates(*names: str) -> list[Candidate]:
     return [Candidate(name, None if name.startswith("s") else int(name)) for name in names]
 
 
+def test_who_is_on_a_node_that_goes_soon_stands_in_only_if_nobody_else_is_there() -> None:
+    goes, stays = Candidate("s1", None, "rack", stays=False), Candidate("s2", None)
+    domains = {0: "rack"}
+    assert place([0], [goes, stays], spares_allowed=True, domains=domains).taken == {0: "s2"}
+    assert place([0, 1], [goes, stays], spares_allowed=True, domains=domains).taken == {0: "s2", 1: "s1"}
+    assert place([0], [goes], spares_allowed=True).taken == {0: "s1"}
+
+
 @pytest.mark.parametrize(
     ("vacant", "waiting", "spares_allowed", "taken", "missing"),
     [

@@ -1,0 +1,107 @@
+"""Keeps the memory of nodes that have failed jobs (plan/faults/memory.py) in a ConfigMap, while this replica leads.
+
+Rules: the ConfigMap is read before anything is written, and written over the state that was read: where somebody else
+was faster, it is read anew and ours is merged in. What a leader had not written yet its successor reads in the jobs'
+statuses. Nothing waits for it: where the API server is away, what is known in this process counts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.faults.memory import NOTHING, offences_of, offenders, read, written
+
+#: How often statuses are looked through, and the most often that the ConfigMap is written.
+EVERY_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class NodeMemory:
+    """place: namespace and name of the ConfigMap; None: it lasts as long as this process."""
+
+    def __init__(
+        self,
+        api: Api,
+        place: tuple[str, str] | None,
+        store: Store,
+        node_reader: NodeReader,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.offenders: Mapping[str, str] = {}
+        self._api, self._place, self._store, self._clock = api, place, store, clock
+        self._read_node, self._on_change = node_reader, on_change
+        self._memory = NOTHING
+        self._known: Mapping[str, str] | None = None  # the ConfigMap's data, as it was read or written last
+        self._version = ""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except TROUBLE as error:
+                self._known = None  # read it anew
+                log.warning("the memory of nodes could not be kept, which is tried again: %r", error)
+            await asyncio.sleep(jittered(EVERY_S))
+
+    async def look(self) -> None:
+        """Once: what statuses tell, then the ConfigMap."""
+        if self._place is not None and self._known is None:
+            await self._read()
+        self._learn()
+        data = written(self._memory)
+        if self._place is not None and data != self._known:
+            await self._write(data)
+
+    def _learn(self) -> None:
+        now = self._clock.wall()
+        told = [entry for job in self._store.all(Kind.JOB) for entry in offences_of(job)]
+        self._memory = self._memory.with_offences(told, now)
+        nodes = {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
+        found = offenders(self._memory, nodes, now)
+        if found.keys() != self.offenders.keys():
+            for name in sorted(found.keys() - self.offenders.keys()):
+                log.info("node %s is a repeat offender: %s", name, found[name])
+            self.offenders = found
+            self._on_change()
+
+    async def _read(self) -> None:
+        try:
+            raw: Mapping[str, Any] = await self._api.get(self._path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._known, self._version = {}, ""
+            return
+        self._known, self._version = raw.get("data") or {}, raw["metadata"]["resourceVersion"]
+        stored = read(self._known)
+        told = [(node, offence) for node, known in stored.by_node.items() for offence in known]
+        self._memory = self._memory.with_offences(told, self._clock.wall())
+
+    async def _write(self, data: Mapping[str, str]) -> None:
+        assert self._place is not None, "there is something to write to"
+        namespace, name = self._place
+        version = {"resourceVersion": self._version} if self._version else {}
+        metadata = {"namespace": namespace, "name": name, **version}
+        whole = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        try:
+            if self._version:
+                raw = await self._api.replace(self._path, whole)
+            else:
+                raw = await self._api.create(self._path.rpartition("/")[0], whole)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            self._known = None  # somebody was faster, or has deleted it: what is there is read, and ours merged in
+            return
+        self._known, self._version = data, raw["metadata"]["resourceVersion"]
+
+    @property
+    def _path(self) -> str:
+        assert self._place is not None, "it was asked for"
+        return "/api/v1/namespaces/{}/configmaps/{}".format(*self._place)

@@ -1,0 +1,30 @@
+"""What the chart says about faults, from the environment: UNDERSTUDY_FAULT_SOURCES (faults.sources as JSON), and
+UNDERSTUDY_NODE_FAULTS (namespace/name of the ConfigMap that remembers which nodes have failed jobs).
+
+Read before anything is started: a wrong row ends the operator, and its message names the row, the field and the mend.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from understudy_operator.plan.faults.built_in import BUILT_IN
+from understudy_operator.plan.faults.sources import Source
+from understudy_operator.plan.faults.table import table_of
+
+ENV_SOURCES = "UNDERSTUDY_FAULT_SOURCES"
+ENV_MEMORY = "UNDERSTUDY_NODE_FAULTS"
+
+
+@dataclass(frozen=True)
+class FaultSettings:
+    table: tuple[Source, ...] = BUILT_IN
+    memory: tuple[str, str] | None = None  # namespace and name; None: it is kept in the process alone
+
+
+def read_fault_settings(env: Mapping[str, str]) -> FaultSettings:
+    """Raises ValueError, which says what is wrong."""
+    place = env.get(ENV_MEMORY, "")
+    namespace, _, name = place.partition("/")
+    if place and not (namespace and name):
+        raise ValueError(f"{ENV_MEMORY} is {place!r}: it names a ConfigMap as namespace/name")
+    return FaultSettings(table_of(env.get(ENV_SOURCES, "")), (namespace, name) if place else None)

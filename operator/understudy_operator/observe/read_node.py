@@ -1,0 +1,72 @@
+"""A raw node -> what the plan knows of it, by the table of fault sources.
+
+What the table makes nothing of is not in the fact: so a node that only sends its heartbeats, or changes a label that
+nobody asks for, wakes no job but by the labels themselves.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from understudy_operator.observe.store import Raw
+from understudy_operator.plan.elections import OUT_OF_SERVICE
+from understudy_operator.plan.faults.built_in import BUILT_IN
+from understudy_operator.plan.faults.sources import READY, Signal, SignalKind, Source, findings, time_in
+from understudy_operator.plan.observed import Node
+from understudy_operator.plan.rfc3339 import unix
+from understudy_protocol import pod as names
+
+
+class NodeReader:
+    """One reader for all nodes: the store keeps what it made of each."""
+
+    def __init__(self, table: Sequence[Source] = BUILT_IN) -> None:
+        self._table = tuple(table)
+
+    def __call__(self, raw: Raw) -> Node:
+        metadata, spec = raw["metadata"], raw.get("spec", {})
+        conditions = raw.get("status", {}).get("conditions", ())
+        ready: Raw = next((entry for entry in conditions if entry["type"] == READY), {})
+        annotations = metadata.get("annotations", {})
+        return Node(
+            name=metadata["name"],
+            ready=ready.get("status") == "True",
+            since=_at(ready.get("lastTransitionTime")) or 0.0,
+            labels=metadata.get("labels", {}),
+            findings=findings(_signals(raw), annotations, self._table),
+            out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in spec.get("taints", ())),
+            created_at=_at(metadata.get("creationTimestamp")) or 0.0,
+            forgiven_at=_forgiven_at(annotations.get(names.ANNOTATION_FORGIVEN)),
+        )
+
+
+def _signals(raw: Raw) -> Iterator[Signal]:
+    metadata, spec = raw["metadata"], raw.get("spec", {})
+    for entry in raw.get("status", {}).get("conditions", ()):
+        words = (entry["type"], entry.get("reason", ""), entry.get("message", ""))
+        text = ": ".join(word.strip() for word in words if word)
+        since = _at(entry.get("lastTransitionTime"))
+        yield Signal(SignalKind.CONDITION, entry["type"], entry.get("status", ""), text, since)
+    for key, value in metadata.get("labels", {}).items():
+        yield Signal(SignalKind.LABEL, key, value)
+    for key, value in metadata.get("annotations", {}).items():
+        ours = key in (names.ANNOTATION_FAULTY, names.ANNOTATION_MAINTENANCE)
+        yield Signal(SignalKind.ANNOTATION, key, value, value.strip() if ours else "")
+    for taint in spec.get("taints", ()):
+        text = f"taint {taint['key']}" + (f"={taint['value']}" if taint.get("value") else "")
+        yield Signal(SignalKind.TAINT, taint["key"], taint.get("value", ""), text, _at(taint.get("timeAdded")))
+    if spec.get("unschedulable"):
+        yield Signal(SignalKind.CORDON, "", "true", "the node is cordoned")
+
+
+def _at(text: str | None) -> float | None:
+    return unix(text) if text else None
+
+
+def _forgiven_at(text: str | None) -> float | None:
+    """What is no time forgives all, as long as it is there; "false" and nothing forgive nothing."""
+    if text is None or text.strip().lower() in ("", "false"):
+        return None
+    at = time_in(text)
+    return float("inf") if at is None else at
+
+
+read_node = NodeReader()

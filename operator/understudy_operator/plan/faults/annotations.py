@@ -1,0 +1,53 @@
+"""The verdict about a pod's node in the pod's own annotation, for when no coordinator is there to tell it.
+
+Rules: written when the verdict changes, and only then: to pods whose node something is held against, and to those that
+were told so before, for a verdict that is withdrawn is withdrawn in writing. The time in it says which word is newer
+where the coordinator has told another one meanwhile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from understudy_operator.plan.intents import PatchPod
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import Verdict
+
+_KNOWN = {"NodeVerdict": NodeVerdict}
+#: Written as \\uXXXX each, they stay within what is kept of an annotation (observe/trim.py).
+REASON_CHARACTERS = 100
+NOTHING = NodeVerdict(Verdict.UNKNOWN)
+
+
+def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
+    return tuple(_patches(observed, now))
+
+
+def _patches(observed: Observed, now: float) -> Iterator[PatchPod]:
+    for pod in observed.pods:
+        if not pod.node or pod.ended:
+            continue
+        told, held = _told(pod), verdict(observed, pod.node, now)
+        if held != NOTHING if told is None else replace(told, at=0.0) != held:
+            yield PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=now))})
+
+
+def verdict(observed: Observed, node: str, now: float) -> NodeVerdict:
+    """What is held about the node now, as a pod's programs read it; without its time."""
+    known = observed.nodes.get(node)
+    finding = None if known is None else known.held(now)
+    if finding is None:
+        return NOTHING
+    what = Verdict.FAULTY if finding.hardware else Verdict.UNKNOWN
+    return NodeVerdict(what, finding.told[:REASON_CHARACTERS], finding.until, finding.fault_class, finding.grace_s)
+
+
+def _told(pod: Pod) -> NodeVerdict | None:
+    """What was written before; None if nothing was, or nothing that can be read."""
+    try:
+        told = wire.decode(pod.annotations.get(names.ANNOTATION_VERDICT, ""), _KNOWN)
+    except wire.WireError:
+        return None
+    return told if isinstance(told, NodeVerdict) else None

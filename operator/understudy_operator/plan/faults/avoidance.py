@@ -1,0 +1,140 @@
+"""Which nodes a job's new pods are kept off, how strictly, and what status tells of it (faults.avoidNodes).
+
+    what is held                                            Prefer     Require    Off
+    ------------------------------------------------------  ---------  ---------  ---------
+    a pod fell silent there a moment ago                    required   required   required
+    a verdict about its hardware                            required   required   -
+    maintenance or preemption                               preferred  required   -
+    faults of several jobs, as the memory tells             preferred  required   -
+
+Rules: on broken hardware a pod would get no ranks, so no job is placed better for being put there. Whatever is only
+preferred is the scheduler's to overrule where nothing else is free: no job waits for it, and an event tells. What the
+scheduler knows by itself (taints, cordons, nodes that are not ready) is not told it again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_operator.plan.faults.silence import silent_nodes
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_protocol import pod as names
+
+OFF, REQUIRE = "Off", "Require"
+MEMORY, SILENCE = "memory", "silence"
+TOLD = 20
+PODS_TOLD = 5
+#: Of those that are only preferred: an affinity names each node.
+PREFERRED = 100
+
+
+@dataclass(frozen=True)
+class Avoided:
+    node: str
+    source: str  # of the verdict; MEMORY; SILENCE
+    reason: str
+    fault_class: str = ""
+    until: float | None = None
+    preferred: bool = False  # where nothing else is free it is used all the same
+
+
+def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
+    """By name; the strictest reason of each node."""
+    found: dict[str, Avoided] = {}
+    for avoided in (*_held(observed, now), *_silent(observed, now), *_remembered(observed)):
+        known = found.get(avoided.node)
+        if known is None or (known.preferred and not avoided.preferred):
+            found[avoided.node] = avoided
+    return tuple(found[name] for name in sorted(found))
+
+
+def required(avoided: tuple[Avoided, ...]) -> list[str]:
+    return [entry.node for entry in avoided if not entry.preferred]
+
+
+def preferred(avoided: tuple[Avoided, ...]) -> list[str]:
+    return [entry.node for entry in avoided if entry.preferred][:PREFERRED]
+
+
+def _silent(observed: Observed, now: float) -> Iterator[Avoided]:
+    for node in silent_nodes(observed, now):
+        yield Avoided(node, SILENCE, "a pod of the job has fallen silent there")
+
+
+def _held(observed: Observed, now: float) -> Iterator[Avoided]:
+    policy = observed.job.world.avoid_nodes
+    if policy == OFF:
+        return
+    for node in observed.nodes.values():
+        finding = node.held(now)
+        if finding is None or finding.fault_class is None:
+            continue
+        if finding.hardware or not finding.known_to_scheduler:
+            soft = policy != REQUIRE and not finding.hardware
+            what = (finding.source, finding.reason, finding.fault_class.value, finding.until)
+            yield Avoided(node.name, *what, preferred=soft)
+
+
+def _remembered(observed: Observed) -> Iterator[Avoided]:
+    policy = observed.job.world.avoid_nodes
+    if policy != OFF:
+        for node, reason in observed.offenders.items():
+            if node in observed.nodes:
+                yield Avoided(node, MEMORY, reason, preferred=policy != REQUIRE)
+
+
+# Told ----------------------------------------------------------------------------------------------------------------
+
+
+def in_status(observed: Observed, now: float) -> list[dict[str, Any]]:
+    """status.avoidedNodes: those that have pods of the job first. Silence is over in a minute; its recovery is told."""
+    pods = _pods_by_node(observed)
+    told = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
+    entries = sorted(told, key=lambda entry: (entry.node not in pods, entry.node))
+    return [_entry(entry, pods.get(entry.node, [])) for entry in entries[:TOLD]]
+
+
+def _entry(avoided: Avoided, pods: list[Pod]) -> dict[str, Any]:
+    told: dict[str, Any] = {"node": avoided.node, "source": avoided.source}
+    if avoided.fault_class:
+        told["class"] = avoided.fault_class
+    told["reason"] = avoided.reason
+    if avoided.until is not None:
+        told["until"] = whole_seconds(avoided.until)
+    if avoided.preferred:
+        told["preferred"] = True
+    if pods:
+        told["pods"] = [pod.name for pod in pods[:PODS_TOLD]]
+    return told
+
+
+def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
+    found: dict[str, list[Pod]] = {}
+    for pod in observed.pods:
+        if pod.node and pod.alive:
+            found.setdefault(pod.node, []).append(pod)
+    return found
+
+
+def plan_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event]:
+    """Once each: that the node of a pod of the job is avoided by now, and that one is used all the same."""
+    before = {entry["node"]: entry for entry in observed.job.status.get("avoidedNodes", ())}
+    pods = {pod.name: pod for pod in observed.pods}
+    for entry in status.get("avoidedNodes", ()):
+        known = before.get(entry["node"], {})
+        ours, said = entry.get("pods", []), f"{entry['source']}: {entry['reason']}"
+        new = any(known.get(field) != entry.get(field) for field in ("source", "class"))
+        if ours and new:
+            of = f" ({entry['class']})" if "class" in entry else ""
+            yield Event("Warning", "NodeAvoided", f"node {entry['node']} of {ours[0]} is avoided{of}: {said}")
+        for name in ours:
+            if name not in known.get("pods", ()) and entry["node"] in prefers_not(pods[name]):
+                told = f"{name} runs on node {entry['node']}, for nothing else was free: {said}"
+                yield Event("Warning", "AvoidedNodeUsed", told)
+
+
+def prefers_not(pod: Pod) -> set[str]:
+    """The nodes that were avoided when the pod was made, and might be used all the same."""
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_PREFERS_NOT, "").split(",")))

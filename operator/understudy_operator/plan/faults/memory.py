@@ -1,0 +1,135 @@
+"""Which nodes have failed jobs before: a small memory over all jobs, with decay.
+
+Rules: an offence is a recovery of some job's status whose cause was on the node; its job and time are what makes it
+one, so the same status read twice, or by two operators, adds nothing. A fault of the node itself counts 1. What a
+worker did (Process, Hang) counts a half, and once for each job and node: it may be the script's. A pod that ended, was
+deleted, or was swapped before anything failed counts nothing. Each halves within HALF_LIFE_S. A node with OFFENDS or
+more is a repeat offender. What happened before a node was made, or before somebody forgave it, does not count: its name
+may stand for another machine, or it was mended. At most NODES nodes are kept, those that count most, with their newest
+OFFENCES.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from understudy_operator.plan.observed import Node
+from understudy_operator.plan.rfc3339 import unix
+from understudy_protocol.recovery import SWAPPED
+from understudy_protocol.words import Fault
+
+HALF_LIFE_S = 24 * 3600.0
+OFFENDS = 2.0
+OFFENCES = 6
+NODES = 400
+#: An offence that counts less is forgotten: after a week.
+LEAST = 2.0**-7
+REASON_CHARACTERS = 80
+_WEIGHTS = {Fault.NODE: 1.0, Fault.PROCESS: 0.5, Fault.HANG: 0.5}
+_OF_WORKERS = (Fault.PROCESS, Fault.HANG)
+
+
+@dataclass(frozen=True, order=True)
+class Offence:
+    """One fault of one job on one node."""
+
+    at: float
+    job_uid: str
+    job: str  # namespace/name
+    fault: Fault
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Offences by node, the oldest first; never more than the rules of the module keep."""
+
+    by_node: Mapping[str, tuple[Offence, ...]]
+
+    def with_offences(self, told: Iterable[tuple[str, Offence]], now: float) -> "Memory":
+        """After these, and without what has faded by now."""
+        merged = {node: {_identity(offence): offence for offence in known} for node, known in self.by_node.items()}
+        for node, offence in told:
+            merged.setdefault(node, {}).setdefault(_identity(offence), offence)
+        kept = {node: tuple(_kept(offences.values(), now)) for node, offences in merged.items()}
+        worst = sorted((node for node in kept if kept[node]), key=lambda node: (-score(kept[node], now), node))[:NODES]
+        return replace(self, by_node={node: kept[node] for node in sorted(worst)})
+
+
+NOTHING = Memory({})
+
+
+def offences_of(job: Mapping[str, Any]) -> Iterator[tuple[str, Offence]]:
+    """What the status of a raw TrainingJob tells: node and offence."""
+    metadata = job["metadata"]
+    for entry in job.get("status", {}).get("recoveries", ()):
+        cause: Mapping[str, Any] = entry.get("cause", {})
+        fault = next((fault for fault in _WEIGHTS if fault.value == entry.get("fault")), None)
+        if fault is not None and cause.get("node") and entry.get("reason") != SWAPPED:
+            reason = str(cause.get("message", ""))[:REASON_CHARACTERS]
+            who = (metadata["uid"], f"{metadata['namespace']}/{metadata['name']}")
+            yield str(cause["node"]), Offence(unix(entry["detectedAt"]), *who, fault, reason)
+
+
+def written(memory: Memory) -> dict[str, str]:
+    """As the data of a ConfigMap: a JSON list for each node."""
+    return {
+        node: json.dumps([[x.at, x.job_uid, x.job, x.fault.value, x.reason] for x in known], ensure_ascii=False)
+        for node, known in memory.by_node.items()
+    }
+
+
+def read(data: Mapping[str, str]) -> Memory:
+    """What was written. An entry that somebody has broken says nothing."""
+    found = {}
+    for node, text in data.items():
+        try:
+            entries = [Offence(float(at), str(u), str(j), Fault(f), str(r)) for at, u, j, f, r in json.loads(text)]
+        except (ValueError, TypeError):
+            continue
+        found[node] = tuple(sorted(entries))
+    return Memory(found)
+
+
+def offenders(memory: Memory, nodes: Mapping[str, Node], now: float) -> dict[str, str]:
+    """The repeat offenders among the nodes that there are, and why in words."""
+    found = {}
+    for name, known in memory.by_node.items():
+        node = nodes.get(name)
+        if node is None:
+            continue
+        since = max(node.created_at, node.forgiven_at or 0.0)
+        counting = [offence for offence in known if offence.at >= since]
+        if score(counting, now) >= OFFENDS:
+            found[name] = _in_words(counting)
+    return found
+
+
+def score(offences: Iterable[Offence], now: float) -> float:
+    """How much they count by now."""
+    total, by_workers = 0.0, dict[str, float]()
+    for offence in offences:
+        counts = _WEIGHTS[offence.fault] * 0.5 ** (max(0.0, now - offence.at) / HALF_LIFE_S)
+        if offence.fault in _OF_WORKERS:
+            by_workers[offence.job_uid] = max(by_workers.get(offence.job_uid, 0.0), counts)
+        else:
+            total += counts
+    return total + sum(by_workers.values())
+
+
+def _kept(offences: Iterable[Offence], now: float) -> Iterator[Offence]:
+    fresh = [offence for offence in offences if 0.5 ** ((now - offence.at) / HALF_LIFE_S) >= LEAST]
+    yield from sorted(fresh)[-OFFENCES:]
+
+
+def _identity(offence: Offence) -> tuple[str, float]:
+    return offence.job_uid, offence.at
+
+
+def _in_words(offences: list[Offence]) -> str:
+    jobs = sorted({offence.job for offence in offences})
+    times = "once" if len(offences) == 1 else f"{len(offences)} times"
+    named = ", ".join(jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    newest = offences[-1]
+    return f"failed {times} of late ({named}), last by {newest.fault.value}: {newest.reason}"

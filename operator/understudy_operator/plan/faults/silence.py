@@ -1,0 +1,19 @@
+"""Nodes that fell silent a moment ago: the scheduler still believes them to be ready."""
+
+from understudy_operator.plan.observed import Node, Observed
+from understudy_protocol.words import Fault
+
+#: A node that fell silent is avoided for so long; then the node controller has marked it, or it is back.
+SUSPECT_S = 60.0
+
+
+def silent_nodes(observed: Observed, now: float) -> list[str]:
+    """Nodes on which a member fell silent a moment ago, and that have not become ready anew since."""
+    if observed.snapshot is None:
+        return []
+    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and now - x.at < SUSPECT_S]
+    return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
+
+
+def _came_back(node: Node | None, at: float) -> bool:
+    return node is not None and node.ready and node.since > at

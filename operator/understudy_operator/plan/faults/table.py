@@ -1,0 +1,193 @@
+"""The table of fault sources with the rows of the chart's values (faults.sources) in it.
+
+Rules: a row that has the name of a built-in one takes its place, whole; `enabled: false` takes it out. A row that is
+wrong is refused with its number, field and mend, and nothing is started: a source that is silently not read would have
+checkpoints tried on hardware that is known to be broken.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from understudy_operator.plan.durations import seconds
+from understudy_operator.plan.faults.built_in import BUILT_IN
+from understudy_operator.plan.faults.sources import Polarity, SignalKind, Source
+from understudy_operator.plan.faults.xids import FATAL
+from understudy_protocol.words import FaultClass
+
+#: A row of the values outweighs all built-in ones but a person's word.
+PRECEDENCE = 50
+PRECEDENCES = range(1001)
+_FIELDS = (
+    "name",
+    "signal",
+    "keys",
+    "values",
+    "except",
+    "polarity",
+    "class",
+    "precedence",
+    "xids",
+    "expiresAfter",
+    "until",
+    "grace",
+    "enabled",
+)
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DURATION = re.compile(r"(?=.*[1-9])([0-9]+h)?([0-9]+m)?([0-9]+s)?")
+_TIMED = (SignalKind.CONDITION, SignalKind.TAINT)
+Row = Mapping[str, Any]
+E = TypeVar("E", bound=Enum)
+
+
+class WrongRow(ValueError):
+    """Which row and field of faults.sources is wrong, and what to do about it."""
+
+    def __init__(self, number: int, field: str, problem: str, mend: str) -> None:
+        where = f"faults.sources[{number}]" + (f".{field}" if field else "")
+        super().__init__(f"{where}: {problem}; {mend}")
+
+
+def table_of(text: str, built_in: Sequence[Source] = BUILT_IN) -> tuple[Source, ...]:
+    """The whole table, for faults.sources as JSON; "" for none. Raises WrongRow, or ValueError for what is no list."""
+    try:
+        rows = json.loads(text) if text.strip() else []
+    except ValueError as error:
+        raise ValueError(f"faults.sources is no JSON: {error}; set it to a list of rows") from error
+    if not isinstance(rows, list):
+        raise ValueError(f"faults.sources is a {type(rows).__name__}; set it to a list of rows")
+    table = {source.name: source for source in built_in}
+    seen: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise WrongRow(number, "", f"is a {type(row).__name__}", "set it to a row with name, signal and keys")
+        name = _name(number, row)
+        if name in seen:
+            raise WrongRow(number, "name", f"{name!r} is row {seen[name]} already", "rename one of them")
+        seen[name] = number
+        if _enabled(number, row, name, table):
+            table[name] = _source(number, row, name)
+        else:
+            del table[name]
+    return tuple(table.values())
+
+
+def _enabled(number: int, row: Row, name: str, table: Mapping[str, Source]) -> bool:
+    enabled = row.get("enabled", True)
+    if not isinstance(enabled, bool):
+        raise WrongRow(number, "enabled", f"is {enabled!r}", "set it to true or false")
+    if not enabled and name not in table:
+        names = ", ".join(table)
+        raise WrongRow(number, "name", f"there is no built-in row {name!r} to take out", f"set it to one of {names}")
+    return enabled
+
+
+def _source(number: int, row: Row, name: str) -> Source:
+    for field in row:
+        if field not in _FIELDS:
+            raise WrongRow(number, str(field), "is no field of a row", f"remove it, or use one of {', '.join(_FIELDS)}")
+    kind = _one_of(number, row, "signal", SignalKind)
+    polarity = _one_of(number, row, "polarity", Polarity, Polarity.FAULTY)
+    vouches = polarity is Polarity.HEALTHY
+    if vouches and "class" in row:
+        raise WrongRow(number, "class", "a source that vouches for a node has none", "remove it")
+    default = FaultClass.HARDWARE if vouches else None
+    keys = _keys(number, row, kind)
+    values = _texts(number, row, "values")
+    if kind is SignalKind.CONDITION and not values:
+        values = ("True",)
+    return Source(
+        name=name,
+        kind=kind,
+        keys=keys,
+        values=values,
+        excepted=_texts(number, row, "except"),
+        polarity=polarity,
+        fault_class=_one_of(number, row, "class", FaultClass, default),
+        precedence=_precedence(number, row),
+        xids=_xids(number, row),
+        expires_after_s=_expires_after_s(number, row, kind),
+        until=_text(number, row, "until"),
+        grace_s=_duration(number, row, "grace"),
+    )
+
+
+def _name(number: int, row: Row) -> str:
+    name = row.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        mend = "set it to lower-case letters, digits and '-', at most 63: verdicts tell it"
+        raise WrongRow(number, "name", f"is {name!r}" if "name" in row else "is missing", mend)
+    return name
+
+
+def _one_of(number: int, row: Row, field: str, of: type[E], default: E | None = None) -> E:
+    if field not in row and default is not None:
+        return default
+    words = [str(entry.value) for entry in of]
+    told = row.get(field)
+    if told not in words:
+        problem = f"is {told!r}" if field in row else "is missing"
+        raise WrongRow(number, field, problem, f"set it to {', '.join(words[:-1])} or {words[-1]}")
+    return of(told)
+
+
+def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
+    keys = _texts(number, row, "keys")
+    if kind is SignalKind.CORDON:
+        if keys or "values" in row or "except" in row:
+            raise WrongRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and except")
+        return ()
+    if not keys or not all(key.strip("*") for key in keys):
+        mend = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
+        raise WrongRow(number, "keys", "is missing or matches everything" if "keys" in row else "is missing", mend)
+    return keys
+
+
+def _texts(number: int, row: Row, field: str) -> tuple[str, ...]:
+    told = row.get(field, [])
+    if not isinstance(told, list) or not all(isinstance(entry, str) for entry in told):
+        raise WrongRow(number, field, f"is {told!r}", 'set it to a list of strings; quote numbers, "True" and "False"')
+    return tuple(told)
+
+
+def _text(number: int, row: Row, field: str) -> str:
+    told = row.get(field, "")
+    if not isinstance(told, str):
+        raise WrongRow(number, field, f"is {told!r}", "set it to the key of an annotation of the node")
+    return told
+
+
+def _precedence(number: int, row: Row) -> int:
+    told = row.get("precedence", PRECEDENCE)
+    if not isinstance(told, int) or isinstance(told, bool) or told not in PRECEDENCES:
+        mend = f"set it to a whole number from 0 to {PRECEDENCES[-1]}: the highest counts where sources disagree"
+        raise WrongRow(number, "precedence", f"is {told!r}", mend)
+    return told
+
+
+def _xids(number: int, row: Row) -> frozenset[int]:
+    told = row.get("xids", [])
+    if told == "Fatal":
+        return FATAL
+    if not isinstance(told, list) or not all(isinstance(code, int) and 0 < code < 1000 for code in told):
+        raise WrongRow(number, "xids", f"is {told!r}", "set it to Fatal, or to a list of Xid codes such as [79, 119]")
+    return frozenset(told)
+
+
+def _expires_after_s(number: int, row: Row, kind: SignalKind) -> float | None:
+    told = _duration(number, row, "expiresAfter")
+    if told is not None and kind not in _TIMED:
+        problem = f"a {kind.value.lower()} does not say since when it is there"
+        raise WrongRow(number, "expiresAfter", problem, "remove it, or name an annotation with the time in until")
+    return told
+
+
+def _duration(number: int, row: Row, field: str) -> float | None:
+    if field not in row:
+        return None
+    told = row[field]
+    if not isinstance(told, str) or not _DURATION.fullmatch(told):
+        raise WrongRow(number, field, f"is {told!r}", "set it to a duration such as 90s, 10m or 1h30m")
+    return seconds(told)

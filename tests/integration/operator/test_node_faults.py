@@ -1,0 +1,157 @@
+"""What nodes say of themselves, in the status and in pods; and what is remembered of them under two operators."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.conftest import free_port
+from tests.integration.operator.conftest import kube_of
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.process import NODE_FAULTS, OperatorProcess
+from tests.integration.operator.test_replicas import Replicas, leader
+from tests.integration.operator.training import NAME, Training
+from understudy_protocol import wire
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.observer import Cause, Recovery
+from understudy_protocol.words import Fault, FaultClass, Strategy, Verdict
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(120)
+
+CONFIG_MAP = "/api/v1/namespaces/{}/configmaps/{}".format(*NODE_FAULTS.split("/"))
+XID = {
+    "type": "SysLogsXIDError",
+    "status": "True",
+    "reason": "SysLogsXIDErrorIsNotHealthy",
+    "message": "ErrorCode:79 PCI:0002:00:00 GPU has fallen off the bus Recommended Action=RESTART_BM;",
+}
+
+
+@pytest.fixture
+def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
+    processes = [
+        OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
+    ]
+    for process in processes:
+        process.start()
+    yield Replicas(processes)
+    for process in processes:
+        process.kill()
+
+
+@pytest.fixture
+async def kube(api_server: "ApiServer", replicas: Replicas) -> AsyncIterator[Kube]:
+    async with kube_of(api_server, replicas) as kube:
+        yield kube
+
+
+@pytest.fixture
+async def training(kube: Kube) -> AsyncIterator[Training]:
+    training = Training(kube)
+    yield training
+    await training.stop()
+
+
+async def conditions(kube: Kube, node: str, *more: Raw) -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    await kube.call("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [ready, *more]}})
+
+
+async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_annotation_and_is_withdrawn(
+    training: Training, kube: Kube
+):
+    a0, a1, spare = await training.start()
+    await training.tell(0, [(a0, 0), (a1, 1), (spare, None)])
+    node = f"node-{a1['metadata']['name']}"
+
+    async def avoided() -> Raw | None:
+        told = (await training.status()).get("avoidedNodes", [])
+        return next((entry for entry in told if entry["node"] == node), None)
+
+    async def verdict() -> NodeVerdict | None:
+        pod = await kube.call("GET", f"pods/{a1['metadata']['name']}")
+        text = pod["metadata"].get("annotations", {}).get("understudy.dev/verdict", "")
+        told = wire.decode(text, {"NodeVerdict": NodeVerdict}) if text else None
+        return told if isinstance(told, NodeVerdict) else None
+
+    # when a source sets a condition
+    begun_at = time.monotonic()
+    await conditions(kube, node, XID)
+
+    # then status tells it, an event says which source, and the pod has it in writing
+    entry = await kube.until("the node is avoided", avoided)
+    assert time.monotonic() - begun_at < 5.0
+    assert entry is not None
+    assert (entry["source"], entry["class"], entry["pods"]) == ("nvsentinel-xid", "Hardware", [a1["metadata"]["name"]])
+
+    async def event() -> list[str]:
+        return await training.events("NodeAvoided")
+
+    (said,) = await kube.until("the event", event)
+    assert "nvsentinel-xid: SysLogsXIDError" in said
+
+    async def faulty() -> bool:
+        told = await verdict()
+        return told is not None and (told.verdict, told.fault_class) == (Verdict.FAULTY, FaultClass.HARDWARE)
+
+    await kube.until("the annotation tells it", faulty)
+
+    # and when the condition clears, it is withdrawn everywhere
+    await conditions(kube, node, {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""})
+
+    async def withdrawn() -> bool:
+        told = await verdict()
+        return (await avoided()) is None and told is not None and told.verdict is Verdict.UNKNOWN
+
+    await kube.until("it is withdrawn", withdrawn)
+
+
+async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
+    training: Training, kube: Kube, replicas: Replicas
+):
+    # given a job on whose node two faults have happened
+    a0, a1, spare = await training.start()
+    await training.tell(0, [(a0, 0), (a1, 1), (spare, None)])
+    node, now = f"node-{a1['metadata']['name']}", time.time()
+    cause = Cause(2, a1["metadata"]["name"], node, None, None, "its connection went silent")
+    faults = [Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, now - age, now - age + 1) for age in (3.0, 2.0, 1.0)]
+    await training.tell(1, [(a0, 0), (a1, 1), (spare, None)], recoveries=tuple(faults))
+
+    async def memory() -> str:
+        folder, _, name = CONFIG_MAP.rpartition("/")
+        found = [raw.get("data", {}) for raw in await kube.list(folder) if raw["metadata"]["name"] == name]
+        return str(found[0].get(node, "")) if found else ""
+
+    async def offender() -> Raw | None:
+        told = (await training.status()).get("avoidedNodes", [])
+        return next((entry for entry in told if entry["node"] == node and entry["source"] == "memory"), None)
+
+    # then the leader has written them, and the node is avoided
+    written = await kube.until("the ConfigMap has the node", memory)
+    assert written.count(NAME) == 3
+    entry = await kube.until("the node is avoided", offender)
+    assert entry is not None
+    assert entry["preferred"] is True
+    assert "failed 3 times of late" in entry["reason"]
+
+    # when another operator leads, it knows them, and counts none twice
+    first = await leader(kube)
+    replicas.named(first).kill()
+    await leader(kube, other_than=first)
+    await kube.call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"touched": "yes"}}})
+    await kube.until("the node is avoided still", offender)
+    assert await memory() == written
+
+    # and when somebody forgives the node, it is used again
+    forgiven = {"metadata": {"annotations": {"understudy.dev/faults-forgiven": str(int(time.time()) + 1)}}}
+    await kube.call("PATCH", f"/api/v1/nodes/{node}", forgiven)
+
+    async def used_again() -> bool:
+        return await offender() is None
+
+    await kube.until("the node is used again", used_again)

@@ -1,0 +1,98 @@
+"""The memory of nodes in its ConfigMap, kept by whoever leads."""
+
+from typing import Any
+
+from tests.unit.operator.fake_api import FakeApi
+from understudy_operator.apply.node_memory import NodeMemory
+from understudy_operator.clock import Clock
+from understudy_operator.observe.read_node import read_node
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.faults.memory import read
+from understudy_operator.plan.rfc3339 import micro_time
+
+PLACE = ("system", "node-faults")
+PATH = "/api/v1/namespaces/system/configmaps/node-faults"
+
+
+class Replica:
+    """One operator's, over an API server and a store that it may share."""
+
+    def __init__(self, api: FakeApi, place: tuple[str, str] | None = PLACE) -> None:
+        self.store, self.woken = Store(), 0
+        self.memory = NodeMemory(api, place, self.store, read_node, Clock(), self.wake)
+        self.store.put(Kind.NODE, {"metadata": {"name": "n1", "uid": "n", "resourceVersion": "1"}})
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def saw(self, name: str, faults: int = 1, version: int = 1) -> "Replica":
+        """A job whose status tells of so many faults of node n1."""
+        now = Clock().wall()
+        recoveries = [
+            {"fault": "Node", "cause": {"node": "n1", "message": "silent"}, "detectedAt": micro_time(now - number)}
+            for number in range(faults)
+        ]
+        metadata = {"uid": name, "namespace": "ns", "name": name, "resourceVersion": str(version)}
+        self.store.put(Kind.JOB, {"metadata": metadata, "status": {"recoveries": recoveries}})
+        return self
+
+
+def jobs_in(api: FakeApi) -> list[str]:
+    data: dict[str, Any] = api.objects[PATH]["data"]
+    return sorted(offence.job for offence in read(data).by_node.get("n1", ()))
+
+
+async def test_what_statuses_tell_is_written_and_read_by_the_next_leader() -> None:
+    api = FakeApi()
+    first = Replica(api).saw("a").saw("b").saw("c")
+    await first.memory.look()
+    assert jobs_in(api) == ["ns/a", "ns/b", "ns/c"]
+    assert set(first.memory.offenders) == {"n1"}
+    assert first.woken == 1
+    second = Replica(api)  # the jobs are gone by now
+    await second.memory.look()
+    assert set(second.memory.offenders) == {"n1"}
+
+
+async def test_what_has_not_changed_is_not_written() -> None:
+    api = FakeApi()
+    replica = Replica(api).saw("a")
+    await replica.memory.look()
+    api.calls.clear()
+    await replica.memory.look()
+    assert (api.calls, replica.woken) == ([], 0)
+
+
+async def test_two_that_write_at_once_lose_nothing_of_each_other() -> None:
+    # given two that both believe to lead, and have both read
+    api = FakeApi()
+    first, second = Replica(api), Replica(api)
+    await first.memory.look()
+    await second.memory.look()
+    first.saw("a")
+    second.saw("b")
+    # when both write, the second over a state that it has not read
+    await first.memory.look()
+    await second.memory.look()
+    assert jobs_in(api) == ["ns/a"]
+    await second.memory.look()
+    assert jobs_in(api) == ["ns/a", "ns/b"]
+
+
+async def test_one_that_was_deleted_is_made_anew() -> None:
+    api = FakeApi()
+    replica = Replica(api).saw("a")
+    await replica.memory.look()
+    del api.objects[PATH]
+    replica.saw("b")
+    await replica.memory.look()
+    await replica.memory.look()
+    assert jobs_in(api) == ["ns/a", "ns/b"]
+
+
+async def test_without_a_place_it_lasts_as_long_as_the_process() -> None:
+    api = FakeApi()
+    replica = Replica(api, None).saw("a", faults=3)
+    await replica.memory.look()
+    assert set(replica.memory.offenders) == {"n1"}
+    assert api.calls == []

@@ -1,0 +1,75 @@
+"""The verdict about a pod's node, written into the pod's annotation."""
+
+from dataclasses import replace
+
+from tests.unit.operator.given import A0, A1, NOW, XID_79, S, a_snapshot, ended, observed, pending
+from understudy_operator.observe.trim import LONGEST_ANNOTATION
+from understudy_operator.plan.faults.annotations import plan_annotations
+from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import FaultClass, Verdict
+
+KNOWN = {"NodeVerdict": NodeVerdict}
+BROKEN = NodeVerdict(Verdict.FAULTY, "nvsentinel-xid: Xid 79", None, FaultClass.HARDWARE, at=NOW)
+
+
+def on(*findings: Finding, pod: Pod = A1) -> Observed:
+    given = observed(pods=(A0, pod, S), snapshot=a_snapshot())
+    return replace(given, nodes={**given.nodes, A1.node: Node(A1.node, True, findings=findings)})
+
+
+def told(given: Observed, now: float = NOW) -> dict[str, NodeVerdict]:
+    found = {}
+    for patch in plan_annotations(given, now):
+        text = patch.annotations[names.ANNOTATION_VERDICT]
+        assert text is not None
+        verdict = wire.decode(text, KNOWN)
+        assert isinstance(verdict, NodeVerdict)
+        found[patch.name] = verdict
+    return found
+
+
+def having(verdict: NodeVerdict) -> Pod:
+    return replace(A1, annotations={names.ANNOTATION_VERDICT: wire.encode(verdict)})
+
+
+def test_pods_of_a_node_that_something_is_held_against_are_told_so():
+    assert told(on(XID_79)) == {"a1": BROKEN}
+
+
+def test_nobody_else_is():
+    assert told(on()) == {}
+    assert told(on(XID_79, pod=pending(A1))) == {}
+    assert told(on(XID_79, pod=ended(A1))) == {}
+
+
+def test_the_same_is_written_once():
+    assert told(on(XID_79, pod=having(BROKEN)), NOW + 60) == {}
+
+
+def test_what_is_withdrawn_or_expires_is_withdrawn_in_writing():
+    assert told(on(pod=having(BROKEN)), NOW + 60) == {"a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)}
+    expired = replace(XID_79, until=NOW + 60)
+    before = replace(BROKEN, until=NOW + 60)
+    assert told(on(expired, pod=having(before)), NOW + 59) == {}
+    assert told(on(expired, pod=having(before)), NOW + 60) == {"a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)}
+
+
+def test_a_node_that_goes_is_no_faulty_one():
+    spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint", grace_s=15.0)
+    verdict = NodeVerdict(Verdict.UNKNOWN, "gke-termination: taint", None, FaultClass.PREEMPTION, 15.0, NOW)
+    assert told(on(spot)) == {"a1": verdict}
+
+
+def test_what_cannot_be_read_is_written_anew():
+    assert told(on(XID_79, pod=replace(A1, annotations={names.ANNOTATION_VERDICT: "{"}))) == {"a1": BROKEN}
+
+
+def test_it_is_short_enough_to_be_kept_by_the_operator():
+    """Else it would be written again in each pass."""
+    long = replace(XID_79, reason="ü" * 500, until=NOW + 1.123456)
+    (patch,) = plan_annotations(on(long), NOW + 0.123456)
+    assert len(patch.annotations[names.ANNOTATION_VERDICT] or "") <= LONGEST_ANNOTATION

@@ -1,0 +1,138 @@
+"""Which nodes new pods are kept off, how strictly, and what is told of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import A0, A1, NOW, XID_79, S, a_job, a_pod, a_snapshot, in_round, lost, observed
+from understudy_operator.plan.faults.avoidance import avoidance, in_status, plan_events, preferred, required
+from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.intents import CreatePod
+from understudy_operator.plan.members import plan_members
+from understudy_operator.plan.observed import Node, Observed
+from understudy_protocol import pod as names
+from understudy_protocol.words import Fault, FaultClass
+
+BAD = Node("bad", True, findings=(XID_79,))
+GOES = Node("goes", True, findings=(Finding("gke-maintenance", FaultClass.MAINTENANCE, "ONGOING", NOW + 60),))
+CORDONED = Node("cordoned", True, findings=(Finding("cordon", FaultClass.MAINTENANCE, "", known_to_scheduler=True),))
+OFFENDER = Node("offender", True)
+EVERY = (BAD, GOES, CORDONED, OFFENDER)
+WHY = "failed 3 times of late (x/y), last by Node: silent"
+
+
+def given(policy: str = "Prefer", status: dict[str, Any] | None = None, **changes: Any) -> Observed:
+    ordinary = observed(
+        a_job(status=in_round(0) if status is None else status, avoid_nodes=policy), snapshot=a_snapshot()
+    )
+    nodes = {**ordinary.nodes, **{node.name: node for node in EVERY}}
+    return replace(ordinary, **{"nodes": nodes, "offenders": {"offender": WHY, "gone": WHY}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("policy", "hard", "soft"),
+    [
+        ("Prefer", ["bad"], ["goes", "offender"]),
+        ("Require", ["bad", "goes", "offender"], []),
+        ("Off", [], []),
+    ],
+)
+def test_how_strictly_nodes_are_avoided(policy: str, hard: list[str], soft: list[str]):
+    avoided = avoidance(given(policy), NOW)
+    assert (required(avoided), preferred(avoided)) == (hard, soft)
+
+
+@pytest.mark.parametrize("policy", ["Prefer", "Require", "Off"])
+def test_silent_nodes_are_avoided_always(policy: str):
+    silent = given(
+        policy, coordination=observed(snapshot=a_snapshot(lost=[lost(A1, Fault.NODE, NOW - 1)])).coordination
+    )
+    assert A1.node in required(avoidance(silent, NOW))
+
+
+def test_what_has_expired_is_used_again():
+    assert "goes" not in preferred(avoidance(given(), NOW + 60))
+
+
+def affinity(policy: str) -> dict[str, Any]:
+    """Of a spare that is made."""
+    (made,) = [x for x in plan_members(given(policy, pods=(A0, A1)), "i", NOW) if isinstance(x, CreatePod)]
+    found: dict[str, Any] = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
+    return found
+
+
+def off(*nodes: str) -> list[dict[str, Any]]:
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+
+
+def test_a_pod_may_be_put_on_a_node_that_is_only_better_avoided():
+    told = affinity("Prefer")
+    (hard,) = told["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (soft,) = told["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert hard == {"matchFields": off("bad")}
+    assert soft == {"weight": 100, "preference": {"matchFields": off("goes", "offender")}}
+
+
+def test_or_never_where_the_job_says_so():
+    told = affinity("Require")
+    (hard,) = told["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert hard == {"matchFields": off("bad", "goes", "offender")}
+    assert "preferredDuringSchedulingIgnoredDuringExecution" not in told
+
+
+def test_with_off_it_goes_anywhere():
+    assert affinity("Off") == {}
+
+
+# Told ----------------------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_what_is_avoided_and_why():
+    assert in_status(given(), NOW) == [
+        {"node": "bad", "source": "nvsentinel-xid", "class": "Hardware", "reason": "Xid 79"},
+        {
+            "node": "goes",
+            "source": "gke-maintenance",
+            "class": "Maintenance",
+            "reason": "ONGOING",
+            "until": "2026-09-21T14:14:20Z",
+            "preferred": True,
+        },
+        {"node": "offender", "source": "memory", "reason": WHY, "preferred": True},
+    ]
+
+
+def test_those_that_have_pods_of_the_job_come_first_and_there_are_few():
+    nodes = {f"n{i:02}": Node(f"n{i:02}", True, findings=(XID_79,)) for i in range(30)}
+    nodes |= {A1.node: Node(A1.node, True, findings=(XID_79,)), A0.node: Node(A0.node, True)}
+    told = in_status(given(nodes=nodes), NOW)
+    assert (len(told), told[0]["node"], told[0]["pods"]) == (20, A1.node, ["a1"])
+
+
+def events(before: Observed, now: Observed) -> list[tuple[str, str]]:
+    """What is told between two states."""
+    status = in_round(0, avoidedNodes=in_status(before, NOW))
+    after = replace(now, job=replace(now.job, status=status))
+    return [(event.reason, event.message) for event in plan_events(after, {"avoidedNodes": in_status(after, NOW)})]
+
+
+def test_an_event_tells_once_that_the_node_of_a_pod_is_avoided_and_by_which_source():
+    bad = {**given().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
+    turned = given(nodes=bad)
+    assert events(given(), turned) == [
+        ("NodeAvoided", "node node-a1 of a1 is avoided (Hardware): nvsentinel-xid: Xid 79")
+    ]
+    assert events(turned, turned) == []
+
+
+def test_nodes_without_a_pod_of_the_job_are_told_in_status_alone():
+    assert events(given(nodes={}), given()) == []
+
+
+def test_that_one_is_used_because_nothing_else_is_free_is_told_once():
+    fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_PREFERS_NOT: "goes,offender"})
+    waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
+    told = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
+    assert told == [("AvoidedNodeUsed", f"t runs on node offender, for nothing else was free: memory: {WHY}")]
+    assert events(runs, runs) == []

@@ -1,0 +1,124 @@
+"""Which nodes are remembered to have failed jobs, for how long, and how that is forgotten."""
+
+from typing import Any
+
+import pytest
+
+from understudy_operator.plan.faults import memory
+from understudy_operator.plan.faults.memory import HALF_LIFE_S, NOTHING, Memory, Offence, offences_of, offenders, score
+from understudy_operator.plan.observed import Node
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol.recovery import SWAPPED
+from understudy_protocol.words import Fault
+
+NOW = 1_790_000_000.0
+NODES = {"n1": Node("n1", True, created_at=NOW - 1e7)}
+
+
+def offence(at: float = NOW, job: str = "a", fault: Fault = Fault.NODE) -> Offence:
+    return Offence(at, f"uid-{job}", f"research/{job}", fault, "it went silent")
+
+
+def remembered(*offences: Offence, now: float = NOW) -> Memory:
+    return NOTHING.with_offences([("n1", entry) for entry in offences], now)
+
+
+def offends(*offences: Offence, node: Node = NODES["n1"], now: float = NOW) -> bool:
+    return "n1" in offenders(remembered(*offences, now=now), {"n1": node}, now)
+
+
+@pytest.mark.parametrize(
+    ("offences", "expected"),
+    [
+        ([offence()], False),
+        ([offence(), offence(job="b")], True),
+        ([offence(), offence(NOW - 60)], False),  # it has faded a little
+        ([offence(), offence(NOW - 60), offence(NOW - 120)], True),
+        ([offence(fault=Fault.PROCESS, job=job) for job in "abc"], False),
+        ([offence(fault=Fault.PROCESS, job=job) for job in "abcd"], True),
+        ([offence(fault=Fault.HANG, job=job) for job in "ab"] + [offence(job="c")], True),
+        ([offence(NOW - minute, fault=Fault.PROCESS) for minute in range(6)], False),  # a bug of one job's script
+    ],
+)
+def test_a_node_is_a_repeat_offender_by_what_it_did_to_how_many(offences: list[Offence], expected: bool):
+    assert offends(*offences) == expected
+
+
+def test_it_fades():
+    known = [offence(job=job) for job in "abcd"]
+    assert score(known, NOW) == 4.0
+    assert score(known, NOW + HALF_LIFE_S) == 2.0
+    assert offends(*known, now=NOW + HALF_LIFE_S)
+    assert not offends(*known, now=NOW + HALF_LIFE_S + 1)
+    assert remembered(*known).with_offences([], NOW + 8 * 24 * 3600) == NOTHING
+
+
+def test_what_it_did_before_it_was_made_anew_does_not_count():
+    known = [offence(NOW - 10, job) for job in "abc"]
+    assert offends(*known)
+    assert not offends(*known, node=Node("n1", True, created_at=NOW - 5))
+
+
+def test_nor_what_somebody_has_forgiven():
+    known = [offence(NOW - 10, job) for job in "abc"]
+    assert not offends(*known, node=Node("n1", True, forgiven_at=NOW - 5))
+    assert offends(*known, node=Node("n1", True, forgiven_at=NOW - 60))
+    assert not offends(*known, node=Node("n1", True, forgiven_at=float("inf")))
+
+
+def test_a_node_that_is_gone_is_none():
+    assert offenders(remembered(offence(), offence(job="b")), {}, NOW) == {}
+
+
+def test_why_is_told_in_words():
+    told = offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW)["n1"]
+    assert told == "failed 4 times of late (research/a, research/b, research/c, …), last by Node: it went silent"
+
+
+def test_it_is_bounded():
+    many = [(f"n{number}", offence(NOW - age)) for number in range(memory.NODES + 50) for age in range(10)]
+    kept = NOTHING.with_offences([*many, *[("worst", offence(job=job)) for job in "abcdef"]], NOW)
+    assert len(kept.by_node) == memory.NODES
+    assert "worst" in kept.by_node
+    assert {len(known) for node, known in kept.by_node.items() if node != "worst"} == {memory.OFFENCES}
+    assert kept.by_node["n0"][-1].at == NOW
+
+
+# Statuses, and the ConfigMap -----------------------------------------------------------------------------------------
+
+
+def a_job(**recovery: Any) -> dict[str, Any]:
+    cause = {"rank": 8, "pod": "a1", "node": "n1", "message": "its connection went silent"}
+    entry = {"fault": "Node", "cause": cause, "detectedAt": micro_time(NOW), "reason": "", **recovery}
+    return {"metadata": {"uid": "u", "namespace": "research", "name": "llm"}, "status": {"recoveries": [entry]}}
+
+
+def test_a_recovery_is_an_offence_of_its_causes_node():
+    assert list(offences_of(a_job())) == [
+        ("n1", Offence(NOW, "u", "research/llm", Fault.NODE, "its connection went silent"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "recovery",
+    [{"fault": "Pod"}, {"fault": "Later"}, {"cause": {"pod": "a1", "message": "x"}}, {"reason": SWAPPED}],
+)
+def test_what_says_nothing_about_a_node_is_none(recovery: dict[str, Any]):
+    assert list(offences_of(a_job(**recovery))) == []
+
+
+def test_the_same_status_read_again_adds_nothing():
+    once = NOTHING.with_offences(offences_of(a_job()), NOW)
+    assert once.with_offences(offences_of(a_job(cause={"node": "n1", "message": "in other words"})), NOW) == once
+
+
+def test_what_is_written_is_read():
+    known = remembered(*(offence(NOW - i, job, Fault.HANG) for i, job in enumerate("ab")))
+    assert memory.read(memory.written(known)) == known
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "5", "[[1]]", '[["x","u","j","Node",""]]', '[[1.0,"u","j","Later",""]]']
+)
+def test_what_somebody_has_broken_says_nothing(text: str):
+    assert memory.read({"n1": text}).by_node.get("n1", ()) == ()

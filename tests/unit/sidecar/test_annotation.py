@@ -1,0 +1,42 @@
+"""The verdict in the pod's annotation, as the kubelet keeps it in a file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import wait_for
+from understudy_protocol import wire
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import FaultClass, Verdict
+from understudy_sidecar.annotation import Annotation
+
+BROKEN = NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=100.0)
+WITHDRAWN = NodeVerdict(Verdict.UNKNOWN, at=200.0)
+
+
+async def test_each_verdict_is_heard_once_and_what_is_none_is_said_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: asyncio.Queue[NodeVerdict] = asyncio.Queue()
+    path = tmp_path / "told" / "verdict"
+    watch = Annotation(path, heard.put_nowait, every_s=0.01)
+    watch.start()
+    try:
+        # given no volume yet, then an annotation that is not set: the kubelet makes an empty file
+        path.parent.mkdir()
+        path.write_text("")
+        # when the operator writes one, and the kubelet swaps the file
+        path.write_text(wire.encode(BROKEN))
+        assert await asyncio.wait_for(heard.get(), 5) == BROKEN
+        # and then nonsense, and that it is withdrawn
+        path.write_text("{")
+        await asyncio.to_thread(wait_for, lambda: "no verdict" in caplog.text, "the word about it")
+        path.write_text(wire.encode(WITHDRAWN))
+        # then each is heard once
+        assert await asyncio.wait_for(heard.get(), 5) == WITHDRAWN
+        assert heard.empty()
+    finally:
+        watch.stop()
