@@ -64,11 +64,10 @@ async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
             await until(lambda: calls.ups)
 
 
-async def test_an_address_where_nobody_listens_costs_no_time(served: Served) -> None:
-    started = time.monotonic()
+async def test_an_address_where_nobody_listens_costs_no_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "TCP_S", 3600.0)
     async with dialing(*[refusing() for _ in range(5)], at(served)) as calls:
         await until(lambda: calls.ups)
-    assert time.monotonic() - started < client_module.TCP_S
 
 
 async def test_an_address_that_is_none_is_passed_over(served: Served) -> None:
