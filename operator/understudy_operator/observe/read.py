@@ -56,6 +56,9 @@ def read_pod(raw: Raw) -> Pod:
         trouble=_trouble(status),
         out_of_memory=_out_of_memory(spec, status),
         attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
+        ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
+        version=metadata.get("resourceVersion", ""),
+        finalizers=tuple(metadata.get("finalizers", ())),
     )
 
 

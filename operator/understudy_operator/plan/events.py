@@ -10,6 +10,8 @@ from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.told import CONDITION as POOL_AVAILABLE
+from understudy_operator.plan.pool.told import pool_events
 from understudy_operator.plan.recoveries import identified
 
 
@@ -30,6 +32,7 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
         case None:
             pass
     events += _suspension(before, status)
+    events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = told_refusal(status)
     if refusal and refusal != told_refusal(before):
         events.append(Event("Warning", "Refused", refusal))

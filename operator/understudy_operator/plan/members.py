@@ -16,6 +16,7 @@ from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early
 from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.pool.vacancies import awaited, is_stuck
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
@@ -91,7 +92,8 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
         yield from (create(index, index, f"group rank {index} has no pod") for index in missing)
         spares = world.spares - sum(pod.spare for pod in live)
     else:
-        spares = world.actives + world.spares - len(live)
+        counted = sum(not is_stuck(pod, now) for pod in live)
+        spares = world.actives + world.spares - counted - awaited(observed, now)
     for number in range(spares):
         yield create(None, world.actives + number, f"a spare is missing ({len(live)} pods are alive)")
 
@@ -145,10 +147,10 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
-    yield from _surplus(observed)
+    yield from _surplus(observed, now)
 
 
-def _surplus(observed: Observed) -> Iterator[DeletePod]:
+def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
     if _before_first_round(observed):
@@ -161,9 +163,14 @@ def _surplus(observed: Observed) -> Iterator[DeletePod]:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
         surplus = len(live) - world.actives - world.spares
         free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
-    free.sort(key=lambda pod: (pod.sidecar_started, -pod.created_at))  # unstarted ones first, then the youngest
+    free.sort(key=lambda pod: (not is_stuck(pod, now), pod.sidecar_started, _costs(pod), -pod.created_at))
     for pod in free[: max(0, surplus)]:
         yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted")
+
+
+def _costs(pod: Pod) -> tuple[bool, bool]:
+    """What a pod that has not started has cost already: a pool's spare, a place on a node."""
+    return names.ANNOTATION_FROM_POD in pod.annotations, bool(pod.node)
 
 
 def _clear_after_close(observed: Observed, now: float) -> Iterator[DeletePod]:

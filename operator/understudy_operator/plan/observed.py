@@ -106,6 +106,9 @@ class Pod:
     exit_code: int | None = None  # of the trainer container
     out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
     attempt: int = 0  # of the world, that it was made in
+    ready: bool = False  # as its probes say
+    version: str = ""  # of its object
+    finalizers: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -153,6 +156,17 @@ class Node:
 
 
 @dataclass(frozen=True)
+class PoolView:
+    """What a job sees of the HotSparePool that it names."""
+
+    name: str
+    there: bool  # whether there is such a pool
+    desired: int = 0
+    template: str = ""  # the newest, hashed
+    pods: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True)
 class Coordination:
     """What the calls to the job's pods tell about who coordinates; plan/search.py keeps it."""
 
@@ -197,6 +211,8 @@ class Observed:
     former: tuple[Pod, ...] = ()  # pods of former attempts
     claims: frozenset[str] = frozenset()  # volume claims that are there
     checked: bool = True  # whether the API server has said what it thinks of this generation's templates
+    claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
+    pool: PoolView | None = None  # that the job names; None if it names none
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
     computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -9,9 +9,10 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.ttl import left_s
-from understudy_operator.plan.members import plan_members
+from understudy_operator.plan.members import avoided_nodes, plan_members
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status import plan_status, rests, worth_writing
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
@@ -36,13 +37,17 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
     checks = () if ended else plan_checks(observed, sidecar_image)
     turns = _turns(observed)
     # Where an attempt ends nothing else is done: the next pass finds it in status.
+    claims = plan_claims(observed, sidecar_image, tuple(avoided_nodes(observed, now)), now)
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
     return Plan(
         checks=checks,
         objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
         jobs=() if still else plan_children(observed),
-        pods=() if still else (*plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
+        claims=() if still else claims.claims,
+        pods=()
+        if still
+        else (*claims.pods, *plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
         link=turns or _link(observed, office),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),
