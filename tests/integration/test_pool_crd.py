@@ -24,7 +24,11 @@ POOL: Manifest = {
         "replicas": 2,
         "template": {
             "metadata": {"labels": {"team": "a"}},
-            "spec": {"containers": [{"name": "hold", "image": "pause", "resources": {"limits": {"cpu": 1.5}}}]},
+            "spec": {
+                "containers": [
+                    {"name": "hold", "image": "pause", "resources": {"limits": {"cpu": "1.5", "nvidia.com/gpu": 8}}}
+                ]
+            },
         },
     },
 }

@@ -57,7 +57,7 @@ class ApiServer:
             case "GET":
                 return self._page(at, query)
             case "POST":
-                return self._create(at, body or {})
+                return self._create(at, body or {}, dry="dryRun" in query)
             case "PUT":
                 return self._replace(at, body or {})
             case "PATCH":
@@ -65,7 +65,7 @@ class ApiServer:
             case _:
                 return self._delete(at, body or {})
 
-    def _create(self, at: Where, body: Raw) -> Raw:
+    def _create(self, at: Where, body: Raw, *, dry: bool) -> Raw:
         if at.plural == "events":
             self.events.append(body)
             return body
@@ -74,7 +74,7 @@ class ApiServer:
             raise ApiError(409, "AlreadyExists", f"{key} already exists")
         if refused := self.refuse(body):
             raise refused
-        return self.put(at.plural, body)
+        return body if dry else self.put(at.plural, body)
 
     def _replace(self, at: Where, body: Raw) -> Raw:
         known = self._known(at)

@@ -81,8 +81,11 @@ def draw_pool_setup(rng: random.Random) -> Setup:
 
 def draw_pool_faults(rng: random.Random) -> list[Fault]:
     """Many that make claims, and some that strike while these are carried out."""
-    strikes = rng.choices([*POOL_STRIKES, *STRIKES], [5, 8, 1, 1, 1, *([0.5] * len(STRIKES))], k=rng.randint(2, 9))
-    drawn = (Fault(rng.uniform(6.0, FAULTS_S), what, rng.uniform(1.0, LASTS_S), rng.random()) for what in strikes)
+    strikes = rng.choices([*POOL_STRIKES, *STRIKES], [3, 8, 1, 1, 1, *([0.5] * len(STRIKES))], k=rng.randint(1, 7))
+    drawn = [Fault(rng.uniform(6.0, FAULTS_S), what, rng.uniform(1.0, LASTS_S), rng.random()) for what in strikes]
+    for _ in range(rng.randint(1, 2)):
+        at = rng.uniform(8.0, FAULTS_S)
+        drawn += [Fault(at, "kill at claim", 0.0, rng.random()), Fault(at + 0.1, "lose pods", 0.0, rng.random())]
     return sorted(drawn, key=lambda fault: fault.at)
 
 
@@ -234,7 +237,7 @@ def _finish(world: World, fault: Fault) -> None:
 
 
 def _kill_at_claim(world: World, fault: Fault) -> None:
-    world.kill_at_claim = 1 + int(fault.draw * 1000) % 6
+    world.kill_at_claim = 1 + int(fault.draw * 1000) % 5
 
 
 def _lose_pods(world: World, fault: Fault) -> None:

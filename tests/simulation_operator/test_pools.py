@@ -35,13 +35,13 @@ def test_the_runs_have_what_they_are_for() -> None:
     assert seen["claim"] > 20
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(seed: int) -> None:
+@pytest.mark.parametrize("number", range(30))
+def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(number: int) -> None:
     # given two replicas that know of no lease
-    case = draw_pool_case(seed)
+    case = draw_pool_case(number)
     setup = replace(case.setup, replicas=2, lease=False)
 
-    # then no spare has two jobs at any moment, and in the end each job has its pods, and the pool its spares
+    # then no spare is claimed by two jobs at any moment, nor is its place taken by two pods, or while it runs
     run_case(replace(case, setup=setup))
 
 

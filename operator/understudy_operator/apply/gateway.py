@@ -244,7 +244,11 @@ async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         async with places:
             return await call
 
-    results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    try:
+        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    finally:
+        for call in calls:
+            call.close()  # one that was cancelled before it began is not left unawaited
     done = []
     for result in results:
         if isinstance(result, BaseException):

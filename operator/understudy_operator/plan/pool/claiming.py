@@ -6,7 +6,7 @@ the one before was stopped, between whichever two writes that was:
     the pool's pod is                                 the job's pod is   what is done
     ------------------------------------------------  -----------------  ---------------------------------------
     ready, and a rank is vacant                       -                  claim it: one write, or nothing
-    claimed, and no rank is vacant any more           not there          release it: it is the pool's again, or goes
+    claimed, and the job has all its pods without it  not there          release it: it is the pool's again, or goes
     claimed                                           not there          delete it, in CLAIMED_GRACE_S
     being deleted                                     not there          wait: it still has its devices
     ended, as its kubelet says                        not there          create it, bound to the same node
@@ -25,7 +25,14 @@ from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.pool.facts import pool_of
 from understudy_operator.plan.pool.manifest import bind
-from understudy_operator.plan.pool.vacancies import candidates, in_order, places_taken, vacant
+from understudy_operator.plan.pool.vacancies import (
+    affordable,
+    candidates,
+    coming_claims,
+    in_order,
+    places_taken,
+    vacant,
+)
 from understudy_protocol import pod as names
 
 CLAIMED_GRACE_S = 1
@@ -51,7 +58,7 @@ def plan_claims(observed: Observed, sidecar_image: str, avoid: tuple[str, ...], 
 
 
 def _steps(observed: Observed, sidecar_image: str, avoid: tuple[str, ...], now: float) -> Iterator[Intent]:
-    wanted, made = vacant(observed, now), places_taken(observed)
+    kept, made = affordable(observed, now), places_taken(observed)
     for pod in in_order(observed):
         over = pod.ended or pod.deleting_since is not None
         if pod.uid in made:
@@ -60,14 +67,15 @@ def _steps(observed: Observed, sidecar_image: str, avoid: tuple[str, ...], now: 
             yield release(pod, f"node {pod.node} is not ready: nobody will end it")
         elif not observed.seating_known:
             continue  # nobody tells at this moment which ranks are vacant
-        elif wanted <= 0:
-            yield release(pod, "no rank of the job is vacant any more")
+        elif kept <= 0:
+            yield release(pod, "the job has all its pods without it")
         else:
-            wanted -= 1
+            kept -= 1
             if pod.ended:
                 yield from _create(observed, pod, sidecar_image)
             elif not over:
                 yield _end(pod)
+    wanted = vacant(observed, now) - len(coming_claims(observed))
     if wanted > 0 and observed.seating_known:
         for pod in candidates(observed, avoid, now)[:wanted]:
             yield _claim(observed, pod, now)

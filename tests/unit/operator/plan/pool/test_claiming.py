@@ -21,6 +21,7 @@ from tests.unit.operator.given import (
     member,
     observed,
     pending,
+    starting,
     terminating,
 )
 from tests.unit.operator.given_pool import OLD, a_spare, a_view, not_ready
@@ -186,6 +187,22 @@ def test_a_claimed_spare_is_ended_at_once_and_nothing_more_is_claimed_or_made():
 def test_while_it_ends_the_job_waits_because_it_still_holds_its_devices():
     given = one_lost(claimed=[terminating(MINE)])
     assert (plan(given).claims, creations(given), deletions(given)) == ((), [], {})
+
+
+def test_own_spares_that_are_made_anew_at_the_same_time_cover_no_vacant_rank():
+    # given a job with a spare, which has lost a pod and the spare that had taken its ranks, and makes a spare anew
+    job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
+    own = starting(a_pod("own"))
+
+    # then it claims one of the pool, or waits for its refill, and makes no more itself
+    for spare, claimed in ((P, ["p"]), (not_ready(P), [])):
+        given = replace(one_lost(spare, pods=(A0, own)), job=job)
+        assert (claims(given), creations(given)) == (claimed, [])
+
+    # and keeps the claim, also once its own pod is up: the one that comes second is its spare
+    for mine in (own, a_pod("own")):
+        given = replace(one_lost(Q, pods=(A0, mine), claimed=[terminating(MINE)]), job=job)
+        assert (claims(given), releases(given), creations(given)) == ([], [], [])
 
 
 def test_once_its_kubelet_has_confirmed_the_end_the_jobs_pod_is_made_for_the_same_node():
