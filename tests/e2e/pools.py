@@ -23,12 +23,15 @@ class SharedPool:
     replicas: int = 1
     nodes: tuple[str, ...] = ()
     alone: bool = False
+    ready_after_s: int = 0
     seen_available: list[int] = field(default_factory=list)  # by `watch`
 
     def manifest(self, note: str = "1") -> Raw:
         """note: goes into the template, so that another one is another template."""
         hold: Raw = {"name": "hold", "image": self.cluster.base_image, "imagePullPolicy": "IfNotPresent"}
         hold |= {"command": ["sleep", "infinity"], "env": [{"name": "NOTE", "value": note}]}
+        if self.ready_after_s:
+            hold["readinessProbe"] = {"exec": {"command": ["true"]}, "initialDelaySeconds": self.ready_after_s}
         spec: Raw = {"terminationGracePeriodSeconds": 5, "containers": [hold], "affinity": self._affinity()}
         return {
             "apiVersion": "understudy.dev/v1alpha1",

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.timeout(300)
 FENCED = {"fenceTimeout": "10s"}
 RECOVERED_S = 90
 KILLS = 50
+#: How long a refill takes at least, so that there is a time without a spare.
+REFILL_S = 15
 MakeJob = Callable[..., PlainJob]
 MakePool = Callable[..., SharedPool]
 
@@ -111,7 +113,7 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
     # given two jobs of two pods, each with one pod on a node that it shares with nobody, and a pool of one
     home = operator_node(cluster)
     first, second, spare = [node for node in cluster.nodes() if node != home][:3]
-    pool = make_pool(nodes=(spare, home))
+    pool = make_pool(nodes=(spare, home), ready_after_s=REFILL_S)
     jobs = {make_job("pool-a", home, first): first, make_job("pool-b", home, second): second}
     for job, node in jobs.items():
         job.wait_until_whole()
@@ -221,9 +223,12 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
 
 
 def kill_leader(cluster: Cluster) -> None:
-    """SIGKILL to the operator that leads; a standby takes over."""
+    """SIGKILL to the operator that leads: a standby takes over, and another pod comes without a crash loop's pause."""
     lease = ("get", "lease", "understudy-operator", "-o", "jsonpath={.spec.holderIdentity}")
     pod = cluster.kubectl("-n", SYSTEM, *lease, check=False).rpartition("_")[0]
     pids = cluster.container_pids(SYSTEM, pod) if pod else {}
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
+    if pod:
+        gone = ("--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
+        cluster.kubectl("-n", SYSTEM, "delete", "pod", pod, *gone)
