@@ -102,7 +102,7 @@ bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench
 images:  ## build the operator's and the sidecar's image, and load them into the local cluster
 	$(PY) -m tests.cluster images
 
-crds:  ## generate crds/ from crds/generator/v1alpha1/types.go
+crds:  ## generate crds/ from crds/generator/v1alpha1
 	$(PY) crds/generator/generate.py
 
 docs:  ## generate the tables and diagrams of docs/protocol.md from the code

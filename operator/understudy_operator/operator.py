@@ -13,9 +13,12 @@ from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
 from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
+from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
+from understudy_protocol import pod as names
 
 #: Makes an Api whose writes are sent only while the given function says so.
 Connect = Callable[[Callable[[], bool]], Api]
@@ -52,6 +55,7 @@ class Operator:
         self._remembering: asyncio.Task[None] | None = None
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
+        self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
         self._beginning: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -106,8 +110,23 @@ class Operator:
                 self._wake_all()  # a node's heartbeats alone wake nobody
         elif kind is Kind.JOB:
             self._wake(key_of(raw))
-        elif key := job_key_of(raw):
-            self._wake(key)
+            self._wake_pools(raw["metadata"].get("namespace", ""))
+        elif kind is Kind.POOL:
+            self._wake_pool(key_of(raw))
+        else:
+            if key := job_key_of(raw):
+                self._wake(key)
+            if kind is Kind.POD:
+                self._saw_of_pool(raw)
+
+    def _saw_of_pool(self, raw: dict[str, Any]) -> None:
+        """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
+        if key := pool_key_of(raw):
+            self._wake_pool(key)
+            for job in interested(self.store, raw):
+                self._wake(job)
+        elif names.LABEL_FROM_POOL in raw["metadata"].get("labels", {}):
+            self._wake_pools(raw["metadata"]["namespace"])
 
     def _lead(self) -> None:
         self._beginning = asyncio.create_task(self._begin(), name="begin to lead")
@@ -137,7 +156,8 @@ class Operator:
             self._remembering.cancel()
             await asyncio.gather(self._remembering, return_exceptions=True)
         self._acts = False
-        workers, self._workers = list(self._workers.values()), {}
+        workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
+        self._workers, self._pool_workers = {}, {}
         await asyncio.gather(*(worker.stop() for worker in workers))
         self._gateway.forget()
 
@@ -161,11 +181,35 @@ class Operator:
     def _forget(self, key: Key) -> None:
         self._workers.pop(key, None)
 
+    def _wake_pool(self, key: Key) -> None:
+        if not self._acts or not self.synced:
+            return
+        if key in self._pool_workers:
+            self._pool_workers[key].wake()
+        elif self.store.get(Kind.POOL, key) is not None or claimed_pods(self.store, key):
+            self._pool_workers[key] = PoolWorker(
+                key, self.store, self._gateway, self._forget_pool, self._clock, self._read_node
+            )
+
+    def _wake_pools(self, namespace: str) -> None:
+        """Those of a namespace in which a job has changed, which may have claims, or had."""
+        for key in list(self._pool_workers):
+            if key[0] == namespace:
+                self._wake_pool(key)
+
+    def _forget_pool(self, key: Key) -> None:
+        self._pool_workers.pop(key, None)
+
     def _wake_all(self) -> None:
         for raw in self.store.all(Kind.JOB):
             self._wake(key_of(raw))
         for key in list(self._workers):
             self._wake(key)
+        pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
+        left = {pool_key_of(raw) for raw in self.store.all(Kind.POD)} - {None}
+        for pool in pools | left:
+            if pool is not None:
+                self._wake_pool(pool)
 
 
 def new_identity(host: str) -> str:

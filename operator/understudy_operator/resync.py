@@ -26,6 +26,7 @@ _PATHS = {
     Kind.CLAIM: ("/api/v1/persistentvolumeclaims", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
     Kind.CHILD: ("/apis/batch/v1/jobs", names.LABEL_JOB_UID),
+    Kind.POOL: (f"/apis/{API_VERSION}/hotsparepools", ""),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }
 log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_node import NodeReader, read_node
+from understudy_operator.observe.read_pool import split, view_of
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
@@ -141,9 +142,11 @@ class JobWorker:
     def _observe(self, job: Job) -> Observed:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
         address = "" if service is None else service["spec"].get("clusterIP", "")
+        pods, claimed = split(self._store.facts_of_job(Kind.POD, job.uid, read_pod), job.uid)
+        world = job.spec.world
         return Observed(
             job=job,
-            pods=self._store.facts_of_job(Kind.POD, job.uid, read_pod),
+            pods=pods,
             nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
@@ -157,6 +160,8 @@ class JobWorker:
             claims=frozenset(self._claims(job)),
             checked=self._checked == job.generation,
             offenders={} if self._node_memory is None else self._node_memory.offenders,
+            claimed=claimed,
+            pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
         )
 
     def _claims(self, job: Job) -> Iterator[str]:
@@ -196,6 +201,7 @@ class JobWorker:
         if plan.status is not None and not await self._gateway.status(job, plan.status):
             return False
         refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
+        await self._gateway.pools.claims(job.namespace, plan.claims)
         refusals += await self._gateway.pods(job, plan.pods)
         told = tuple(refusal for refusal in refusals if refusal is not None)
         if told != self._refusals:

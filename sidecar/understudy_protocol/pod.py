@@ -26,6 +26,17 @@ ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is; "false": it is no
 ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it goes soon
 ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two before expire, as RFC 3339 or Unix seconds
 ANNOTATION_FORGIVEN = f"{GROUP}/faults-forgiven"  # of a node: a time; what was remembered of it before counts no more
+
+#: Of shared spares. A pool's pod has the pool's uid as LABEL_JOB_UID: whose an object is, stands there.
+LABEL_POOL = f"{GROUP}/pool"  # of a pool's pod: the HotSparePool's name
+LABEL_TEMPLATE = f"{GROUP}/template"  # of a pool's pod: what it was made from, hashed
+LABEL_CLAIMED_BY = f"{GROUP}/claimed-by"  # of a pool's pod: the uid of the job that has claimed it
+ANNOTATION_CLAIMANT = f"{GROUP}/claimant"  # the same job's name
+ANNOTATION_CLAIMED_AT = f"{GROUP}/claimed-at"
+FINALIZER_CLAIM = f"{GROUP}/claim"  # a claimed pod stays known until the job has its pod in its place
+LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from
+ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it took the place of
+
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
 

@@ -12,6 +12,7 @@ from tests.e2e.conftest import NAMESPACE
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import RELEASE
 from tests.e2e.plain import PlainJob
+from tests.e2e.pools import SharedPool
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
@@ -25,6 +26,8 @@ RARE = {
     Right("batch", "jobs/status", "patch"): "a suspended Job keeps its startTime before Kubernetes 1.36",
     Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",
     Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
+    Right("understudy.dev", "hotsparepools", "get"): "a pool has changed between its read and the write of its status",
+    Right("understudy.dev", "hotsparepools/finalizers", "update"): "never sent: an admission plugin asks for it",
     Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",
 }
 
@@ -32,6 +35,10 @@ RARE = {
 @pytest.fixture
 def used(cluster: Cluster) -> list[Use]:
     """By the installed operator: what one before it has asked does not count."""
+    pool = SharedPool(cluster, NAMESPACE, "rights")
+    pool.apply()
+    pool.wait_until_full()
+    pool.delete()
     job = PlainJob(cluster, NAMESPACE, "rights", actives=1, spares=1)
     job.delete()
     job.apply()

@@ -1,4 +1,7 @@
-"""`make simulate-operator SEEDS=n`: so many seeds on all cores; what breaks is printed with its trace."""
+"""`make simulate-operator SEEDS=n`: so many seeds on all cores; what breaks is printed with its trace.
+
+Each seed is two runs: jobs alone, and jobs that share a pool.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import multiprocessing
 import sys
 import time
 
-from tests.simulation_operator.run import draw_case, run_case
+from tests.simulation_operator.run import draw_case, draw_pool_case, run_case
 from tests.simulation_operator.world import Violation
 
 BATCH = 25
@@ -45,10 +48,11 @@ def main(arguments: list[str]) -> int:
 def _batch(seeds: range) -> tuple[int, dict[int, str]]:
     broken = {}
     for seed in seeds:
-        try:
-            run_case(draw_case(seed))
-        except Violation as violation:
-            broken[seed] = str(violation)
+        for draw in (draw_case, draw_pool_case):
+            try:
+                run_case(draw(seed))
+            except Violation as violation:
+                broken[seed] = f"{draw.__name__}: {violation}"
     return len(seeds), broken
 
 

@@ -88,10 +88,16 @@ class ApiServer:
 
     def _merge(self, at: Where, body: Raw) -> Raw:
         known = copy.deepcopy(self._known(at))
+        metadata, told = known["metadata"], body["metadata"]
+        if any(told.get(name, metadata[name]) != metadata[name] for name in ("resourceVersion", "uid")):
+            raise ApiError(409, "Conflict", f"{at.name} has been modified")
         for name in ("labels", "annotations"):
-            merged = {**known["metadata"].get(name, {}), **body["metadata"].get(name, {})}
-            known["metadata"][name] = {key: value for key, value in merged.items() if value is not None}
-        return self.put(at.plural, known)
+            merged = {**metadata.get(name, {}), **told.get(name, {})}
+            metadata[name] = {key: value for key, value in merged.items() if value is not None}
+        if "finalizers" in told:
+            metadata["finalizers"] = told["finalizers"] or []
+        over = metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
+        return self.remove(at.plural, known) if over else self.put(at.plural, known)
 
     def _delete(self, at: Where, body: Raw) -> Raw:
         known = copy.deepcopy(self._known(at))
@@ -100,7 +106,7 @@ class ApiServer:
                 raise ApiError(409, "Conflict", f"{at.name} has another {name}")
         pod = at.plural == "pods"
         if not pod or body.get("gracePeriodSeconds") == 0 or not known["spec"].get("nodeName"):
-            return self.remove(at.plural, known)
+            return self.let_go(at.plural, known)
         if "deletionTimestamp" not in known["metadata"]:
             known["metadata"] |= {"deletionTimestamp": self.timestamp(30.0), "deletionGracePeriodSeconds": 30}
         return self.put(at.plural, known)
@@ -154,6 +160,14 @@ class ApiServer:
         self.objects[key] = raw
         self._tell(plural, "MODIFIED" if known else "ADDED", raw)
         return raw
+
+    def let_go(self, plural: str, raw: Raw) -> Raw:
+        """Remove it, or as soon as the last finalizer is off it."""
+        metadata = raw["metadata"]
+        if not metadata.get("finalizers"):
+            return self.remove(plural, raw)
+        going = {"deletionTimestamp": self.timestamp(), **metadata, "deletionGracePeriodSeconds": 0}
+        return self.put(plural, {**raw, "metadata": going})
 
     def remove(self, plural: str, raw: Raw) -> Raw:
         metadata = raw["metadata"]

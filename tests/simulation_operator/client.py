@@ -27,6 +27,7 @@ from understudy_protocol import pod as names
 
 WATCHED = {
     "trainingjobs": (Kind.JOB, ""),
+    "hotsparepools": (Kind.POOL, ""),
     "pods": (Kind.POD, names.LABEL_JOB_UID),
     "services": (Kind.SERVICE, names.LABEL_JOB_UID),
     "secrets": (Kind.SECRET, names.LABEL_JOB_UID),

@@ -19,6 +19,7 @@ class Cluster:
     rng: random.Random
     nodes: list[str]
     down: set[str] = field(default_factory=set)
+    room: int | None = None  # pods that a node has room for; None: for any number
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def start(self) -> None:
@@ -69,15 +70,17 @@ class Cluster:
             self._after(0.02, 1.0, lambda: self._schedule(raw))
         elif plural == "pods" and kind == "MODIFIED" and "deletionTimestamp" in raw["metadata"]:
             self._after(0.2, 2.0, lambda: self._kubelet_ends(raw))
-        elif plural == "trainingjobs" and kind == "DELETED":
+        elif plural in ("trainingjobs", "hotsparepools") and kind == "DELETED":
             self._after(0.5, 4.0, lambda: self._collect(raw["metadata"]["uid"]))
 
     def _schedule(self, pod: Raw) -> None:
         raw = self._current(pod)
-        up = [node for node in self.nodes if node not in self.down]
         if raw is None or raw["spec"].get("nodeName"):
             return
+        up = [node for node in self.nodes if node not in self.down and self._fits(raw, node)]
         if not up:
+            if self.room is not None:
+                self._find_no_room(raw)
             self._after(1.0, 2.0, lambda: self._schedule(pod))
             return
         raw["spec"]["nodeName"] = self.rng.choice(up)
@@ -91,24 +94,46 @@ class Cluster:
         if raw["spec"]["nodeName"] in self.down:
             return
         running = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
-        raw["status"] = {"phase": "Running", "podIP": "10.1.0.1", "initContainerStatuses": [running]}
+        ready = {"type": "Ready", "status": "True"}
+        status = {"phase": "Running", "podIP": "10.1.0.1", "initContainerStatuses": [running], "conditions": [ready]}
+        raw["status"] = status
         self.server.put("pods", raw)
 
     def _kubelet_ends(self, pod: Raw) -> None:
         raw = self._current(pod)
-        if raw is not None and "deletionTimestamp" in raw["metadata"] and raw["spec"]["nodeName"] not in self.down:
-            self.server.remove("pods", raw)
+        if raw is None or "deletionTimestamp" not in raw["metadata"] or raw["spec"].get("nodeName") in self.down:
+            return
+        if raw["metadata"].get("finalizers"):
+            raw["status"] = {**raw.get("status", {}), "phase": "Failed"}  # so a kubelet says that all has ended
+        self.server.let_go("pods", raw)
+
+    def _fits(self, pod: Raw, node: str) -> bool:
+        wanted = str(pod["spec"].get("affinity", {}))
+        if "'In'" in wanted and f"['{node}']" not in wanted:
+            return False
+        there = [other for other in self.server.of("pods") if other["spec"].get("nodeName") == node]
+        at_work = [other for other in there if other.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
+        return self.room is None or len(at_work) < self.room
+
+    def _find_no_room(self, raw: Raw) -> None:
+        told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        raw["status"] = {**raw.get("status", {}), "conditions": [told]}
+        self.server.put("pods", raw)
 
     def _collect(self, job_uid: str) -> None:
         for plural in ("pods", "services", "secrets"):
             for raw in self.server.of(plural, **{names.LABEL_JOB_UID: job_uid}):
-                self.server.remove(plural, raw)
+                if raw["metadata"].get("finalizers"):
+                    path = f"/api/v1/namespaces/{raw['metadata']['namespace']}/{plural}/{raw['metadata']['name']}"
+                    self.server.handle("DELETE", path, {}, {})
+                else:
+                    self.server.remove(plural, raw)
         if self.server.of("pods", **{names.LABEL_JOB_UID: job_uid}):
             self._after(1.0, 2.0, lambda: self._collect(job_uid))
 
     def collect_orphans(self) -> None:
         """What was made for a job that is gone already: the collector finds that out, too."""
-        jobs = {job["metadata"]["uid"] for job in self.server.of("trainingjobs")}
+        jobs = {job["metadata"]["uid"] for kind in ("trainingjobs", "hotsparepools") for job in self.server.of(kind)}
         owners = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in self.server.of("pods", names.LABEL_JOB_UID)}
         owners |= {
             raw["metadata"]["labels"][names.LABEL_JOB_UID]

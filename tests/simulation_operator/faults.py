@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.client import Process
@@ -35,6 +35,9 @@ class Setup:
     event_lost: float
     event_twice: float
     event_late: float
+    pool: int = 0  # spares of the pool that all jobs name; 0: there is none
+    room: int | None = None  # pods that a node has room for
+    lease: bool = True
 
 
 def draw_setup(rng: random.Random) -> Setup:
@@ -67,6 +70,25 @@ def draw_faults(rng: random.Random) -> list[Fault]:
     return sorted(drawn, key=lambda fault: fault.at)
 
 
+def draw_pool_setup(rng: random.Random) -> Setup:
+    """Two or three jobs that name one pool, mostly without spares of their own."""
+    jobs = tuple((rng.randint(1, 3), rng.choice([0, 0, 1])) for _ in range(rng.choice([2, 2, 3])))
+    nodes, pool = rng.randint(4, 6), rng.randint(1, 2)
+    pods = sum(actives + spares for actives, spares in jobs) + pool
+    room = rng.choice([None, -(-(pods + 1) // (nodes - 1)) + 1])
+    return replace(draw_setup(rng), nodes=nodes, jobs=jobs, pool=pool, room=room, replicas=rng.choice([1, 2, 2]))
+
+
+def draw_pool_faults(rng: random.Random) -> list[Fault]:
+    """Many that make claims, and some that strike while these are carried out."""
+    strikes = rng.choices([*POOL_STRIKES, *STRIKES], [3, 8, 1, 1, 1, *([0.5] * len(STRIKES))], k=rng.randint(1, 7))
+    drawn = [Fault(rng.uniform(6.0, FAULTS_S), what, rng.uniform(1.0, LASTS_S), rng.random()) for what in strikes]
+    for _ in range(rng.randint(1, 2)):
+        at = rng.uniform(8.0, FAULTS_S)
+        drawn += [Fault(at, "kill at claim", 0.0, rng.random()), Fault(at + 0.1, "lose pods", 0.0, rng.random())]
+    return sorted(drawn, key=lambda fault: fault.at)
+
+
 def schedule(world: World, faults: tuple[Fault, ...]) -> float:
     """When all of them are over."""
     over = 0.0
@@ -78,7 +100,7 @@ def schedule(world: World, faults: tuple[Fault, ...]) -> float:
 
 def _strike(world: World, fault: Fault) -> None:
     world.say(f"fault: {fault.what} for {fault.lasts_s:.1f} s")
-    STRIKES[fault.what](world, fault)
+    (STRIKES | POOL_STRIKES)[fault.what](world, fault)
 
 
 def _later(world: World, fault: Fault, do: Callable[[], object]) -> None:
@@ -214,6 +236,41 @@ def _finish(world: World, fault: Fault) -> None:
         training.ends_at = min(training.ends_at, world.loop.time())
 
 
+def _kill_at_claim(world: World, fault: Fault) -> None:
+    world.kill_at_claim = 1 + int(fault.draw * 1000) % 5
+
+
+def _lose_pods(world: World, fault: Fault) -> None:
+    """Of each job, in one moment."""
+    for training in list(world.trainings.values()):
+        seated = sorted(filter(training.seated, training.seats.values()))
+        for pod in world.server.of("pods"):
+            if seated and pod["metadata"]["uid"] == seated[int(fault.draw * 1000) % len(seated)]:
+                world.cluster.end(pod, None)
+
+
+def _roll_pool(world: World, fault: Fault) -> None:
+    container = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
+    world.change_pool("shared", template={"spec": {"containers": [container]}})
+
+
+def _scale_pool(world: World, fault: Fault) -> None:
+    world.change_pool("shared", replicas=int(fault.draw * 1000) % 3)
+
+
+def _replace_pool(world: World, fault: Fault) -> None:
+    world.delete_pool("shared")
+    if fault.draw < 0.7:
+        world.apply_pool("shared", 1)
+
+
+POOL_STRIKES: dict[str, Callable[[World, Fault], None]] = {
+    "kill at claim": _kill_at_claim,
+    "lose pods": _lose_pods,
+    "roll pool": _roll_pool,
+    "scale pool": _scale_pool,
+    "replace pool": _replace_pool,
+}
 STRIKES: dict[str, Callable[[World, Fault], None]] = {
     "kill": _kill,
     "stop": _stop,

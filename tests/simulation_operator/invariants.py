@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation_operator.api_server import Raw
+from tests.simulation_operator.claims import what_is_wrong_of_pools
 from tests.simulation_operator.client import Process
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
@@ -29,12 +30,16 @@ KEPT_A_JOB = 5
 
 def what_is_wrong(world: World, faults: int) -> Iterator[str]:
     yield from world.violations
+    if not world.has_lease:
+        return  # two that both act undo what the other does, and come to no rest
     for uid, training in world.trainings.items():
         (job,) = [raw for raw in world.server.of("trainingjobs") if raw["metadata"]["uid"] == uid]
         yield from _job(world, job, training)
+    yield from what_is_wrong_of_pools(world)
     jobs = set(world.trainings)
+    owners = jobs | {raw["metadata"]["uid"] for raw in world.server.of("hotsparepools")}
     for plural in ("pods", "services", "secrets"):
-        left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - jobs
+        left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - owners
         if left:
             yield f"{plural} of jobs that are gone: {left}"
     leaders = [process for process in world.alive() if process.operator is not None and process.operator.leads()]
@@ -44,7 +49,7 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
         yield from _process(world, process, process in leaders)
     if world.loop.time() - world.last_write_at < REST_S:
         yield f"somebody writes at rest: the last write was at {world.last_write_at:.3f}"
-    writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(jobs)) + WRITES_A_FAULT * faults
+    writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(owners)) + WRITES_A_FAULT * faults
     if writes > most:
         yield f"{writes} writes, where {most} would do: {dict(world.writes)}"
 
@@ -99,5 +104,8 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[str]:
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:
         yield f"{process.name} has {workers} workers, and needs {wanted}"
-    if operator._gateway._unanswered:
+    pools = len(world.server.of("hotsparepools")) if leads else 0
+    if len(operator._pool_workers) != pools:
+        yield f"{process.name} has {len(operator._pool_workers)} workers of pools, and needs {pools}"
+    if operator._gateway._unanswered or operator._gateway.pools._unanswered:
         yield f"{process.name} still has creations to settle: {operator._gateway._unanswered}"

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from understudy_operator.apply.api import TROUBLE
+from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.operator import Operator
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool import claiming, reconcile
 from understudy_operator.resync import Resync
 
 
@@ -62,6 +65,34 @@ MUTATIONS = (
     Mutation("a write does not ask for the lease", Operator, "leads", _never_looks_at_the_lease),
     Mutation("a list removes nothing", Store, "replace", _lists_only_add),
     Mutation("nothing is listed after the start", Resync, "run", _lists_once),
+)
+
+
+def _forgets_the_version(self: Api, path: str, body: Any) -> Any:
+    metadata = {name: value for name, value in body["metadata"].items() if name != "resourceVersion"}
+    return _merge(self, path, {**body, "metadata": metadata})
+
+
+def _releases_nothing(pods: Any, claimants: Any) -> tuple[Any, ...]:
+    del pods, claimants
+    return ()
+
+
+def _has_taken_no_place(observed: Observed) -> frozenset[str]:
+    del observed
+    return frozenset()
+
+
+async def _settles_no_claim(self: PoolGateway, job_uid: str) -> None:
+    del self, job_uid
+
+
+_merge = Api.merge
+POOL_MUTATIONS = (
+    Mutation("a claim does not count on the version", Api, "merge", _forgets_the_version),
+    Mutation("a claim without an answer is not asked for again", PoolGateway, "settle", _settles_no_claim),
+    Mutation("claims of jobs that are gone stay", reconcile, "plan_releases", _releases_nothing),
+    Mutation("a claim that is carried out stays", claiming, "places_taken", _has_taken_no_place),
 )
 
 

@@ -12,7 +12,15 @@ from unittest import mock
 
 from tests.simulation_operator.client import Trouble
 from tests.simulation_operator.clockwork import run_simulated
-from tests.simulation_operator.faults import Fault, Setup, draw_faults, draw_setup, schedule
+from tests.simulation_operator.faults import (
+    Fault,
+    Setup,
+    draw_faults,
+    draw_pool_faults,
+    draw_pool_setup,
+    draw_setup,
+    schedule,
+)
 from tests.simulation_operator.invariants import MEND_S, REST_S, RESYNC_S, what_is_wrong
 from tests.simulation_operator.world import Violation, World
 from understudy_operator import resync, worker
@@ -30,6 +38,11 @@ class Case:
 def draw_case(seed: int) -> Case:
     rng = random.Random(f"operator-{seed}")
     return Case(seed, draw_setup(rng), tuple(draw_faults(rng)))
+
+
+def draw_pool_case(seed: int) -> Case:
+    rng = random.Random(f"pool-{seed}")
+    return Case(seed, draw_pool_setup(rng), tuple(draw_pool_faults(rng)))
 
 
 def run_case(case: Case) -> list[str]:
@@ -60,17 +73,21 @@ def run_case(case: Case) -> list[str]:
 
 async def _main(case: Case, worlds: list[World]) -> None:
     setup = case.setup
-    world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas)
+    world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas, has_lease=setup.lease)
     worlds.append(world)
-    world.loses_replicas = any(fault.what in ("kill", "stop") for fault in case.faults)
+    world.cluster.room = setup.room
+    world.loses_replicas = any(fault.what in ("kill", "stop", "kill at claim") for fault in case.faults)
     for name in TROUBLE:
         setattr(world.trouble, name, getattr(setup, name))
     for number, (actives, spares) in enumerate(setup.jobs):
-        world.apply(f"job-{number}", actives, spares)
+        world.apply(f"job-{number}", actives, spares, "shared" if setup.pool else "")
+    if setup.pool:
+        world.apply_pool("shared", setup.pool)
     over = schedule(world, case.faults)
     await asyncio.sleep(max(over, 20.0))
     for name in TROUBLE:
         setattr(world.trouble, name, getattr(Trouble(), name))
+    world.kill_at_claim = 0
     world.say("the faults are over")
     await asyncio.sleep(MEND_S + REST_S)
     wrong = list(what_is_wrong(world, len(case.faults) + (4 if any(asdict(world.trouble).values()) else 2)))

@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation_operator.api_server import ApiServer, Raw, where
+from tests.simulation_operator.claims import ClaimWatch
 from tests.simulation_operator.client import Process, Trouble
 from tests.simulation_operator.clockwork import clock_of
 from tests.simulation_operator.cluster import Cluster
 from tests.simulation_operator.training import TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, TEMPLATE
+from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from understudy_operator.operator import Operator
 from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.ownership import API_VERSION, KIND
+from understudy_operator.plan.ownership import API_VERSION, KIND, POOL_KIND
+from understudy_operator.pool_worker import PoolWorker
+from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 
 LEASE = ("system", "operator")
@@ -36,6 +40,8 @@ class World:
     nodes: int
     replicas: int
     loses_replicas: bool = False  # in this run some are killed or stopped
+    has_lease: bool = True  # without it all replicas act at once
+    kill_at_claim: int = 0  # who writes is killed right after so many more writes that carry out claims; 0: never
     trouble: Trouble = field(default_factory=Trouble)
     trainings: dict[str, Training] = field(default_factory=dict)  # by job uid
     processes: list[Process] = field(default_factory=list)  # all that there ever were
@@ -48,6 +54,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.claims = ClaimWatch(self)
+        self._writer: Process | None = None  # whose request is being done
         self.server = ApiServer(self.loop.time)
         self.cluster = Cluster(self.server, self.rng, [f"n{number}" for number in range(self.nodes)])
         self.cluster.start()
@@ -58,15 +66,38 @@ class World:
 
     # Users
 
-    def apply(self, name: str, actives: int, spares: int) -> None:
+    def apply(self, name: str, actives: int, spares: int, pool: str = "") -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": actives, "template": TEMPLATE}}}
-        spec = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": {"replicas": spares}}
+        told: Raw = {"replicas": spares, "pool": pool} if pool else {"replicas": spares}
+        spec = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": told}
         metadata = {"namespace": NAMESPACE, "name": name, "generation": 1}
         self.say(f"apply {name}: {actives} + {spares}")
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
         raw = self.server.put("trainingjobs", body)
         uid = raw["metadata"]["uid"]
         self.trainings[uid] = Training(self.cluster, uid, actives)
+
+    def apply_pool(self, name: str, replicas: int) -> None:
+        metadata = {"namespace": NAMESPACE, "name": name, "generation": 1}
+        spec = {"replicas": replicas, "template": SPARE_TEMPLATE}
+        self.say(f"apply pool {name}: {replicas}")
+        self.server.put(
+            "hotsparepools", {"apiVersion": API_VERSION, "kind": POOL_KIND, "metadata": metadata, "spec": spec}
+        )
+
+    def pool(self, name: str) -> Raw | None:
+        raw = self.server.objects.get(("hotsparepools", NAMESPACE, name))
+        return copy.deepcopy(raw) if raw is not None else None
+
+    def change_pool(self, name: str, **spec: Any) -> None:
+        if raw := self.pool(name):
+            raw["spec"] |= spec
+            raw["metadata"]["generation"] += 1
+            self.server.put("hotsparepools", raw)
+
+    def delete_pool(self, name: str) -> None:
+        if raw := self.pool(name):
+            self.server.remove("hotsparepools", raw)
 
     def job(self, name: str) -> Raw | None:
         raw = self.server.objects.get(("trainingjobs", NAMESPACE, name))
@@ -86,7 +117,8 @@ class World:
 
     def start_replica(self, name: str) -> None:
         process = Process(self.server, self.trouble, self.rng, f"{name}.{len(self.processes)}", self._written)
-        process.operator = Operator(process.connect, IMAGE, LEASE, process.name, clock_of(self.loop))
+        lease = LEASE if self.has_lease else None
+        process.operator = Operator(process.connect, IMAGE, lease, process.name, clock_of(self.loop))
         self.processes.append(process)
         process.operator.start()
         self.watch(process)
@@ -100,12 +132,18 @@ class World:
         self.say(f"{process.name} is killed")
         operator = process.operator
         assert operator is not None
-        doomed = [*operator._tasks, operator._beginning, *(worker._task for worker in operator._workers.values())]
+        workers: list[JobWorker | PoolWorker] = [*operator._workers.values(), *operator._pool_workers.values()]
+        doomed = [*operator._tasks, operator._beginning, *(worker._task for worker in workers)]
         for task in doomed:
             if task is not None:
                 task.cancel()
         operator._writer.give_up()
         self._gone(process)
+
+    def replace_replica(self, process: Process) -> None:
+        if not process.dead:
+            self.kill(process)
+            self.loop.call_later(2.0, self.start_replica, process.name.rpartition(".")[0])
 
     async def stop(self, process: Process) -> None:
         self.say(f"{process.name} is stopped")
@@ -151,11 +189,17 @@ class World:
         self.writes[f"{method} {at.plural}"] += 1
         self.last_write_at = self.loop.time()
         self.say(f"{process.name}: {method} {at.plural}/{at.name}{'/' + at.sub if at.sub else ''}")
+        self._writer = process
+        self.loop.call_soon(self._has_written)
         lease = self.server.objects.get(("leases", *LEASE))
-        if lease is None or lease["spec"]["holderIdentity"] not in ("", process.name):
+        holds = lease is not None and lease["spec"]["holderIdentity"] in ("", process.name)
+        if self.has_lease and not holds:
             self.violate(f"{process.name} writes, and does not hold the lease")
         if method == "DELETE" and at.plural == "pods":
             self._may_go(at.name, (body or {}).get("preconditions", {}).get("resourceVersion", ""))
+
+    def _has_written(self) -> None:
+        self._writer = None
 
     def _may_go(self, name: str, as_seen: str) -> None:
         pod = self.server.objects.get(("pods", NAMESPACE, name))
@@ -177,6 +221,8 @@ class World:
             metadata, status = raw["metadata"], raw.get("status", {})
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
+        if plural == "pods":
+            self.claims.told(kind, raw, self._writer)
         if plural == "secrets" and kind == "ADDED":
             uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
             mounted = any(pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid for pod in self.server.of("pods"))
@@ -184,12 +230,13 @@ class World:
                 self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
             self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
-            self.trainings.pop(metadata["uid"], None)
+            self.trainings.pop(raw["metadata"]["uid"], None)
         for training in list(self.trainings.values()):
             if plural in ("pods", "nodes"):
                 self.loop.call_soon(training.tick)
 
     def _tick(self) -> None:
+        self.claims.tick()
         for training in list(self.trainings.values()):
             training.tick()
             if training.closed is not None:

@@ -1,5 +1,6 @@
-// Package v1alpha1 describes the TrainingJob as Go types, because controller-gen
-// reads Go: crds/trainingjobs.yaml is generated from this file (see generate.py).
+// Package v1alpha1 describes our kinds as Go types, because controller-gen reads
+// Go: crds/ is generated from this folder (see generate.py). The TrainingJob is in
+// this file, the HotSparePool in hotsparepool.go.
 //
 // Rules of this file:
 //   - Only what this version does is here. An unknown field is refused.
@@ -68,7 +69,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (!has(j.template.spec.template.spec.hostNetwork) || !j.template.spec.template.spec.hostNetwork)))",fieldPath=".replicatedJobs",message="hostNetwork must be false or be left out where the launcher is: the sidecars listen on fixed ports, which two pods of a node cannot share, and which the node may use itself; for RDMA, give the pods a secondary network or the devices of a device plugin instead"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (!has(self.launcher.container) || j.template.spec.template.spec.containers.exists(c, c.name == self.launcher.container))))",fieldPath=".launcher.container",message="launcher.container must name a container of replicatedJobs[].template.spec.template.spec.containers; leave it out to use the first"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, (!has(self.launcher) || (has(self.launcher.targetReplicatedJobs) && !(j.name in self.launcher.targetReplicatedJobs)) || (has(self.launcher.container) ? j.template.spec.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(j.template.spec.template.spec.containers) > 0 && has(j.template.spec.template.spec.containers[0].command) && size(j.template.spec.template.spec.containers[0].command) > 0))))",fieldPath=".replicatedJobs",message="the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped. Set command in the container that launcher.container names (default: the first)"
-// +kubebuilder:validation:XValidation:rule="has(self.launcher) || self.spares.replicas == 0",fieldPath=".spares",message="spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}, or remove spares"
+// +kubebuilder:validation:XValidation:rule="has(self.launcher) || (self.spares.replicas == 0 && !has(self.spares.pool))",fieldPath=".spares",message="spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}, or remove spares"
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || (!has(self.elastic) && !has(self.faults))",fieldPath=".launcher",message="elastic and faults need a launcher, which knows of the workers: add launcher: {nprocPerNode: <workers per pod>}, or remove them"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.spares.replicatedJob) || (has(self.launcher.targetReplicatedJobs) ? self.spares.replicatedJob in self.launcher.targetReplicatedJobs : self.replicatedJobs.exists(j, j.name == self.spares.replicatedJob))",fieldPath=".spares.replicatedJob",message="spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs, or leave it out to use the first"
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.elastic.minReplicas <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
@@ -534,6 +535,12 @@ type Spares struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="spares.topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
 	TopologyKey string `json:"topologyKey,omitempty"`
+
+	// Name of a HotSparePool in the same namespace. Where the job has lost more pods than
+	// its own spares can replace, it claims spares of that pool. Left out: of none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Pool string `json:"pool,omitempty"`
 
 	// A command that each spare runs once, before it may be needed.
 	// +optional

@@ -12,15 +12,15 @@ remove one only by sending all the others.
 
 import asyncio
 import logging
-import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from understudy_operator.apply.api import Api, ApiError, NotLeading
+from understudy_operator.apply.events import Owner, send_event
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
+from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod, PodIntent, ReleasePod
@@ -48,6 +48,7 @@ class Gateway:
         self._pace = Pace(clock.steady)
         self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self._pace)
+        self.pools = PoolGateway(api, store, self._pace)
 
     async def remove(self, job: Job, reason: str) -> None:
         """Delete the TrainingJob, after all that belongs to it."""
@@ -86,24 +87,26 @@ class Gateway:
         """Put these nodes into the store, as far as they exist."""
         await _in_parallel([self._read_node(name) for name in sorted(wanted)])
 
-    async def settle(self, job: Job) -> None:
-        """Find out what became of the pods whose creation had no answer. Raises if there still is none."""
-        unanswered = list(self._unanswered.get(job.uid, {}).values())
-        await _in_parallel([self._create_pod(job, asked.intent) for asked in unanswered])
+    async def settle(self, owner: Owner) -> None:
+        """Find out what became of the creations and claims that had no answer. Raises if there still is none."""
+        unanswered = list(self._unanswered.get(owner.uid, {}).values())
+        await _in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
+        await self.pools.settle(owner.uid)
 
     def forget(self, job_uid: str | None = None) -> None:
         """Nothing is to be settled of this job any more; of none, if none is named."""
+        self.pools.forget(job_uid)
         if job_uid is None:
             self._unanswered.clear()
         else:
             self._unanswered.pop(job_uid, None)
 
-    async def pods(self, job: Job, intents: PodIntents) -> list[Refusal]:
+    async def pods(self, owner: Owner, intents: PodIntents) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused, each refusal once."""
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
-        others = [self._other(job.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
-        await _in_parallel([self._create_pods(job, creations, refusals), *others])
+        others = [self._other(owner.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
+        await _in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
@@ -126,31 +129,7 @@ class Gateway:
         return True
 
     async def event(self, job: Job, event: Event) -> None:
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        body = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{job.name}-", "namespace": job.namespace},
-            "eventTime": at,
-            "type": event.type,
-            "reason": event.reason,
-            "action": event.reason,
-            "note": event.message[:1024],
-            "reportingController": "understudy.dev/operator",
-            "reportingInstance": os.environ.get("HOSTNAME", "understudy-operator"),
-            "regarding": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "name": job.name,
-                "namespace": job.namespace,
-                "uid": job.uid,
-            },
-        }
-        await self._pace.turn()
-        try:
-            await self._api.create(f"/apis/events.k8s.io/v1/namespaces/{job.namespace}/events", body)
-        except ApiError as error:
-            log.warning("job %s/%s: event %s was refused: %s", job.namespace, job.name, event.reason, error)
+        await send_event(self._api, self._pace, KIND, job, event)
 
     async def _read_job(self, job: Job) -> None:
         try:
@@ -168,27 +147,27 @@ class Gateway:
             if error.status != 404:
                 raise
 
-    async def _create_pods(self, job: Job, intents: list[CreatePod], refusals: list[Refusal]) -> None:
-        if unanswered := self._unanswered.get(job.uid):
+    async def _create_pods(self, owner: Owner, intents: list[CreatePod], refusals: list[Refusal]) -> None:
+        if unanswered := self._unanswered.get(owner.uid):
             # What these pods are for may be there already.
             refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
             return
         batch = FIRST_BATCH
         while intents and not refusals:
             now, intents = intents[:batch], intents[batch:]
-            refused = await _in_parallel([self._create_pod(job, intent) for intent in now])
+            refused = await _in_parallel([self._create_pod(owner, intent) for intent in now])
             refusals += [refusal for refusal in dict.fromkeys(refused) if refusal is not None]
             batch = min(2 * batch, LARGEST_BATCH)
 
-    async def _create_pod(self, job: Job, intent: CreatePod) -> Refusal | None:
+    async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
-        path = f"/api/v1/namespaces/{job.namespace}/pods"
+        path = f"/api/v1/namespaces/{owner.namespace}/pods"
         await self._pace.turn()
-        asked = self._unanswered.setdefault(job.uid, {}).setdefault(name, _Asked(intent))
+        asked = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _Asked(intent))
         try:
             raw = await self._api.create(path, intent.manifest)
         except NotLeading:
-            self._answered(job.uid, name)
+            self._answered(owner.uid, name)
             raise
         except ApiError as error:
             refusal = judged(error.status, str(error))
@@ -197,15 +176,15 @@ class Gateway:
             if refusal is not None and refusal.why is Why.SERVER:
                 asked.refusal = refusal  # and it may have been done
                 return refusal
-            self._answered(job.uid, name)
+            self._answered(owner.uid, name)
             if error.reason == "AlreadyExists":
                 await self._adopt(f"{path}/{name}")
             elif refusal is None:
                 raise
             return refusal
-        self._answered(job.uid, name)
+        self._answered(owner.uid, name)
         self._store.put(Kind.POD, raw)
-        log.info("%s/%s created: %s", job.namespace, name, intent.reason)
+        log.info("%s/%s created: %s", owner.namespace, name, intent.reason)
         return None
 
     async def _adopt(self, path: str) -> None:

@@ -70,6 +70,7 @@ def read_pod(raw: Raw) -> Pod:
         waits_since=_waits_since(status),
         failure=failure(status),
         could_start=could_start(status, sidecar_ran),
+        ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
     )
 
 

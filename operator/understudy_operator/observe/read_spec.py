@@ -127,6 +127,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),
+        pool=spares.get("pool", ""),
         mode=launcher.get("mode", "Wrap"),
         zygote=bool(launcher.get("zygote", True)),
         on_sigterm=checkpoint.get("onSigterm", "Auto"),

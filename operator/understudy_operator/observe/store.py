@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 class Kind(Enum):
     JOB = "trainingjobs"
+    POOL = "hotsparepools"
     POD = "pods"
     NODE = "nodes"
     SERVICE = "services"
@@ -144,7 +145,7 @@ class Store:
         self._forget(kind, key)
         kept = _TRIM.get(kind, trimmed)(raw)
         self._entries[kind][key] = _Entry(kept, self._now())
-        if uid := job_uid_of(kept):
+        for uid in uids_of(kept):
             self._of_job.setdefault((kind, uid), set()).add(key)
             self._facts_of_job.pop((kind, uid), None)
             if kind is Kind.SECRET:
@@ -152,8 +153,7 @@ class Store:
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
-        uid = "" if entry is None else job_uid_of(entry.raw)
-        if uid:
+        for uid in () if entry is None else uids_of(entry.raw):
             of_job = self._of_job[kind, uid]
             of_job.discard(key)
             self._facts_of_job.pop((kind, uid), None)
@@ -168,6 +168,15 @@ def key_of(raw: Raw) -> Key:
 
 def job_uid_of(raw: Raw) -> str:
     return str(raw["metadata"].get("labels", {}).get(names.LABEL_JOB_UID, ""))
+
+
+def uids_of(raw: Raw) -> tuple[str, ...]:
+    """Whom an object concerns: whose it is; and of a pool's pod the job that has claimed it, or of a job's pod the pool
+    that it came from.
+    """
+    labels = raw["metadata"].get("labels", {})
+    told = (labels.get(name) for name in (names.LABEL_JOB_UID, names.LABEL_CLAIMED_BY, names.LABEL_FROM_POOL))
+    return tuple(dict.fromkeys(uid for uid in told if uid))
 
 
 def job_key_of(raw: Raw) -> Key | None:

@@ -16,6 +16,7 @@ from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.pool.told import pool_condition
 from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import whole_seconds
@@ -45,6 +46,7 @@ def plan_conditions(
         wanted += [
             ("Recovering", phase == "Recovering", phase, waits if phase == "Recovering" else ""),
             ("SparesReady", spares["ready"] >= spares["desired"], "Spares", ready),
+            *pool_condition(observed, now),
         ]
     wanted += [
         ("Completed", phase == "Succeeded", reason, "" if isinstance(what, Restart) else message),

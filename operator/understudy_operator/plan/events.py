@@ -11,6 +11,8 @@ from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.told import CONDITION as POOL_AVAILABLE
+from understudy_operator.plan.pool.told import pool_events
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified
 
@@ -35,6 +37,7 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
             pass
     events += _suspension(before, status)
     events += queue_events(condition(before, QUOTA_RESERVED), condition(status, QUOTA_RESERVED))
+    events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = told_refusal(status)
     if refusal and refusal != told_refusal(before):
         events.append(Event("Warning", "Refused", refusal))

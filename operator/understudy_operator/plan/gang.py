@@ -11,6 +11,7 @@ spares have a priority of their own. Rules:
   when all of it has ended: else Kueue would hold quota and pods for replacements that nobody makes.
 - A spare is its own workload, without the marks of a gang scheduler. It is made once the gang has its nodes, and goes
   when the gang waits again: so it takes nothing that the gang needs to start.
+- What takes the place of a pool's spare is outside of all this, without marks and in no queue: it has a node already.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from typing import Any
 
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.observed import Job, Observed, Pod
+from understudy_operator.plan.pool.vacancies import is_stuck, lacking
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.spec import ReplicatedJob
 from understudy_protocol import pod as names
@@ -99,13 +101,13 @@ def let_go(pod: Pod) -> bool:
     return gated(pod) and pod.labels.get(kueue.MANAGED) == "true" and kueue.MANAGED not in pod.finalizers
 
 
-def openings(observed: Observed, before_first_round: bool) -> Iterator[Opening]:
+def openings(observed: Observed, now: float) -> Iterator[Opening]:
     """The gang's first."""
     world, live, ours = observed.job.world, observed.live(), gang(observed)
-    missing = world.actives + world.spares - len(live)
+    before_first_round, missing = observed.before_first_round, lacking(observed, now)
     made = list(_of_gang(observed, before_first_round))[: None if before_first_round else max(0, missing)]
     yield from made
-    spares = world.spares - sum(not in_gang(pod) for pod in live)
+    spares = world.spares - sum(not in_gang(pod) and not is_stuck(pod, now) for pod in live)
     if not before_first_round:
         spares = min(spares, missing - len(made))
     starts = not ours.placed or (before_first_round and bool(made or ours.waiting))
@@ -142,10 +144,7 @@ def enrolled(manifest: dict[str, Any], observed: Observed, opening: Opening) -> 
                 kueue.RETRIABLE: "false",
             }
         return manifest
-    for mark in SCHEDULERS_MARKS:
-        metadata["labels"].pop(mark, None)
-        metadata["annotations"].pop(mark, None)
-    spec.pop(SCHEDULING_GROUP, None)
+    unmark(manifest)
     if ours.queue is not None:
         own = Queue(ours.queue.name) if world.spare_priority_class else ours.queue
         metadata["labels"] |= own.labels
@@ -154,6 +153,14 @@ def enrolled(manifest: dict[str, Any], observed: Observed, opening: Opening) -> 
         for computed in ("priority", "preemptionPolicy"):  # from the class, and refused if they differ from it
             spec.pop(computed, None)
     return manifest
+
+
+def unmark(manifest: dict[str, Any]) -> None:
+    """Take a gang scheduler's marks off: the pod is scheduled by itself."""
+    for mark in SCHEDULERS_MARKS:
+        manifest["metadata"]["labels"].pop(mark, None)
+        manifest["metadata"]["annotations"].pop(mark, None)
+    manifest["spec"].pop(SCHEDULING_GROUP, None)
 
 
 def known_to_scheduler(job: Job) -> bool:

@@ -130,6 +130,42 @@ class Event:
 
 
 @dataclass(frozen=True)
+class ClaimPod:
+    """Make this pod of a pool the job's, unless anything about the pod has changed since it was read."""
+
+    name: str
+    uid: str
+    version: str
+    finalizers: tuple[str, ...]  # that it has
+    job_uid: str
+    job_name: str
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReleaseClaim:
+    """Take the claim and its finalizer off, unless anything about the pod has changed since it was read."""
+
+    name: str
+    uid: str
+    version: str
+    finalizers: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """What is to be done about a pool, in this order."""
+
+    status: Manifest | None = None  # the whole status, if it changes
+    releases: tuple[ReleaseClaim, ...] = ()
+    pods: tuple[CreatePod | DeletePod, ...] = ()
+    events: tuple[Event, ...] = ()
+    again_in_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """Executed in this order: status before the appointment that it records, everything before its events."""
 
@@ -137,6 +173,7 @@ class Plan:
     objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
+    claims: tuple[ClaimPod | ReleaseClaim, ...] = ()
     pods: tuple[PodIntent, ...] = ()
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()

@@ -10,6 +10,7 @@ Failed pods stay for their logs, the newest few. What fails before it can take p
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
@@ -23,6 +24,7 @@ from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early
 from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.pool.vacancies import is_stuck, lacking
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
@@ -68,7 +70,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
     held, in_a_row = held_back(observed, now), failed_in_a_row(observed, now)
     if held.all:
         return
-    wanted = openings(observed, observed.before_first_round) if ganged else _missing(observed)
+    wanted = openings(observed, now) if ganged else _missing(observed, now)
     spares_held = held.spares
     for number, opening in enumerate(wanted):
         if opening.index in held.indexes:
@@ -92,7 +94,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
         yield CreatePod(enrolled(manifest, observed, opening) if ganged else manifest, opening.reason)
 
 
-def _missing(observed: Observed) -> Iterator[Opening]:
+def _missing(observed: Observed, now: float) -> Iterator[Opening]:
     world, live = observed.job.world, observed.live()
     if observed.before_first_round:
         there = {pod.index for pod in live}
@@ -100,7 +102,7 @@ def _missing(observed: Observed) -> Iterator[Opening]:
         yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in missing)
         spares = world.spares - sum(pod.spare for pod in live)
     else:
-        spares = world.actives + world.spares - len(live)
+        spares = lacking(observed, now)
     for _ in range(spares):
         yield Opening(None, None, False, f"a spare is missing ({len(live)} pods are alive)")
 
@@ -165,7 +167,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
     for pod in spares_in_the_way(observed, now):
         yield DeletePod(pod.name, pod.uid, None, "it is a spare, and the job's actives wait for nodes or for quota")
-    yield from _surplus(observed)
+    yield from _surplus(observed, now)
 
 
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
@@ -203,7 +205,7 @@ def _broken(node: Node, now: float) -> Finding | None:
     return finding if finding is not None and finding.hardware else None
 
 
-def _surplus(observed: Observed) -> Iterator[DeletePod]:
+def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
     if observed.before_first_round:
@@ -217,10 +219,19 @@ def _surplus(observed: Observed) -> Iterator[DeletePod]:
         surplus = len(live) - world.actives - world.spares
         free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
     ganged = has_gang(observed)
-    # Unstarted ones first, then the youngest; the gang is kept whole where there is one.
-    free.sort(key=lambda pod: (ganged and in_gang(pod), pod.sidecar_started, -pod.created_at))
+
+    def worth(pod: Pod) -> tuple[Any, ...]:
+        """Stuck and unstarted ones go first, then the youngest; the gang is kept whole where there is one."""
+        return not is_stuck(pod, now), ganged and in_gang(pod), pod.sidecar_started, _costs(pod), -pod.created_at
+
+    free.sort(key=worth)
     for pod in free[: max(0, surplus)]:
         yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted")
+
+
+def _costs(pod: Pod) -> tuple[bool, bool]:
+    """What a pod that has not started has cost already: a pool's spare, a place on a node."""
+    return names.ANNOTATION_FROM_POD in pod.annotations, bool(pod.node)
 
 
 def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:

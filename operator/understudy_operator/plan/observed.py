@@ -117,6 +117,7 @@ class Pod:
     waits_since: float = 0.0  # when it got its node, of one that has no container yet; else 0
     failure: str = ""  # why it has failed, as the kubelet says; "" if it has not
     could_start: bool = True  # whether all of its containers could be started; known of one that has failed
+    ready: bool = False  # as its probes say
 
     @property
     def ended(self) -> bool:
@@ -178,6 +179,17 @@ class Node:
 
 
 @dataclass(frozen=True)
+class PoolView:
+    """What a job sees of the HotSparePool that it names."""
+
+    name: str
+    there: bool  # whether there is such a pool
+    desired: int = 0
+    template: str = ""  # the newest, hashed
+    pods: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True)
 class Coordination:
     """What the calls to the job's pods tell about who coordinates; plan/search.py keeps it."""
 
@@ -224,6 +236,8 @@ class Observed:
     claims: frozenset[str] = frozenset()  # volume claims that are there
     checked: bool = True  # whether the API server has said what it thinks of this generation's templates
     offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> in words
+    claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
+    pool: PoolView | None = None  # that the job names; None if it names none
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
     computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -7,6 +7,7 @@ from understudy_protocol import pod as names
 
 API_VERSION = f"{names.GROUP}/v1alpha1"
 KIND = "TrainingJob"
+POOL_KIND = "HotSparePool"
 
 
 def owner_reference(job: Job) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from understudy_operator.plan.jobset.ttl import left_s
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status import plan_status, rests, worth_writing
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
@@ -35,6 +36,7 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
     status = plan_status(observed, office, now)
     checks = () if ended else plan_checks(observed, sidecar_image)
     turns = _turns(observed)
+    claims = plan_claims(observed, sidecar_image, now)
     # Where an attempt ends nothing else is done: the next pass finds it in status.
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
     return Plan(
@@ -42,7 +44,10 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
         objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
         jobs=() if still else plan_children(observed, sidecar_image),
-        pods=() if still else (*plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
+        claims=() if still else claims.claims,
+        pods=()
+        if still
+        else (*claims.pods, *plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
         link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),

@@ -166,6 +166,7 @@ class World:
     fence_s: float = 30.0  # 0: Off
     backoff_max_s: float = 30.0  # 0: rounds that fail at their start follow each other at once
     topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
+    pool: str = ""  # the HotSparePool that more spares are claimed of; "" if of none
     mode: str = "Wrap"  # or Torchrun
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's own

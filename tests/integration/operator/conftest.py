@@ -52,8 +52,8 @@ def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory
 
 def wait_until_served(api_server: "ApiServer") -> None:
     deadline = time.monotonic() + 30
-    while api_server.kubectl("get", "trainingjobs").returncode != 0:
-        assert time.monotonic() < deadline, "the API server does not serve TrainingJobs"
+    while api_server.kubectl("get", "trainingjobs,hotsparepools").returncode != 0:
+        assert time.monotonic() < deadline, "the API server does not serve our kinds"
         time.sleep(0.1)
 
 
@@ -80,8 +80,9 @@ async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube
     await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": kube.namespace}})
     yield kube
     # What is left must not go on while other tests run.
-    for job in await kube.list("trainingjobs"):
-        await kube.call("DELETE", f"trainingjobs/{job['metadata']['name']}")
+    for plural in ("trainingjobs", "hotsparepools"):
+        for raw in await kube.list(plural):
+            await kube.call("DELETE", f"{plural}/{raw['metadata']['name']}")
     await kube.close()
 
 

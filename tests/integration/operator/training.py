@@ -74,8 +74,9 @@ class Training:
         return [x["note"] for x in events if x["reason"] == reason and x["regarding"]["name"] == NAME]
 
     async def pods(self) -> list[Raw]:
-        """Those that are not being deleted, in the order of their names."""
-        return [pod for pod in await self.kube.list("pods") if "deletionTimestamp" not in pod["metadata"]]
+        """The job's that are not being deleted, in the order of their names; a pool's are not among them."""
+        pods = [pod for pod in await self.kube.list("pods") if names.LABEL_JOB in pod["metadata"]["labels"]]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     async def until_phase(self, phase: str) -> Raw:
         async def look() -> Raw | None:

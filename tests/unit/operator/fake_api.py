@@ -62,7 +62,11 @@ class FakeApi(Api):
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
         path = path.removesuffix("/status")
-        return self.put(path, _merged(self._called("PATCH", path), body))
+        known = self._called("PATCH", path)
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version not in (None, known["metadata"]["resourceVersion"]):
+            raise ApiError(409, "Conflict", "the object has been modified")
+        return self.put(path, _merged(known, body))
 
     async def delete(self, path: str, body: Mapping[str, Any]) -> Raw:
         known = self._called("DELETE", path)

@@ -47,6 +47,22 @@ def test_an_object_that_changes_its_job_is_found_by_the_new_one_only(store: Stor
     assert (names_in(store), names_in(store, "another")) == ([], ["a"])
 
 
+def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_it(store: Store):
+    # given a spare that a job has claimed, and a job's pod that came from the pool
+    spare, lent = a_raw("s", job_uid="pool-uid"), a_raw("l")
+    spare["metadata"]["labels"][names.LABEL_CLAIMED_BY] = "job-uid"
+    lent["metadata"]["labels"][names.LABEL_FROM_POOL] = "pool-uid"
+    store.put(Kind.POD, spare)
+    store.put(Kind.POD, lent)
+
+    # then each is found by both
+    assert names_in(store) == names_in(store, "pool-uid") == ["l", "s"]
+
+    # and by the pool alone once it is released
+    store.put(Kind.POD, a_raw("s", version=2, job_uid="pool-uid"))
+    assert (names_in(store), names_in(store, "pool-uid")) == (["l"], ["l", "s"])
+
+
 def test_managed_fields_are_not_kept_and_the_object_given_is_not_changed(store: Store):
     raw = a_raw()
     raw["metadata"]["managedFields"] = [{"manager": "kubelet"}]

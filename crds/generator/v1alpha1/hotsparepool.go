@@ -1,0 +1,178 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Spare pods that the jobs of a namespace share. A TrainingJob names its pool in
+// spares.pool, and claims one of its pods when it has lost more pods than its own
+// spares can replace. The pool makes another one in its place.
+//
+// Pods are named <pool>-<5 characters>.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=hotsparepools,singular=hotsparepool,shortName=hsp,categories=all
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desired`,description="Spares that the pool is to have"
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.ready`,description="Spares that are ready"
+// +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`,description="Spares that jobs have taken, and still use"
+// +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.available`,description="Spares that a job could claim now"
+// +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPodTime`,description="Age of the oldest spare"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 57",fieldPath=".metadata.name",message="metadata.name must be a DNS label of at most 57 characters, because pods are named <pool>-<5 characters>: use lower-case letters, digits and '-', start with a letter, and leave out dots"
+type HotSparePool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Which spares to keep, and how many.
+	Spec HotSparePoolSpec `json:"spec"`
+
+	// What the operator last saw. Written by the operator only.
+	// +optional
+	Status HotSparePoolStatus `json:"status,omitempty"`
+}
+
+// Which spares to keep, and how many.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.replicas) != has(self.auto)",fieldPath=".replicas",message="either replicas or auto says how many spares there are: set replicas to a number, or auto to {} to have it computed, and leave out the other"
+type HotSparePoolSpec struct {
+	// Number of spares that wait. One that a job has claimed is replaced at once. May be
+	// changed at any time, also by kubectl scale.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="replicas must be 0 or more, and at most 1000: the number of spares that wait"
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// Has the number of spares computed: so many that in 99 of 100 days no more nodes
+	// fail. May be changed at any time.
+	// +optional
+	Auto *AutoSize `json:"auto,omitempty"`
+
+	// Template of the spares. It has to ask for what a job's pod asks for, so that there
+	// is room for one where a spare was. A change replaces the spares one after the
+	// other. May be changed at any time.
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Always'",fieldPath=".spec.restartPolicy",message="restartPolicy must be Always in a pool's template, or be left out: a spare is there until it is claimed"
+	Template corev1.PodTemplateSpec `json:"template"`
+
+	// Name of a node label, such as topology.kubernetes.io/zone or one of your racks:
+	// spares are spread over its values, as far as there is room. Default: they are
+	// placed as the template says.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
+	TopologyKey string `json:"topologyKey,omitempty"`
+}
+
+// How the number of spares is computed.
+//
+// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",fieldPath=".minReplicas",message="auto.minReplicas must be at most auto.maxReplicas: lower it, or raise auto.maxReplicas"
+type AutoSize struct {
+	// Number of nodes that the spares are for. Default: those that the pods of all jobs
+	// which name this pool run on.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000000",message="auto.nodes must be 1 or more, and at most 1000000: the number of nodes that the spares are for, or leave it out to have them counted"
+	Nodes *int32 `json:"nodes,omitempty"`
+
+	// How likely a node is to fail within a day, such as 0.0012. Default: 0.0012, until
+	// the jobs that name this pool have told of enough days of nodes; from then on what
+	// they have told.
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^0?[.][0-9]*[1-9][0-9]*$')",message="auto.failuresPerNodeDay must be a number above 0 and below 1, written as in '0.0012': set it to how likely a node is to fail within a day, or leave it out"
+	FailuresPerNodeDay string `json:"failuresPerNodeDay,omitempty"`
+
+	// The least number of spares. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="auto.minReplicas must be 0 or more, and at most 1000: the least number of spares"
+	MinReplicas *int32 `json:"minReplicas,omitempty"`
+
+	// The largest number of spares. Default: 16.
+	// +optional
+	// +kubebuilder:default=16
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="auto.maxReplicas must be 0 or more, and at most 1000: the largest number of spares"
+	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
+}
+
+// What the operator last saw of a pool.
+type HotSparePoolStatus struct {
+	// The newest spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// What holds for the pool, with the reason and the time of its last change: Ready,
+	// Rolling, Blocked.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Spares that the pool is to have.
+	// +optional
+	Desired int32 `json:"desired"`
+
+	// Spares that are there, ready or not; those that jobs have claimed left out.
+	// +optional
+	Replicas int32 `json:"replicas"`
+
+	// Spares that are ready.
+	// +optional
+	Ready int32 `json:"ready"`
+
+	// Spares that jobs have claimed: whose place a pod of theirs is about to take, or has
+	// taken and holds.
+	// +optional
+	Claimed int32 `json:"claimed"`
+
+	// Spares that a job could claim now: ready, on a node that is ready and not faulty.
+	// +optional
+	Available int32 `json:"available"`
+
+	// Spares of the newest template.
+	// +optional
+	Updated int32 `json:"updated"`
+
+	// When the oldest spare was made.
+	// +optional
+	OldestPodTime *metav1.Time `json:"oldestPodTime,omitempty"`
+
+	// Label selector of the spares, for the scale subresource.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+
+	// How the number of spares was computed, where spec.auto asks for it.
+	// +optional
+	Auto *AutoSizeStatus `json:"auto,omitempty"`
+}
+
+// How the number of spares was computed.
+type AutoSizeStatus struct {
+	// Nodes that the spares are for.
+	// +optional
+	Nodes int32 `json:"nodes"`
+
+	// How likely a node is taken to fail within a day.
+	// +optional
+	FailuresPerNodeDay string `json:"failuresPerNodeDay,omitempty"`
+
+	// Where that number is from: Spec, Default or History.
+	// +optional
+	Source string `json:"source,omitempty"`
+
+	// Days of nodes that the jobs have told of; older ones count less.
+	// +optional
+	NodeDays string `json:"nodeDays,omitempty"`
+
+	// Failures of nodes within those days.
+	// +optional
+	Failures string `json:"failures,omitempty"`
+
+	// Until when days and failures are counted.
+	// +optional
+	CountedUntil *metav1.MicroTime `json:"countedUntil,omitempty"`
+
+	// Since when less spares would do.
+	// +optional
+	LessSince *metav1.MicroTime `json:"lessSince,omitempty"`
+}

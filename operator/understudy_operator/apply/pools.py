@@ -1,0 +1,136 @@
+"""Executes what a plan says about pools and claims, and puts what comes back into the store at once, as for pods.
+
+A claim is one write that counts on the pod's resourceVersion: of two that claim the same pod one is refused, whoever
+they are. A claim that had no answer may have been done, or be done still: it is sent again as it was, until there is an
+answer, before anything else is decided for its job (`settle`). Else the job could claim a second pod for the same rank.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from understudy_operator.apply.api import Api, ApiError, NotLeading
+from understudy_operator.apply.events import send_event
+from understudy_operator.apply.pace import Pace
+from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.plan.intents import ClaimPod, Event, ReleaseClaim
+from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
+from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol import pod as names
+
+log = logging.getLogger(__name__)
+
+
+class PoolGateway:
+    def __init__(self, api: Api, store: Store, pace: Pace) -> None:
+        self._api, self._store, self._pace = api, store, pace
+        self._unanswered: dict[str, dict[str, tuple[str, ClaimPod]]] = {}  # by job uid and pod uid; with the namespace
+
+    async def settle(self, job_uid: str) -> None:
+        """Find out what became of the claims that had no answer. Raises if there still is none."""
+        for namespace, claim in list(self._unanswered.get(job_uid, {}).values()):
+            await self._claim(namespace, claim)
+
+    def forget(self, job_uid: str | None = None) -> None:
+        """Nothing is to be settled of this job any more; of none, if none is named."""
+        if job_uid is None:
+            self._unanswered.clear()
+        else:
+            self._unanswered.pop(job_uid, None)
+
+    async def claims(self, namespace: str, intents: Sequence[ClaimPod | ReleaseClaim]) -> None:
+        """Do all of it. Who was slower than somebody else finds that out by the store."""
+        for intent in intents:
+            if isinstance(intent, ClaimPod):
+                await self._claim(namespace, intent)
+            else:
+                await self._release(namespace, intent)
+
+    async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
+        """Replace the status; False if the pool has changed since it was read. Then the store has it as it is now."""
+        metadata = {
+            "namespace": pool.namespace,
+            "name": pool.name,
+            "uid": pool.uid,
+            "resourceVersion": pool.resource_version,
+        }
+        body = {"apiVersion": API_VERSION, "kind": POOL_KIND, "metadata": metadata, "status": status}
+        path = f"/apis/{API_VERSION}/namespaces/{pool.namespace}/hotsparepools/{pool.name}"
+        await self._pace.turn()
+        try:
+            self._store.put(Kind.POOL, await self._api.replace(f"{path}/status", body))
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            await self._read(Kind.POOL, path, metadata)
+            return False
+        return True
+
+    async def event(self, pool: Pool, event: Event) -> None:
+        await send_event(self._api, self._pace, POOL_KIND, pool, event)
+
+    async def _claim(self, namespace: str, claim: ClaimPod) -> None:
+        labels = {names.LABEL_CLAIMED_BY: claim.job_uid}
+        annotations = {
+            names.ANNOTATION_CLAIMANT: claim.job_name,
+            names.ANNOTATION_CLAIMED_AT: micro_time(claim.at),
+        }
+        finalizers = [*(name for name in claim.finalizers if name != names.FINALIZER_CLAIM), names.FINALIZER_CLAIM]
+        unanswered = self._unanswered.setdefault(claim.job_uid, {})
+        unanswered[claim.uid] = (namespace, claim)
+        try:
+            done = await self._merge(namespace, claim, labels, annotations, finalizers)
+        except (ApiError, NotLeading) as error:
+            if not isinstance(error, ApiError) or error.status < 500:
+                self._answered(claim)
+            raise
+        self._answered(claim)
+        if done:
+            log.info("%s/%s claimed: %s", namespace, claim.name, claim.reason)
+
+    async def _release(self, namespace: str, release: ReleaseClaim) -> None:
+        labels = {names.LABEL_CLAIMED_BY: None}
+        annotations = {names.ANNOTATION_CLAIMANT: None, names.ANNOTATION_CLAIMED_AT: None}
+        finalizers = [name for name in release.finalizers if name != names.FINALIZER_CLAIM]
+        if await self._merge(namespace, release, labels, annotations, finalizers):
+            log.info("%s/%s released: %s", namespace, release.name, release.reason)
+
+    async def _merge(
+        self,
+        namespace: str,
+        intent: ClaimPod | ReleaseClaim,
+        labels: Mapping[str, str | None],
+        annotations: Mapping[str, str | None],
+        finalizers: Sequence[str],
+    ) -> bool:
+        """Whether it was done; else the store has the pod as it is now."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
+        told: Raw = {"uid": intent.uid, "resourceVersion": intent.version, "finalizers": list(finalizers) or None}
+        await self._pace.turn()
+        try:
+            answer = await self._api.merge(path, {"metadata": {**told, "labels": labels, "annotations": annotations}})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            await self._read(Kind.POD, path, {"namespace": namespace, "name": intent.name, "uid": intent.uid})
+            return False
+        if answer["metadata"].get("deletionGracePeriodSeconds") == 0 and not answer["metadata"].get("finalizers"):
+            self._store.remove(Kind.POD, answer)  # its end was confirmed, and nothing holds it any more
+        else:
+            self._store.put(Kind.POD, answer)
+        return True
+
+    async def _read(self, kind: Kind, path: str, metadata: Raw) -> None:
+        try:
+            self._store.put(kind, await self._api.get(path))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._store.remove(kind, {"metadata": metadata})
+
+    def _answered(self, claim: ClaimPod) -> None:
+        unanswered = self._unanswered.get(claim.job_uid, {})
+        unanswered.pop(claim.uid, None)
+        if not unanswered:
+            self._unanswered.pop(claim.job_uid, None)

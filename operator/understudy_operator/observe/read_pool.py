@@ -1,0 +1,117 @@
+"""A raw HotSparePool -> a Pool; and the parts of the store that a pool and its jobs look at."""
+
+from understudy_operator.observe.read import read_pod, unix
+from understudy_operator.observe.store import Key, Kind, Raw, Store
+from understudy_operator.plan.observed import Pod, PoolView
+from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
+from understudy_operator.plan.pool.manifest import fingerprint
+from understudy_protocol import pod as names
+from understudy_protocol.words import Fault
+
+
+def read_pool(raw: Raw) -> Pool:
+    metadata, spec = raw["metadata"], raw["spec"]
+    return Pool(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation", 1)),
+        resource_version=metadata["resourceVersion"],
+        deleting="deletionTimestamp" in metadata,
+        replicas=int(spec.get("replicas", 0)),
+        template=spec["template"],
+        auto=_auto(spec["auto"]) if "auto" in spec else None,
+        topology_key=spec.get("topologyKey", ""),
+        status=raw.get("status", {}),
+    )
+
+
+def view_of(store: Store, namespace: str, name: str) -> PoolView:
+    """What a job of that namespace sees of the pool of that name."""
+    pool = store.fact(Kind.POOL, (namespace, name), read_pool)
+    if pool is None:
+        return PoolView(name, False)
+    wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
+    return PoolView(name, True, wanted, fingerprint(pool), pods_of_pool(store, pool.uid))
+
+
+def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+    """Those that are the owner's, and those that only concern it."""
+    if all(pod.labels.get(names.LABEL_JOB_UID) == owner_uid for pod in pods):
+        return pods, ()
+    own = tuple(pod for pod in pods if pod.labels.get(names.LABEL_JOB_UID) == owner_uid)
+    return own, tuple(pod for pod in pods if pod.labels.get(names.LABEL_JOB_UID) != owner_uid)
+
+
+def pods_of_pool(store: Store, pool_uid: str) -> tuple[Pod, ...]:
+    """Its own: those of jobs that stand in the place of one are left out."""
+    return split(store.facts_of_job(Kind.POD, pool_uid, read_pod), pool_uid)[0]
+
+
+def pods_from_pool(store: Store, pool_uid: str) -> tuple[Pod, ...]:
+    """Those of jobs that stand in the place of one of the pool's."""
+    return split(store.facts_of_job(Kind.POD, pool_uid, read_pod), pool_uid)[1]
+
+
+def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
+    """Pods of the pool of that name that jobs have claimed, whether or not there still is such a pool."""
+    namespace, name = key
+    pods = (raw for raw in store.all(Kind.POD) if raw["metadata"].get("labels", {}).get(names.LABEL_POOL) == name)
+    read = (read_pod(raw) for raw in pods if raw["metadata"]["namespace"] == namespace)
+    return tuple(pod for pod in read if claimant(pod))
+
+
+def claimants(store: Store, namespace: str) -> frozenset[str]:
+    """Uids of the jobs there that may still want what they have claimed."""
+    jobs = (raw for raw in store.all(Kind.JOB) if raw["metadata"]["namespace"] == namespace)
+    return frozenset(str(raw["metadata"]["uid"]) for raw in jobs if _wants(raw))
+
+
+def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
+    """The jobs that name the pool."""
+    found = []
+    for raw in store.all(Kind.JOB):
+        named = raw["spec"].get("spares", {}).get("pool", "")
+        if (raw["metadata"]["namespace"], named) == (pool.namespace, pool.name):
+            found.append(_client(store, raw))
+    return tuple(found)
+
+
+def _client(store: Store, raw: Raw) -> Client:
+    pods = store.facts_of_job(Kind.POD, raw["metadata"]["uid"], read_pod)
+    told = raw.get("status", {}).get("recoveries", ())
+    failures = tuple(unix(entry["detectedAt"]) for entry in told if entry["fault"] == Fault.NODE.value)
+    return Client(frozenset(pod.node for pod in pods if pod.node and pod.alive), failures)
+
+
+def _wants(raw: Raw) -> bool:
+    ended = raw.get("status", {}).get("terminalState")
+    return not (ended or raw["spec"].get("suspend") or "deletionTimestamp" in raw["metadata"])
+
+
+def _auto(spec: Raw) -> AutoSize:
+    told = spec.get("failuresPerNodeDay")
+    return AutoSize(
+        nodes=int(spec["nodes"]) if "nodes" in spec else None,
+        failures_per_node_day=float(told) if told else None,
+        least=int(spec.get("minReplicas", 1)),
+        most=int(spec.get("maxReplicas", 16)),
+    )
+
+
+def pool_key_of(raw: Raw) -> Key | None:
+    """The pool that a pool's pod is of."""
+    name = raw["metadata"].get("labels", {}).get(names.LABEL_POOL)
+    return None if name is None else (raw["metadata"].get("namespace", ""), name)
+
+
+def interested(store: Store, raw: Raw) -> list[Key]:
+    """The jobs that a pool's pod is about: who has claimed it, and who may claim one of that pool."""
+    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
+    found = []
+    for job in store.all(Kind.JOB):
+        metadata = job["metadata"]
+        named = (metadata["namespace"], job["spec"].get("spares", {}).get("pool", ""))
+        if metadata["uid"] == claimed_by or named == pool:
+            found.append((metadata["namespace"], metadata["name"]))
+    return found

@@ -1,0 +1,118 @@
+"""A job's claims on its pool's pods: made, carried out, and given back. The claim is `Replace`.
+
+Each pass takes each claim one step further, by what is to be seen of it alone; so whoever decides next goes on where
+the one before was stopped, between whichever two writes that was:
+
+    the pool's pod is                                 the job's pod is   what is done
+    ------------------------------------------------  -----------------  ---------------------------------------
+    ready, and a rank is vacant                       -                  claim it: one write, or nothing
+    claimed, and the job has all its pods without it  not there          release it: it is the pool's again, or goes
+    claimed                                           not there          delete it, in CLAIMED_GRACE_S
+    being deleted                                     not there          wait: it still has its devices
+    ended, as its kubelet says                        not there          create it, bound to the same node
+    ended or being deleted                            there              release it: its object may go
+    on a node that is not ready                       not there          release it: nobody will end it
+
+The claim comes with a finalizer: the object stays until its end is confirmed and the job's pod is made. The latter is
+named after the uid of the pool's pod, so it cannot be made twice. While pods that failed to start are held back
+(failed_starts.py), no spare is claimed in their place.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
+from understudy_operator.plan.gang import unmark
+from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, ReleaseClaim
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.pool.facts import pool_of
+from understudy_operator.plan.pool.manifest import bind
+from understudy_operator.plan.pool.vacancies import (
+    affordable,
+    candidates,
+    coming_claims,
+    in_order,
+    places_taken,
+    vacant,
+)
+from understudy_protocol import pod as names
+
+CLAIMED_GRACE_S = 1
+
+Intent = ClaimPod | ReleaseClaim | CreatePod | DeletePod
+
+
+@dataclass(frozen=True)
+class Claims:
+    claims: tuple[ClaimPod | ReleaseClaim, ...] = ()
+    pods: tuple[CreatePod | DeletePod, ...] = ()
+
+
+def plan_claims(observed: Observed, sidecar_image: str, now: float) -> Claims:
+    if observed.job.spec.world is None:
+        return Claims()
+    steps = tuple(_steps(observed, sidecar_image, now))
+    return Claims(
+        tuple(step for step in steps if isinstance(step, ClaimPod | ReleaseClaim)),
+        tuple(step for step in steps if isinstance(step, CreatePod | DeletePod)),
+    )
+
+
+def _steps(observed: Observed, sidecar_image: str, now: float) -> Iterator[Intent]:
+    kept, made = affordable(observed, now), places_taken(observed)
+    for pod in in_order(observed):
+        over = pod.ended or pod.deleting_since is not None
+        if pod.uid in made:
+            yield release(pod, "the job's pod stands in its place") if over else _end(pod)
+        elif not observed.node_ready(pod.node):
+            yield release(pod, f"node {pod.node} is not ready: nobody will end it")
+        elif not observed.seating_known:
+            continue  # nobody tells at this moment which ranks are vacant
+        elif kept <= 0:
+            yield release(pod, "the job has all its pods without it")
+        else:
+            kept -= 1
+            if pod.ended:
+                yield from _create(observed, pod, sidecar_image, now)
+            elif not over:
+                yield _end(pod)
+    wanted = vacant(observed, now) - len(coming_claims(observed))
+    if wanted > 0 and observed.seating_known:
+        held = held_back(observed, now)
+        for pod in candidates(observed, now)[: 0 if held.all else max(0, wanted - held.spares)]:
+            yield _claim(observed, pod, now)
+
+
+def release(pod: Pod, reason: str) -> ReleaseClaim:
+    return ReleaseClaim(pod.name, pod.uid, pod.version, pod.finalizers, reason)
+
+
+def _claim(observed: Observed, pod: Pod, now: float) -> ClaimPod:
+    job = observed.job
+    why = f"job {job.name} has lost more pods than it has spares"
+    return ClaimPod(pod.name, pod.uid, pod.version, pod.finalizers, job.uid, job.name, now, why)
+
+
+def _end(pod: Pod) -> DeletePod:
+    return DeletePod(pod.name, pod.uid, CLAIMED_GRACE_S, f"it was claimed, and its place on {pod.node} is needed")
+
+
+def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> Iterator[CreatePod]:
+    if not observed.coordinator_address or not observed.has_secret:
+        return
+    manifest = pod_manifest(
+        observed.job,
+        index=None,
+        serial=spare.uid,
+        coordinator_address=observed.coordinator_address,
+        sidecar_image=sidecar_image,
+    )
+    bind(manifest["spec"], spare.node)
+    metadata = manifest["metadata"]
+    metadata["labels"][names.LABEL_FROM_POOL] = spare.labels[names.LABEL_JOB_UID]
+    metadata["annotations"][names.ANNOTATION_FROM_POD] = spare.uid
+    if in_a_row := failed_in_a_row(observed, now):
+        metadata["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
+    unmark(manifest)
+    yield CreatePod(manifest, f"it takes the place of {spare.name} of pool {pool_of(spare)} on {spare.node}")

@@ -1,0 +1,95 @@
+"""What is known of a pool: frozen facts, read from raw objects by observe/read_pool.py.
+
+A pool's pod has the pool's uid as the label of whose it is. A job that claims it writes its own uid and a finalizer
+onto it, in one write. All that is known of a claim is on that pod, and on the job's pod that takes its place: so
+whoever decides next, another operator included, finds the claim as it was left.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from understudy_operator.plan.observed import Node, Pod
+from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.rfc3339 import unix
+from understudy_protocol import pod as names
+
+DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3
+
+
+@dataclass(frozen=True)
+class AutoSize:
+    nodes: int | None = None  # None: counted
+    failures_per_node_day: float | None = None  # None: the default, then history
+    least: int = 1
+    most: int = 16
+
+
+@dataclass(frozen=True)
+class Pool:
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    deleting: bool
+    replicas: int  # of a pool that is not sized by itself
+    template: Mapping[str, Any]  # of its pods: metadata and spec
+    auto: AutoSize | None = None
+    topology_key: str = ""  # of a node's label; "" if pods are not spread
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A TrainingJob that names the pool, for its size."""
+
+    nodes: frozenset[str]  # that its pods run on
+    node_failures: tuple[float, ...] = ()  # when its coordinator told of each
+
+
+@dataclass(frozen=True)
+class ObservedPool:
+    pool: Pool
+    pods: tuple[Pod, ...]  # its own
+    lent: tuple[Pod, ...]  # pods of jobs that stand in the place of one of its
+    nodes: Mapping[str, Node]
+    claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
+    entropy: str  # fresh randomness of this pass, for names
+    clients: tuple[Client, ...] = ()
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+
+
+def claimant(pod: Pod) -> str:
+    """The uid of the job that has claimed this pod; "" if none has."""
+    return pod.labels.get(names.LABEL_CLAIMED_BY, "")
+
+
+def claimed_at(pod: Pod) -> float:
+    at = pod.annotations.get(names.ANNOTATION_CLAIMED_AT, "")
+    return unix(at) if at else 0.0
+
+
+def pool_of(pod: Pod) -> str:
+    """The name of the pool that a pool's pod is of."""
+    return pod.labels.get(names.LABEL_POOL, "")
+
+
+def template_of(pod: Pod) -> str:
+    return pod.labels.get(names.LABEL_TEMPLATE, "")
+
+
+def unclaimed(pods: Iterable[Pod]) -> list[Pod]:
+    """Those that are the pool's to hold: alive, and claimed by nobody."""
+    return [pod for pod in pods if pod.alive and not claimant(pod)]
+
+
+def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
+    """Also one that is to be maintained is not: the next pod there would soon be lost, or find the node cordoned."""
+    node = nodes.get(name)
+    return node is not None and node.ready and node.held(now) is None
+
+
+def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:
+    """Those that a job could claim now."""
+    return [pod for pod in unclaimed(pods) if pod.ready and node_is_well(nodes, pod.node, now)]

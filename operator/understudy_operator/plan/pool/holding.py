@@ -1,0 +1,113 @@
+"""Which of a pool's pods to create and which to delete.
+
+Rules: what a job has claimed is not the pool's any more, whatever becomes of it: it is left alone, and another one is
+made at once. A spare on a node that is not ready, or that a fault source speaks against, is replaced. One of an old
+template is still a spare: it goes only once there are more ready ones than are wanted, so a new one is made first (a
+surge of one at a time). Where there is no room for that, the roll waits until a claim takes a spare. Spares that end by
+themselves are replaced with growing pauses, and the newest of them are kept for their logs.
+"""
+
+from collections.abc import Iterator
+
+from understudy_operator.plan.intents import CreatePod, DeletePod
+from understudy_operator.plan.observed import Node, Pod
+from understudy_operator.plan.pool.facts import ObservedPool, claimant, node_is_well, template_of, unclaimed
+from understudy_operator.plan.pool.manifest import fingerprint, spare_manifest
+
+ENDED_KEPT = 5
+FIRST_PAUSE_S = 2.0
+
+
+def plan_spares(observed: ObservedPool, desired: int, now: float) -> tuple[CreatePod | DeletePod, ...]:
+    if observed.pool.deleting:
+        return ()  # the garbage collector follows the owner references
+    return (*_clear(observed, now), *_roll(observed, desired, now))
+
+
+def held(observed: ObservedPool, now: float) -> list[Pod]:
+    """Spares that are there to stay: alive, unclaimed, and on no node that makes them useless."""
+    return [pod for pod in unclaimed(observed.pods) if not pod.node or node_is_well(observed.nodes, pod.node, now)]
+
+
+def outdated(observed: ObservedPool, now: float) -> list[Pod]:
+    newest = fingerprint(observed.pool)
+    return [pod for pod in held(observed, now) if template_of(pod) != newest]
+
+
+def pause_s(observed: ObservedPool, now: float) -> float:
+    """How long no spare is made yet, because the last ones have ended by themselves."""
+    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
+    if not ended:
+        return 0.0
+    newest = max(pod.created_at for pod in ended)
+    return max(0.0, newest + FIRST_PAUSE_S * (1 << min(len(ended), ENDED_KEPT)) - now)
+
+
+def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
+    """What is of no use any more."""
+    nodes = observed.nodes
+    for pod in observed.pods:
+        node = nodes.get(pod.node)
+        dead = bool(pod.node) and (node is None or not node.ready)
+        if claimant(pod) or pod.ended:
+            continue
+        if dead and not pod.held_by:
+            yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
+        elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
+            yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}")
+    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
+    ended.sort(key=lambda pod: pod.created_at)
+    for pod in ended[:-ENDED_KEPT]:
+        yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept")
+
+
+def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePod | DeletePod]:
+    here, old = held(observed, now), outdated(observed, now)
+    leaving = list(_leaving(here, old, desired))
+    for pod, reason in leaving:
+        yield DeletePod(pod.name, pod.uid, None, reason)
+    gone = {pod.uid for pod, _ in leaving}
+    here = [pod for pod in here if pod.uid not in gone]
+    old = [pod for pod in old if pod.uid not in gone]
+    if pause_s(observed, now) > 0.0:
+        return
+    missing = desired - len(here)
+    for number in range(missing):
+        yield _create(observed, number, f"a spare is missing ({len(here)} of {desired} are there)", now)
+    starting = any(not pod.ready for pod in here)
+    if missing <= 0 and old and not starting and len(here) <= desired:
+        yield _create(observed, 0, f"the template has changed, and {len(old)} spares are of an old one", now)
+
+
+def _leaving(here: list[Pod], old: list[Pod], desired: int) -> Iterator[tuple[Pod, str]]:
+    """Never so many that less ready ones are left than are wanted, as long as there is one of an old template."""
+    for pod in old:
+        if not pod.ready:
+            yield pod, "it is not ready, and of an old template"
+    ready = sum(pod.ready for pod in here)
+    for pod in sorted((pod for pod in old if pod.ready), key=_oldest_first):
+        if ready > desired:
+            ready -= 1
+            yield pod, "it is of an old template, and enough others are ready"
+    new = sorted((pod for pod in here if pod not in old), key=_least_use_first)
+    for pod in new[: max(0, len(new) - desired)]:
+        yield pod, f"{desired} spares are wanted"
+
+
+def _oldest_first(pod: Pod) -> tuple[float, str]:
+    return pod.created_at, pod.name
+
+
+def _least_use_first(pod: Pod) -> tuple[bool, float, str]:
+    return pod.ready, -pod.created_at, pod.name
+
+
+def _create(observed: ObservedPool, number: int, reason: str, now: float) -> CreatePod:
+    avoid = [node.name for node in observed.nodes.values() if _is_to_be_avoided(node, now)]
+    return CreatePod(spare_manifest(observed.pool, f"{observed.entropy}-{number}", avoid), reason)
+
+
+def _is_to_be_avoided(node: Node, now: float) -> bool:
+    """What the scheduler knows by itself is not told it again."""
+    finding = node.held(now)
+    return finding is not None and (finding.hardware or not finding.known_to_scheduler)

@@ -1,0 +1,44 @@
+"""One pass over one HotSparePool: everything observed in, everything to do out."""
+
+from collections.abc import Iterable
+
+from understudy_operator.plan.intents import PoolPlan, ReleaseClaim
+from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.pool.claiming import release
+from understudy_operator.plan.pool.facts import ObservedPool, claimant
+from understudy_operator.plan.pool.holding import pause_s, plan_spares
+from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
+from understudy_operator.plan.pool.status import plan_events, plan_status
+
+#: What the API server has refused is tried again so often.
+TRY_AGAIN_S = 10.0
+
+
+def reconcile_pool(observed: ObservedPool, now: float) -> PoolPlan:
+    """The plan of this pass. Pure: the same facts give the same plan."""
+    releases = plan_releases(observed.pods, observed.claimants)
+    if observed.pool.deleting:
+        return PoolPlan(releases=releases)
+    wanted, auto = desired(observed, now)
+    status = plan_status(observed, wanted, auto, now)
+    return PoolPlan(
+        status=status if status != observed.pool.status else None,
+        releases=releases,
+        pods=plan_spares(observed, wanted, now),
+        events=plan_events(observed.pool.status, status),
+        again_in_s=_again_in_s(observed, now),
+    )
+
+
+def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:
+    """Of claims that nobody will carry out: the job is gone, has ended, or rests. Also where the pool is gone."""
+    why = "the job that has claimed it does not need it any more"
+    return tuple(release(pod, why) for pod in pods if claimant(pod) and claimant(pod) not in claimants)
+
+
+def _again_in_s(observed: ObservedPool, now: float) -> float | None:
+    if observed.refusals:
+        return TRY_AGAIN_S
+    if (pause := pause_s(observed, now)) > 0.0:
+        return pause
+    return COUNT_EVERY_S if observed.pool.auto is not None else None

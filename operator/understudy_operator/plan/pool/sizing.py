@@ -1,0 +1,108 @@
+"""How many spares a pool is to have where `auto` asks for it: so many that on 99 of 100 days no more nodes fail.
+
+Rules: the failures of a day follow the binomial distribution over the nodes that the spares are for. How likely a node
+is to fail is what the spec says; else what the jobs which name the pool have told of in HISTORY_NODE_DAYS or more days
+of nodes, weighed against the default as if that had been seen for PRIOR_FAILURES failures; until then it is the
+default. Days and failures lose half of their weight in HALF_LIFE_S, so that new hardware, or old, is noticed.
+
+Against flapping: the number grows at once, and shrinks only when less would have done for SHRINK_AFTER_S.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, lgamma, log
+from typing import Any
+
+from understudy_operator.plan.pool.facts import DEFAULT_FAILURES_PER_NODE_DAY, AutoSize, ObservedPool
+from understudy_operator.plan.rfc3339 import micro_time, unix
+
+ENOUGH = 0.99
+DAY_S = 86400.0
+HISTORY_NODE_DAYS = 1000.0
+PRIOR_FAILURES = 2.0
+HALF_LIFE_S = 30 * DAY_S
+SHRINK_AFTER_S = DAY_S
+#: How often days and failures are counted, and how late: a recovery is told a moment after its failure.
+COUNT_EVERY_S = 600.0
+LATE_S = 60.0
+#: What an operator that was away for longer does not know, it does not count.
+LONGEST_S = DAY_S
+
+
+@dataclass(frozen=True)
+class History:
+    node_days: float
+    failures: float
+    until: float
+
+
+def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | None]:
+    """The number of spares; and how it came about, for status, where it was computed."""
+    pool = observed.pool
+    if pool.auto is None:
+        return pool.replicas, None
+    before: Mapping[str, Any] = pool.status.get("auto", {})
+    told = history(before, observed, now)
+    likely, source = _likelihood(pool.auto, told)
+    nodes = _nodes(observed, pool.auto)
+    wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
+    known = _bounded(int(pool.status["desired"]), pool.auto) if before else wanted
+    since = unix(before["lessSince"]) if "lessSince" in before else now
+    shrinks = wanted < known and now - since < SHRINK_AFTER_S
+    status = {
+        "nodes": nodes,
+        "failuresPerNodeDay": f"{likely:.6f}",
+        "source": source,
+        "nodeDays": f"{told.node_days:.3f}",
+        "failures": f"{told.failures:.3f}",
+        "countedUntil": micro_time(told.until),
+    }
+    return (known if shrinks else wanted), status | ({"lessSince": micro_time(since)} if shrinks else {})
+
+
+def spares_for(nodes: int, likely: float, most: int) -> int:
+    """The least number that is enough with the likelihood ENOUGH; at most `most`."""
+    covered = 0.0
+    for failing in range(min(nodes, most) + 1):
+        ways = lgamma(nodes + 1) - lgamma(failing + 1) - lgamma(nodes - failing + 1)
+        covered += exp(ways + failing * log(likely) + (nodes - failing) * log(1.0 - likely))
+        if covered >= ENOUGH:
+            return failing
+    return min(nodes, most)
+
+
+def history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> History:
+    """What is known after this pass; before: status.auto."""
+    if "countedUntil" not in before:
+        return History(0.0, 0.0, now)
+    known = History(float(before["nodeDays"]), float(before["failures"]), unix(before["countedUntil"]))
+    until = now - LATE_S
+    if until - known.until < COUNT_EVERY_S:
+        return known
+    passed_s = min(until - known.until, LONGEST_S)
+    weight = 0.5 ** (passed_s / HALF_LIFE_S)
+    told = (at for client in observed.clients for at in client.node_failures)
+    days = len(_told_nodes(observed)) * passed_s / DAY_S
+    failures = sum(known.until <= at < until for at in told)
+    return History(known.node_days * weight + days, known.failures * weight + failures, until)
+
+
+def _likelihood(auto: AutoSize, told: History) -> tuple[float, str]:
+    if auto.failures_per_node_day is not None:
+        return auto.failures_per_node_day, "Spec"
+    if told.node_days < HISTORY_NODE_DAYS:
+        return DEFAULT_FAILURES_PER_NODE_DAY, "Default"
+    prior_days = PRIOR_FAILURES / DEFAULT_FAILURES_PER_NODE_DAY
+    return min(0.5, (told.failures + PRIOR_FAILURES) / (told.node_days + prior_days)), "History"
+
+
+def _nodes(observed: ObservedPool, auto: AutoSize) -> int:
+    return len(_told_nodes(observed)) if auto.nodes is None else auto.nodes
+
+
+def _told_nodes(observed: ObservedPool) -> frozenset[str]:
+    return frozenset[str]().union(*(client.nodes for client in observed.clients))
+
+
+def _bounded(spares: int, auto: AutoSize) -> int:
+    return max(auto.least, min(auto.most, spares))

@@ -1,0 +1,116 @@
+"""The status of a HotSparePool: computed whole from what is observed, but for the history that its size goes by."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.pool.facts import ObservedPool, available, claimant
+from understudy_operator.plan.pool.holding import held, outdated, pause_s
+from understudy_operator.plan.pool.manifest import selector
+from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_protocol import pod as names
+
+MESSAGE_CHARACTERS = 1024
+NO_ROOM = "NoRoom"
+
+
+def plan_status(observed: ObservedPool, desired: int, auto: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
+    """The whole status."""
+    here = held(observed, now)
+    status: dict[str, Any] = {
+        "observedGeneration": observed.pool.generation,
+        "desired": desired,
+        "replicas": len(here),
+        "ready": sum(pod.ready for pod in here),
+        "claimed": _claimed(observed),
+        "available": len(available(observed.pods, observed.nodes, now)),
+        "updated": len(here) - len(outdated(observed, now)),
+        "selector": selector(observed.pool),
+    }
+    if here:
+        status["oldestPodTime"] = whole_seconds(min(pod.created_at for pod in here))
+    if auto is not None:
+        status["auto"] = dict(auto)
+    before = {entry["type"]: entry for entry in observed.pool.status.get("conditions", ())}
+    wanted = _conditions(observed, status, now)
+    status["conditions"] = [_condition(entry, before.get(entry[0]), now) for entry in wanted]
+    return status
+
+
+def plan_events(before: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Event, ...]:
+    """What changed, each change once."""
+    return tuple(_events(before, status))
+
+
+def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
+    for kind in ("Rolling", "Blocked"):
+        known, told = condition(before, kind), condition(status, kind)
+        if (known.get("status"), known.get("reason")) == (told["status"], told["reason"]):
+            continue
+        if told["status"] == "True":
+            yield Event("Warning" if told["reason"] != "Rolling" else "Normal", told["reason"], told["message"])
+        elif known.get("status") == "True" and kind == "Rolling":
+            yield Event("Normal", "Rolled", "all spares are of the newest template")
+    if before.get("auto") and before.get("desired") != status["desired"]:
+        auto = status.get("auto", {})
+        why = (
+            f"{auto.get('nodes')} nodes, of which {auto.get('failuresPerNodeDay')} fail in a day ({auto.get('source')})"
+        )
+        yield Event("Normal", "Resized", f"{status['desired']} spares in place of {before['desired']}: {why}")
+
+
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
+
+
+def _claimed(observed: ObservedPool) -> int:
+    """Those whose place is being taken, and those whose place a job's pod has taken and holds."""
+    coming = sum(bool(claimant(pod)) and pod.uid not in _taken(observed) for pod in observed.pods)
+    return coming + sum(pod.alive for pod in observed.lent)
+
+
+def _taken(observed: ObservedPool) -> set[str | None]:
+    from_pod = (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in observed.lent)
+    return set(from_pod)
+
+
+def _conditions(observed: ObservedPool, status: Mapping[str, Any], now: float) -> list[tuple[str, bool, str, str]]:
+    return [_ready(observed, status, now), _rolling(observed, now), _blocked(observed)]
+
+
+def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> tuple[str, bool, str, str]:
+    told = f"{status['ready']} of {status['desired']}"
+    troubled: list[Pod] = [pod for pod in held(observed, now) if pod.trouble]
+    told += "".join(f"; pod {pod.name}: {pod.trouble}" for pod in troubled[:1])
+    if pause_s(observed, now) > 0.0:
+        told += "; the last spares have ended by themselves, so another one is made in a while"
+    return "Ready", status["ready"] >= status["desired"], "Spares", told
+
+
+def _rolling(observed: ObservedPool, now: float) -> tuple[str, bool, str, str]:
+    old = outdated(observed, now)
+    if not old:
+        return "Rolling", False, "UpToDate", ""
+    told = f"{len(old)} spares are of an old template"
+    waits = next((pod for pod in held(observed, now) if pod not in old and not pod.node and pod.trouble), None)
+    if waits is None:
+        return "Rolling", True, "Rolling", told
+    return "Rolling", True, NO_ROOM, f"{told}, and there is no room for another one: they go when a job claims one"
+
+
+def _blocked(observed: ObservedPool) -> tuple[str, bool, str, str]:
+    if observed.refusals is None and (known := condition(observed.pool.status, "Blocked")):
+        return "Blocked", known["status"] == "True", known["reason"], known["message"]
+    refusal = next(iter(observed.refusals or ()), None)
+    if refusal is None:
+        return "Blocked", False, "Accepted", ""
+    return "Blocked", True, refusal.why.value, refusal.message
+
+
+def _condition(wanted: tuple[str, bool, str, str], before: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
+    kind, holds, reason, message = wanted
+    value = "True" if holds else "False"
+    since = before["lastTransitionTime"] if before is not None and before["status"] == value else whole_seconds(now)
+    told = {"type": kind, "status": value, "reason": reason, "message": message[:MESSAGE_CHARACTERS]}
+    return told | {"lastTransitionTime": since}

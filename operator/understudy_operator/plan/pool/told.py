@@ -1,0 +1,48 @@
+"""What a job tells of the pool that it names: condition PoolAvailable, and an event whenever it says something new."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.vacancies import candidates, coming_claims, is_stuck, vacant
+
+CONDITION = "PoolAvailable"
+IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
+
+
+def pool_condition(observed: Observed, now: float) -> Iterator[tuple[str, bool, str, str]]:
+    """None for a job that names no pool."""
+    pool = observed.pool
+    if pool is None or observed.job.terminal:
+        return
+    stuck = next((pod for pod in observed.live() if is_stuck(pod, now)), None)
+    if not pool.there:
+        where = f"namespace {observed.job.namespace}"
+        message = (
+            f"spares.pool names {pool.name}, and there is no such HotSparePool in {where}: create it, or correct it"
+        )
+        yield CONDITION, False, MISSING, message
+    elif coming := coming_claims(observed):
+        spares = ", ".join(f"{pod.name} on {pod.node}" for pod in coming)
+        yield (
+            CONDITION,
+            True,
+            CLAIMED,
+            f"claimed of pool {pool.name}, for pods of the job to take their places: {spares}",
+        )
+    elif stuck is not None:
+        message = f"pod {stuck.name} has no room where the spare of pool {pool.name} was: {stuck.trouble}"
+        yield CONDITION, False, NO_ROOM, message
+    elif vacant(observed, now) and not candidates(observed, now):
+        yield CONDITION, False, EMPTY, f"pool {pool.name} has no spare to claim: waiting for its refill"
+    else:
+        yield CONDITION, True, IDLE, ""
+
+
+def pool_events(known: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Event]:
+    """Of two states of the condition, each empty if there is none."""
+    if not told or told["reason"] == IDLE:
+        return
+    if (known.get("reason"), known.get("message")) != (told["reason"], told["message"]):
+        yield Event("Normal" if told["status"] == "True" else "Warning", told["reason"], told["message"])

@@ -1,0 +1,129 @@
+"""How many pods a job may claim of the pool that it names, and how many it is not to make itself meanwhile.
+
+Rules: its own spares come first: only ranks that nobody can take any more are vacant. Before the first round none is:
+each pod has its index, and a pool is for faults. Own spares that the job makes anew at the same time are just that, and
+cover no vacant rank before they are up. A vacant rank waits for the pool, a refill that is still to come included, for
+the job's spareTimeout; after that the job makes a pod of its own, and takes a spare of the pool all the same if that is
+there before a node is found for its own one. A claim is kept as long as the job does not have all its pods without it.
+
+A pod that stands in a spare's place and finds no room there is stuck: the job makes one that may go anywhere, and
+claims nothing more until the stuck one is gone, because the next spare would be lost in the same way.
+"""
+
+from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.pool.facts import available, claimed_at, template_of, unclaimed
+from understudy_protocol import pod as names
+
+#: How long a pod that is bound to a spare's node may wait for the scheduler to put it there.
+BOUND_S = 10.0
+
+
+def vacant(observed: Observed, now: float) -> int:
+    """Ranks that nobody can take: no pod that is up, none that stands in a spare's place, none that is made for it."""
+    if observed.pool is None or not _uses_pools(observed):
+        return 0
+    world, live = observed.job.world, observed.live()
+    able = sum(pod.sidecar_started or _is_bound(pod, now) for pod in live)
+    made = sum(not pod.sidecar_started and not _is_from_pool(pod) and _has_place(pod) for pod in live)
+    return max(0, world.actives - able - max(0, made - world.spares))
+
+
+def affordable(observed: Observed, now: float) -> int:
+    """Claims that may be under way without the job having more pods in the end than it declares."""
+    if not _uses_pools(observed):
+        return 0
+    world = observed.job.world
+    return max(0, world.actives + world.spares - sum(not is_stuck(pod, now) for pod in observed.live()))
+
+
+def lacking(observed: Observed, now: float) -> int:
+    """Pods that the job is to make itself, once it has trained; negative where it has too many."""
+    world = observed.job.world
+    counted = sum(not is_stuck(pod, now) for pod in observed.live())
+    return world.actives + world.spares - counted - awaited(observed, now)
+
+
+def awaited(observed: Observed, now: float) -> int:
+    """Pods that the job lacks, and is not to make itself."""
+    wanted, coming = vacant(observed, now), len(coming_claims(observed))
+    kept = min(coming, affordable(observed, now))
+    if _waits_for_refill(observed, now):
+        return max(wanted, kept)
+    return max(min(wanted, coming + len(candidates(observed, now))), kept)
+
+
+def coming_claims(observed: Observed) -> list[Pod]:
+    """Claimed pods in whose place a pod of the job is to stand, and does not yet; the oldest claim first."""
+    made = places_taken(observed)
+    return [pod for pod in in_order(observed) if pod.uid not in made and observed.node_ready(pod.node)]
+
+
+def candidates(observed: Observed, now: float) -> list[Pod]:
+    """Pods of the pool that could be claimed, on nodes that the job does not avoid. The best first: where nothing at
+    all is held against the node, near to what was lost, then of an old template.
+    """
+    pool = observed.pool
+    if pool is None or any(is_stuck(pod, now) for pod in observed.live()):
+        return []
+    domains, avoided = _lost_domains(observed), avoidance(observed, now)
+    avoid, rather_not = set(required(avoided)), set(preferred(avoided))
+
+    def worth(pod: Pod) -> tuple[bool, bool, bool, float, str]:
+        far = _domain(observed, pod.node) not in domains
+        return pod.node in rather_not, far, template_of(pod) == pool.template, pod.created_at, pod.name
+
+    return sorted((pod for pod in available(pool.pods, observed.nodes, now) if pod.node not in avoid), key=worth)
+
+
+def is_stuck(pod: Pod, now: float) -> bool:
+    """Whether it was to stand in a spare's place, and there is no room."""
+    return _is_from_pool(pod) and not _has_place(pod) and now - pod.created_at >= BOUND_S
+
+
+def places_taken(observed: Observed) -> frozenset[str]:
+    """Uids of the pool's pods in whose place the job has, or had, a pod of its own."""
+    pods = (*observed.pods, *observed.former)
+    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
+
+
+def in_order(observed: Observed) -> list[Pod]:
+    """The claimed pods; so two that decide at once decide the same."""
+    return sorted(observed.claimed, key=lambda pod: (claimed_at(pod), pod.name))
+
+
+def _uses_pools(observed: Observed) -> bool:
+    """Whether the job is one that faults may befall: it has trained, and is to go on."""
+    job, newest = observed.job, -1 if observed.snapshot is None else observed.snapshot.token.round
+    return not job.spec.suspend and observed.close is None and max(newest, job.round) >= 0
+
+
+def _has_place(pod: Pod) -> bool:
+    """Whether it is on a node, or the scheduler has not said yet that there is none for it."""
+    return bool(pod.node) or not pod.trouble
+
+
+def _is_from_pool(pod: Pod) -> bool:
+    return names.ANNOTATION_FROM_POD in pod.annotations
+
+
+def _is_bound(pod: Pod, now: float) -> bool:
+    return _is_from_pool(pod) and not is_stuck(pod, now)
+
+
+def _waits_for_refill(observed: Observed, now: float) -> bool:
+    if observed.pool is None or not (observed.pool.desired or unclaimed(observed.pool.pods)):
+        return False
+    lost = () if observed.snapshot is None else observed.snapshot.lost
+    since = max((x.at for x in lost), default=0.0)
+    return now - since < observed.job.world.spare_timeout_s
+
+
+def _lost_domains(observed: Observed) -> set[str]:
+    lost = () if observed.snapshot is None else observed.snapshot.lost
+    return {_domain(observed, x.node) for x in lost} - {""}
+
+
+def _domain(observed: Observed, name: str) -> str:
+    key, node = observed.job.world.topology_key, observed.nodes.get(name)
+    return node.labels.get(key, "") if key and node is not None else ""

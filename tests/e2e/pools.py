@@ -1,0 +1,105 @@
+"""A HotSparePool on the local cluster, and jobs that share it."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster import Cluster
+from tests.e2e.training import Raw
+from tests.e2e.waiting import wait_until
+
+LABEL_POOL = "understudy.dev/pool"
+LABEL_FROM_POOL = "understudy.dev/from-pool"
+ANNOTATION_FROM_POD = "understudy.dev/from-pod"
+
+
+@dataclass
+class SharedPool:
+    """nodes: those that its spares may be on, the first by preference; empty: any. alone: one spare a node at most."""
+
+    cluster: Cluster
+    namespace: str
+    name: str = "shared"
+    replicas: int = 1
+    nodes: tuple[str, ...] = ()
+    alone: bool = False
+    ready_after_s: int = 0
+    seen_available: list[int] = field(default_factory=list)  # by `watch`
+
+    def manifest(self, note: str = "1") -> Raw:
+        """note: goes into the template, so that another one is another template."""
+        hold: Raw = {"name": "hold", "image": self.cluster.base_image, "imagePullPolicy": "IfNotPresent"}
+        hold |= {"command": ["sleep", "infinity"], "env": [{"name": "NOTE", "value": note}]}
+        if self.ready_after_s:
+            hold["readinessProbe"] = {"exec": {"command": ["true"]}, "initialDelaySeconds": self.ready_after_s}
+        spec: Raw = {"terminationGracePeriodSeconds": 5, "containers": [hold], "affinity": self._affinity()}
+        return {
+            "apiVersion": "understudy.dev/v1alpha1",
+            "kind": "HotSparePool",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {"replicas": self.replicas, "template": {"spec": spec}},
+        }
+
+    def apply(self, note: str = "1") -> None:
+        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest(note)))
+
+    def delete(self) -> None:
+        words = ("delete", "hotsparepool", self.name, "--ignore-not-found", "--wait=true")
+        self.cluster.kubectl("-n", self.namespace, *words)
+        wait_until("all spares of the pool are gone", lambda: not self.pods(), 60, seen=self.text)
+
+    def status(self) -> Raw:
+        status: Raw = json.loads(self._get("hotsparepool", self.name, "-o", "json")).get("status", {})
+        return status
+
+    def condition(self, kind: str) -> Raw:
+        return next((entry for entry in self.status().get("conditions", ()) if entry["type"] == kind), {})
+
+    def pods(self) -> list[Raw]:
+        pods: list[Raw] = json.loads(self._get("pods", "-l", f"{LABEL_POOL}={self.name}", "-o", "json"))["items"]
+        return pods
+
+    def wait_until_full(self, limit_s: float = 60) -> None:
+        def full() -> bool:
+            status = self.status()
+            there = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
+            return status.get("available") == self.replicas == len(there)
+
+        wait_until(f"the pool has {self.replicas} spares", full, limit_s, seen=self.text)
+
+    def watch(self) -> None:
+        """Note how many spares a job could claim at this moment."""
+        self.seen_available.append(int(self.status()["available"]))
+
+    def text(self) -> str:
+        return self._get("hotsparepools,tj,pods", "-o", "wide") + json.dumps(self.status(), indent=1)
+
+    def _affinity(self) -> Raw:
+        affinity: Raw = {}
+        if self.nodes:
+            expression = {"key": "kubernetes.io/hostname", "operator": "In"}
+            among = {"matchExpressions": [{**expression, "values": list(self.nodes)}]}
+            first = {"weight": 100, "preference": {"matchExpressions": [{**expression, "values": [self.nodes[0]]}]}}
+            affinity["nodeAffinity"] = {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [among]},
+                "preferredDuringSchedulingIgnoredDuringExecution": [first],
+            }
+        if self.alone:
+            others = {
+                "labelSelector": {"matchLabels": {LABEL_POOL: self.name}},
+                "topologyKey": "kubernetes.io/hostname",
+            }
+            affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [others]}
+        return affinity
+
+    def _get(self, *words: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, "get", *words)
+
+
+def preferring(manifest: Raw, *nodes: str) -> Raw:
+    """The job's manifest, whose pods go to these nodes where there is a choice."""
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
+    preferred: list[Any] = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
+    pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return manifest

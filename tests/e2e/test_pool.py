@@ -1,0 +1,234 @@
+"""A pool that jobs share: who gets a spare, how its template rolls, and that no kill of the operator loses a claim."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import NAMESPACE
+from tests.e2e.installation import NAMESPACE as SYSTEM
+from tests.e2e.installation import operator_node
+from tests.e2e.plain import PlainJob
+from tests.e2e.pools import ANNOTATION_FROM_POD, LABEL_FROM_POOL, SharedPool, preferring
+from tests.e2e.training import Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+#: Of a job of two pods that loses one with its node no majority is left: its coordinator is appointed anew after twice
+#: the fenceTimeout, which is 30 s unless set.
+FENCED = {"fenceTimeout": "10s"}
+RECOVERED_S = 90
+KILLS = 50
+#: How long a refill takes at least, so that there is a time without a spare.
+REFILL_S = 15
+MakeJob = Callable[..., PlainJob]
+MakePool = Callable[..., SharedPool]
+
+
+@pytest.fixture
+def made(cluster: Cluster) -> Iterator[list[PlainJob | SharedPool]]:
+    """What is deleted after the test."""
+    made: list[PlainJob | SharedPool] = []
+    yield made
+    for node in cluster.nodes():
+        cluster.restore(node)
+    for one in made:
+        one.delete()
+
+
+@pytest.fixture
+def make_job(cluster: Cluster, made: list[PlainJob | SharedPool]) -> MakeJob:
+    """A job without spares of its own, that names the pool and runs."""
+
+    def make(name: str, *nodes: str) -> PlainJob:
+        job = PlainJob(cluster, NAMESPACE, name, spares=0)
+        made.append(job)
+        job.delete()
+        manifest = job.manifest(spares={"replicas": 0, "pool": "shared"}, recovery={**FENCED, "spareTimeout": "120s"})
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(preferring(manifest, *nodes) if nodes else manifest))
+        return job
+
+    return make
+
+
+@pytest.fixture
+def make_pool(cluster: Cluster, made: list[PlainJob | SharedPool]) -> MakePool:
+    def make(**changes: object) -> SharedPool:
+        pool = SharedPool(cluster, NAMESPACE, **changes)  # type: ignore[arg-type]
+        made.append(pool)
+        pool.delete()
+        pool.apply()
+        pool.wait_until_full()
+        return pool
+
+    return make
+
+
+def alive(job: PlainJob) -> list[Raw]:
+    return [
+        pod
+        for pod in job.pods()
+        if pod["status"]["phase"] not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def runs_whole(status: Raw) -> bool:
+    return bool(status["phase"] == "Running" and status["members"]["ready"] == 2)
+
+
+def from_pool(job: PlainJob) -> list[Raw]:
+    return [pod for pod in alive(job) if LABEL_FROM_POOL in pod["metadata"]["labels"]]
+
+
+def victim(job: PlainJob) -> Raw:
+    """A pod that does not coordinate, so that the job recovers as fast as it can."""
+    coordinator = job.status()["coordinator"]["podUID"]
+    return next(pod for pod in alive(job) if pod["metadata"]["uid"] != coordinator)
+
+
+def take_away(job: PlainJob, pod: Raw) -> None:
+    """Its containers are killed, all at once."""
+    for pid in job.cluster.container_pids(job.namespace, pod["metadata"]["name"]).values():
+        os.kill(pid, signal.SIGKILL)
+
+
+def pool_condition(job: PlainJob) -> Raw:
+    return next((entry for entry in job.status()["conditions"] if entry["type"] == "PoolAvailable"), {})
+
+
+def events(cluster: Cluster, name: str) -> list[str]:
+    told = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "events.events.k8s.io", "-o", "json"))["items"]
+    return [event["reason"] for event in told if event["regarding"]["name"] == name]
+
+
+def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
+    cluster: Cluster, make_job: MakeJob, make_pool: MakePool
+) -> None:
+    # given two jobs of two pods, each with one pod on a node that it shares with nobody, and a pool of one
+    home = operator_node(cluster)
+    first, second, spare = [node for node in cluster.nodes() if node != home][:3]
+    pool = make_pool(nodes=(spare, home), ready_after_s=REFILL_S)
+    jobs = {make_job("pool-a", home, first): first, make_job("pool-b", home, second): second}
+    for job, node in jobs.items():
+        job.wait_until_whole()
+        assert sum(pod["spec"]["nodeName"] == node for pod in alive(job)) == 1, job.text()
+
+    # when both nodes are powered off at once
+    cluster.power_off(first)
+    cluster.power_off(second)
+
+    # then one job gets the spare, and the other one waits, and says so
+    def one_has_it() -> PlainJob | None:
+        return next((job for job in jobs if from_pool(job)), None)
+
+    lucky = wait_until("one job's pod stands in the spare's place", one_has_it, RECOVERED_S, seen=pool.text)
+    assert lucky is not None
+    other = next(job for job in jobs if job is not lucky)
+    wait_until("the other says that it waits", lambda: "PoolEmpty" in events(cluster, other.name), 30, seen=pool.text)
+
+    # and gets the refill
+    wait_until("the other has the refill", lambda: from_pool(other), RECOVERED_S, seen=pool.text)
+    for job in jobs:
+        job.wait_for(
+            "the job runs again", lambda s: s["phase"] == "Running" and s["members"]["ready"] == 2, RECOVERED_S
+        )
+        assert len(from_pool(job)) == 1, job.text()
+    taken = [pod["metadata"]["annotations"][ANNOTATION_FROM_POD] for job in jobs for pod in from_pool(job)]
+    assert len(set(taken)) == 2
+    pool.wait_until_full()
+    assert pool.status()["claimed"] == 2
+
+
+def test_a_new_template_rolls_without_a_moment_of_no_spare(make_pool: MakePool) -> None:
+    # given a pool of one, and room for one more
+    pool = make_pool()
+    (before,) = pool.pods()
+
+    # when the template changes
+    pool.apply(note="2")
+
+    # then its spare is replaced, and at no moment is there none
+    def rolled() -> bool:
+        pool.watch()
+        there = [pod for pod in pool.pods() if "deletionTimestamp" not in pod["metadata"]]
+        new = len(there) == 1 and there[0]["metadata"]["uid"] != before["metadata"]["uid"]
+        return new and pool.condition("Rolling")["status"] == "False"
+
+    wait_until("the pool has rolled", rolled, 60, seen=pool.text)
+    assert min(pool.seen_available) >= 1
+
+
+def test_without_room_it_says_so_and_rolls_when_a_claim_takes_the_spare(
+    cluster: Cluster, make_job: MakeJob, make_pool: MakePool
+) -> None:
+    # given a pool of one on one node, where there is no room for another spare
+    home = operator_node(cluster)
+    *others, spare = [node for node in cluster.nodes() if node != home]
+    pool = make_pool(nodes=(spare,), alone=True)
+    job = make_job("pool-a", *others[:2])
+    job.wait_until_whole()
+
+    # when the template changes
+    pool.apply(note="2")
+
+    # then it says so, and keeps its spare
+    wait_until("it tells of no room", lambda: pool.condition("Rolling")["reason"] == "NoRoom", 30, seen=pool.text)
+    assert pool.status()["available"] == 1
+
+    # and when a job claims the spare, the new one takes its place
+    take_away(job, victim(job))
+    wait_until("the job's pod stands in the spare's place", lambda: from_pool(job), RECOVERED_S, seen=pool.text)
+    wait_until("the pool has rolled", lambda: pool.condition("Rolling")["status"] == "False", 60, seen=pool.text)
+    pool.wait_until_full()
+
+
+@pytest.mark.timeout(3600)
+def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
+    cluster: Cluster, make_job: MakeJob, make_pool: MakePool
+) -> None:
+    # given a job that lives on the pool
+    pool = make_pool()
+    job = make_job("pool-a")
+    job.wait_until_whole()
+    rng = random.Random(7)
+    taken: set[str] = set()
+
+    for kill in range(KILLS):
+        # when a pod is lost, and the operator is killed at some moment of the claim that follows
+        rounds = job.status()["round"]
+        take_away(job, victim(job))
+        time.sleep(rng.uniform(0.0, 4.0))
+        kill_leader(cluster)
+
+        # then the job is whole again, with one pod more from the pool, which is full
+        job.wait_for(
+            f"the job is whole after kill {kill}",
+            lambda s, rounds=rounds: runs_whole(s) and s["round"] > rounds,
+            RECOVERED_S,
+        )
+        pool.wait_until_full(RECOVERED_S)
+        wait_until("the job has two pods", lambda: len(alive(job)) == 2, 30, seen=job.text)
+        places = {pod["metadata"]["annotations"][ANNOTATION_FROM_POD] for pod in from_pool(job)}
+        taken |= places
+        claimed = [pod["metadata"]["name"] for pod in pool.pods() if pod["metadata"].get("finalizers")]
+        assert claimed == [], pool.text()
+        assert len(places) == len(from_pool(job))
+    assert taken
+
+
+def kill_leader(cluster: Cluster) -> None:
+    """SIGKILL to the operator that leads: a standby takes over, and another pod comes without a crash loop's pause."""
+    lease = ("get", "lease", "understudy-operator", "-o", "jsonpath={.spec.holderIdentity}")
+    pod = cluster.kubectl("-n", SYSTEM, *lease, check=False).rpartition("_")[0]
+    pids = cluster.container_pids(SYSTEM, pod) if pod else {}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    if pod:
+        gone = ("--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
+        cluster.kubectl("-n", SYSTEM, "delete", "pod", pod, *gone)

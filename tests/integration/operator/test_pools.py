@@ -1,0 +1,237 @@
+"""Pools and claims as the operator runs: a real API server, the rights that the chart gives; kills midway."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.process import OperatorProcess
+from tests.integration.operator.training import NAME, Training, node_of
+from understudy_protocol import pod as names
+from understudy_protocol.observer import Lost
+from understudy_protocol.words import Fault
+
+pytestmark = pytest.mark.timeout(120)
+
+TEMPLATE: Raw = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
+
+
+class Pool:
+    """The pool `shared`; the test plays its pods' kubelets."""
+
+    def __init__(self, kube: Kube, training: Training) -> None:
+        self.kube, self._training = kube, training
+
+    async def apply(self, replicas: int = 1) -> None:
+        spec = {"replicas": replicas, "template": TEMPLATE}
+        body = {"apiVersion": "understudy.dev/v1alpha1", "kind": "HotSparePool", "metadata": {"name": "shared"}}
+        await self.kube.call("POST", "hotsparepools", {**body, "spec": spec})
+
+    async def change(self, **spec: Any) -> None:
+        await self.kube.call("PATCH", "hotsparepools/shared", {"spec": spec})
+
+    async def status(self) -> Raw:
+        status: Raw = (await self.kube.call("GET", "hotsparepools/shared")).get("status", {})
+        return status
+
+    async def spares(self) -> list[Raw]:
+        return [pod for pod in await self.kube.list("pods") if names.LABEL_POOL in pod["metadata"]["labels"]]
+
+    async def until_spares(self, count: int) -> list[Raw]:
+        """So many that nobody has claimed and that are to stay."""
+
+        async def look() -> list[Raw]:
+            spares = [
+                pod
+                for pod in await self.spares()
+                if names.LABEL_CLAIMED_BY not in pod["metadata"]["labels"]
+                and "deletionTimestamp" not in pod["metadata"]
+            ]
+            return spares if len(spares) == count else []
+
+        return await self.kube.until(f"{count} spares", look)
+
+    async def run(self, pod: Raw) -> None:
+        """On a node of its own, and ready."""
+        await self._training.run(pod)
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        name = pod["metadata"]["name"]
+        await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"conditions": [ready]}})
+
+    async def end(self, pod: Raw) -> None:
+        """As a kubelet does once all containers have ended: the phase first, then the object, if nothing keeps it."""
+        name = pod["metadata"]["name"]
+        await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"phase": "Failed"}})
+        await self.kube.call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
+
+    async def until(self, what: str, **wanted: Any) -> Raw:
+        async def look() -> Raw | None:
+            status = await self.status()
+            return status if wanted.items() <= status.items() else None
+
+        found = await self.kube.until(what, look)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def pool(kube: Kube, training: Training) -> AsyncIterator[Pool]:
+    yield Pool(kube, training)
+    for raw in await kube.list("hotsparepools"):
+        await kube.call("DELETE", f"hotsparepools/{raw['metadata']['name']}")
+
+
+def lost(pod: Raw) -> Lost:
+    metadata = pod["metadata"]
+    return Lost(metadata["uid"], metadata["name"], node_of(pod), Fault.NODE, "silent", time.time())
+
+
+def names_pool(job: Raw) -> None:
+    job["spec"]["spares"] = {"replicas": 1, "pool": "shared"}
+
+
+async def claimed(pool: Pool) -> Raw:
+    async def look() -> Raw | None:
+        found = [pod for pod in await pool.spares() if names.LABEL_CLAIMED_BY in pod["metadata"]["labels"]]
+        return found[0] if found and "deletionTimestamp" in found[0]["metadata"] else None
+
+    spare = await pool.kube.until("the spare is claimed, and deleted", look)
+    assert spare is not None
+    return spare
+
+
+async def lose_two(training: Training, pods: list[Raw]) -> None:
+    """An active and the spare that could take its rank: the coordinator is the spare, so its pod stays."""
+    a0, a1, spare = pods
+    await training.set_node_ready(node_of(a0), ready=False)
+    await training.set_node_ready(node_of(a1), ready=False)
+    await training.tell(1, [(spare, 0)], lost=(lost(a0), lost(a1)), waiting_for="1 of 2 pods (group ranks 1)")
+
+
+async def test_a_pool_makes_its_spares_refills_and_is_scaled(pool: Pool):
+    # when a pool is applied
+    await pool.apply(replicas=2)
+    spares = await pool.until_spares(2)
+
+    # then its spares are there, and are told once they are ready
+    for spare in spares:
+        await pool.run(spare)
+    status = await pool.until("they are ready", ready=2, available=2, desired=2, claimed=0)
+    assert "oldestPodTime" in status
+
+    # when one is deleted, then another one is made
+    await pool.end(spares[0])
+    again = await pool.until_spares(2)
+    assert spares[0]["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in again}
+
+    # when it is scaled, then it follows
+    await pool.kube.call("PATCH", "hotsparepools/shared/scale", {"spec": {"replicas": 1}})
+    (left,) = await pool.until_spares(1)
+    assert left["metadata"]["uid"] == spares[1]["metadata"]["uid"], "the one that is ready stays"
+
+
+async def test_a_new_template_is_rolled_with_one_more_at_a_time(pool: Pool):
+    # given a spare of an old template
+    await pool.apply()
+    (old,) = await pool.until_spares(1)
+    await pool.run(old)
+    await pool.until("it is ready", ready=1)
+
+    # when the template changes
+    container = {**TEMPLATE["spec"]["containers"][0], "image": "example.com/pause:2"}
+    await pool.change(template={"spec": {"containers": [container]}})
+
+    # then one more is made, and the old one goes once that is ready
+    both = await pool.until_spares(2)
+    (new,) = [pod for pod in both if pod["metadata"]["uid"] != old["metadata"]["uid"]]
+    assert new["spec"]["containers"][0]["image"] == "example.com/pause:2"
+    await pool.run(new)
+    (left,) = await pool.until_spares(1)
+    assert left["metadata"]["uid"] == new["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed at each step"])
+async def test_a_job_takes_the_place_of_a_spare(
+    training: Training, pool: Pool, kube: Kube, operator: OperatorProcess, killed: bool
+):
+    def perhaps_kill() -> None:
+        if killed:
+            operator.kill()
+            operator.start()
+
+    # given a pool of one, and a job that runs
+    await pool.apply()
+    (spare,) = await pool.until_spares(1)
+    await pool.run(spare)
+    await pool.until("it is ready", available=1)
+    pods = await training.start(names_pool)
+
+    # when it loses more pods than its spares can replace
+    await lose_two(training, pods)
+
+    # then it claims the spare, whose containers are asked to end, and which the pool replaces
+    taken = await claimed(pool)
+    perhaps_kill()
+    assert taken["metadata"]["finalizers"] == [names.FINALIZER_CLAIM]
+    job = await kube.call("GET", f"trainingjobs/{NAME}")
+    assert taken["metadata"]["labels"][names.LABEL_CLAIMED_BY] == job["metadata"]["uid"]
+    assert taken["metadata"]["deletionGracePeriodSeconds"] == 1
+    (refill,) = await pool.until_spares(1)
+    await pool.until("the claim is counted", claimed=1)
+    assert await of_pool(kube) == []
+
+    # when its kubelet has confirmed the end
+    await pool.end(taken)
+    perhaps_kill()
+
+    # then one pod of the job is made for its node, and the spare's object is gone
+    async def replaced() -> Raw | None:
+        spares = {pod["metadata"]["uid"] for pod in await pool.spares()}
+        found = await of_pool(kube)
+        return found[0] if found and taken["metadata"]["uid"] not in spares else None
+
+    mine = await kube.until("the job's pod stands in the spare's place", replaced)
+    assert mine is not None
+    perhaps_kill()
+    terms = mine["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert node_of(taken) in json.dumps(terms)
+    await training.run(mine)
+    await training.tell(2, [(pods[2], 0), (mine, 1)])
+    await training.until_phase("Running")
+    assert len(await of_pool(kube)) == 1
+    assert [pod["metadata"]["uid"] for pod in await pool.until_spares(1)] == [refill["metadata"]["uid"]]
+
+    # and it is told
+    async def told() -> bool:
+        return bool(await training.events("SpareClaimed"))
+
+    if not killed:  # an event may be lost with who was to send it
+        await kube.until("event SpareClaimed", told)
+
+
+async def test_the_claim_of_a_job_that_is_deleted_is_released(training: Training, pool: Pool, kube: Kube):
+    # given a claim that is being carried out
+    await pool.apply()
+    (spare,) = await pool.until_spares(1)
+    await pool.run(spare)
+    await pool.until("it is ready", available=1)
+    await lose_two(training, await training.start(names_pool))
+    taken = await claimed(pool)
+
+    # when the job is deleted, and the spare has ended
+    await kube.call("DELETE", f"trainingjobs/{NAME}")
+    await pool.end(taken)
+
+    # then nothing holds the spare's object any more
+    async def gone() -> bool:
+        return taken["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in await pool.spares()}
+
+    await kube.until("the spare is gone", gone)
+
+
+async def of_pool(kube: Kube) -> list[Raw]:
+    """The job's pods that stand in the place of a spare."""
+    return [pod for pod in await kube.list("pods") if names.LABEL_FROM_POOL in pod["metadata"]["labels"]]

@@ -1,0 +1,139 @@
+"""What the API server accepts, refuses and fills in of a HotSparePool, asked of a real one."""
+
+import copy
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.test_crd import CRDS, wait_until_found
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
+
+Manifest = dict[str, Any]
+Change = Callable[[Manifest], object]
+POOL: Manifest = {
+    "apiVersion": "understudy.dev/v1alpha1",
+    "kind": "HotSparePool",
+    "metadata": {"name": "shared"},
+    "spec": {
+        "replicas": 2,
+        "template": {
+            "metadata": {"labels": {"team": "a"}},
+            "spec": {
+                "containers": [
+                    {"name": "hold", "image": "pause", "resources": {"limits": {"cpu": "1.5", "nvidia.com/gpu": 8}}}
+                ]
+            },
+        },
+    },
+}
+
+
+def sized_by_itself(**auto: Any) -> Change:
+    def change(pool: Manifest) -> None:
+        del pool["spec"]["replicas"]
+        pool["spec"]["auto"] = auto
+
+    return change
+
+
+ACCEPTED: dict[str, Change] = {
+    "as it is": lambda pool: None,
+    "none": lambda pool: pool["spec"].update(replicas=0),
+    "sized by itself": sized_by_itself(),
+    "with all that auto has": sized_by_itself(nodes=512, failuresPerNodeDay="0.002", minReplicas=0, maxReplicas=8),
+    "spread over racks": lambda pool: pool["spec"].update(topologyKey="example.com/rack"),
+}
+REFUSED: dict[str, tuple[Change, str, str]] = {
+    "a negative number": (lambda pool: pool["spec"].update(replicas=-1), "spec.replicas", "0 or more"),
+    "no number": (lambda pool: pool["spec"].pop("replicas"), "spec.replicas", "either replicas or auto"),
+    "two numbers": (lambda pool: pool["spec"].update(auto={}), "spec.replicas", "either replicas or auto"),
+    "a likelihood of 1": (
+        sized_by_itself(failuresPerNodeDay="1"),
+        "spec.auto.failuresPerNodeDay",
+        "above 0 and below 1",
+    ),
+    "a likelihood of 0": (
+        sized_by_itself(failuresPerNodeDay="0.0"),
+        "spec.auto.failuresPerNodeDay",
+        "above 0 and below 1",
+    ),
+    "bounds that exclude each other": (
+        sized_by_itself(minReplicas=5, maxReplicas=2),
+        "spec.auto.minReplicas",
+        "at most auto.maxReplicas",
+    ),
+    "a name with a dot": (lambda pool: pool["metadata"].update(name="a.b"), "metadata.name", "DNS label"),
+    "a pod that ends": (
+        lambda pool: pool["spec"]["template"]["spec"].update(restartPolicy="Never"),
+        "spec.template.spec.restartPolicy",
+        "must be Always",
+    ),
+    "an unknown field": (lambda pool: pool["spec"].update(replica=1), "spec", 'unknown field "spec.replica"'),
+}
+
+
+def changed(change: Change, name: str = "") -> str:
+    pool = copy.deepcopy(POOL)
+    change(pool)
+    if name:
+        pool["metadata"]["name"] = name
+    return json.dumps(pool)
+
+
+@pytest.fixture(scope="module")
+def cluster(api_server: "ApiServer") -> "ApiServer":
+    applied = api_server.kubectl("apply", "-f", str(CRDS))
+    assert applied.returncode == 0, applied.stderr
+    wait_until_found(api_server, "get", "hotsparepools")
+    return api_server
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_is_accepted(cluster: "ApiServer", case: str) -> None:
+    created = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=changed(ACCEPTED[case]))
+    assert created.returncode == 0, created.stderr
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_is_refused_and_the_message_says_why(cluster: "ApiServer", case: str) -> None:
+    change, field, message = REFUSED[case]
+    created = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=changed(change))
+    assert created.returncode != 0
+    assert field in created.stderr
+    assert message in created.stderr
+
+
+def test_it_is_scaled_shown_and_read_back(cluster: "ApiServer") -> None:
+    # given a pool with a status
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(lambda pool: None, name="shown"))
+    assert created.returncode == 0, created.stderr
+    status = {"desired": 2, "replicas": 2, "ready": 2, "claimed": 1, "available": 1, "updated": 2, "selector": "a=b"}
+    patch = json.dumps({"status": {**status, "oldestPodTime": "2026-01-01T00:00:00Z"}})
+    written = cluster.kubectl("patch", "hsp", "shown", "--subresource=status", "--type=merge", "-p", patch)
+    assert written.returncode == 0, written.stderr
+
+    # when it is scaled
+    scaled = cluster.kubectl("scale", "hotsparepool", "shown", "--replicas=3")
+    assert scaled.returncode == 0, scaled.stderr
+
+    # then its spec has the number, and the columns show the status
+    spec = json.loads(cluster.kubectl("get", "hsp", "shown", "-o", "json").stdout)["spec"]
+    assert spec["replicas"] == 3
+    assert spec["template"]["metadata"] == {"labels": {"team": "a"}}
+    lines = cluster.kubectl("get", "hsp", "shown").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "DESIRED", "READY", "CLAIMED", "AVAILABLE", "OLDEST", "AGE"]
+    assert lines[1].split()[:5] == ["shown", "2", "2", "1", "1"]
+    assert lines[1].split()[5].endswith("d")
+
+
+def test_bounds_of_a_pool_that_is_sized_by_itself_are_filled_in(cluster: "ApiServer") -> None:
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(sized_by_itself(), name="auto"))
+    assert created.returncode == 0, created.stderr
+    spec = json.loads(cluster.kubectl("get", "hsp", "auto", "-o", "json").stdout)["spec"]
+    assert spec["auto"] == {"minReplicas": 1, "maxReplicas": 16}

@@ -1,0 +1,115 @@
+"""What must hold of claims at each moment, whoever dies or is cut off; and the killing between two of their writes.
+
+- A pool's pod is claimed by one job at a time, and a job's pod stands in the place of one that has ended.
+- A job has no more claims under way than it has lacked pods a moment ago.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.simulation_operator.api_server import Raw
+from understudy_protocol import pod as names
+
+if TYPE_CHECKING:
+    from tests.simulation_operator.client import Process
+    from tests.simulation_operator.world import World
+
+#: What a job has lacked counts for so long: what the operator knows may be so old.
+LATELY_S = 10.0
+
+
+class ClaimWatch:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._claimants: dict[str, str] = {}  # pod uid -> job uid
+        self._taken: dict[str, str] = {}  # uid of a pool's pod -> job uid
+        self._lacked: dict[str, deque[tuple[float, int]]] = {}  # by job uid
+        self.claims = 0  # all that there ever were
+
+    def tick(self) -> None:
+        for uid, training in self._world.trainings.items():
+            seated = sum(map(training.seated, training.seats.values()))
+            seen = self._lacked.setdefault(uid, deque())
+            seen.append((self._world.loop.time(), training.actives - seated))
+            while self._world.loop.time() - seen[0][0] > LATELY_S:
+                seen.popleft()
+
+    def told(self, kind: str, pod: Raw, writer: Process | None) -> None:
+        """A pod has changed; writer: the replica whose request did it."""
+        labels = pod["metadata"].get("labels", {})
+        stepped = False
+        if names.LABEL_POOL in labels:
+            stepped = self._pool_pod(kind, pod, labels.get(names.LABEL_CLAIMED_BY, ""))
+        elif names.LABEL_FROM_POOL in labels and kind == "ADDED":
+            self._takes_place(pod)
+            stepped = True
+        if stepped and writer is not None:
+            self._perhaps_kill(writer)
+
+    def _pool_pod(self, kind: str, pod: Raw, claimant: str) -> bool:
+        """Whether this was a step of a claim."""
+        metadata = pod["metadata"]
+        before = "" if kind == "ADDED" else self._claimants.get(metadata["uid"], "")
+        self._claimants[metadata["uid"]] = claimant
+        if before and claimant and before != claimant:
+            self._world.violate(f"{metadata['name']} is claimed by {before}, and by {claimant}")
+        if claimant and not before:
+            self.claims += 1
+            self._world.say(f"{claimant} claims 1 of the pool: {metadata['name']}")
+            self._is_needed(claimant)
+        return before != claimant or bool(claimant and "deletionTimestamp" in metadata)
+
+    def _is_needed(self, job_uid: str) -> None:
+        self.tick()
+        under_way = [uid for uid, claimant in self._claimants.items() if claimant == job_uid and uid not in self._taken]
+        there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods")}
+        lacked = max((count for _, count in self._lacked.get(job_uid, ())), default=len(under_way))
+        if self._world.has_lease and len(there.intersection(under_way)) > lacked:
+            self._world.violate(f"{job_uid} lacks {lacked} pods, and claims {len(under_way)}")
+
+    def _takes_place(self, pod: Raw) -> None:
+        metadata = pod["metadata"]
+        uid, job_uid = metadata["annotations"][names.ANNOTATION_FROM_POD], metadata["labels"][names.LABEL_JOB_UID]
+        if self._taken.setdefault(uid, job_uid) != job_uid:
+            self._world.violate(f"{metadata['name']} takes a place that {self._taken[uid]} has")
+        spares = [other for other in self._world.server.of("pods") if other["metadata"]["uid"] == uid]
+        for spare in spares:
+            if spare.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+                self._world.violate(f"{metadata['name']} takes the place of {spare['metadata']['name']}, which runs")
+
+    def _perhaps_kill(self, writer: Process) -> None:
+        if self._world.kill_at_claim:
+            self._world.kill_at_claim -= 1
+            if not self._world.kill_at_claim and not writer.dead:
+                self._world.loop.call_soon(self._world.replace_replica, writer)
+
+
+def what_is_wrong_of_pools(world: World) -> Iterator[str]:
+    """At rest."""
+    pools = {raw["metadata"]["uid"]: raw for raw in world.server.of("hotsparepools")}
+    for uid, pool in pools.items():
+        name, wanted = pool["metadata"]["name"], pool["spec"]["replicas"]
+        spares = world.server.of("pods", **{names.LABEL_JOB_UID: uid})
+        running = [spare for spare in spares if world.cluster.runs(spare)]
+        alive = [spare for spare in spares if spare.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
+        full = world.cluster.room is not None and any(_has_no_room(spare) for spare in alive)
+        if not full and (len(running), len(alive)) != (wanted, wanted):
+            yield f"pool {name} wants {wanted} spares: {len(running)} run of {len(alive)}"
+        status = pool.get("status", {})
+        told = (status.get("desired"), status.get("ready"), status.get("available"))
+        if told != (wanted, len(running), len(running)):
+            yield f"pool {name} has {len(running)} of {wanted} spares, and tells {told}"
+        templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE] for spare in alive}
+        if not full and len(templates) > 1:
+            yield f"pool {name} has spares of {len(templates)} templates"
+    for pod in world.server.of("pods"):
+        metadata = pod["metadata"]
+        if metadata.get("finalizers") or names.LABEL_CLAIMED_BY in metadata["labels"]:
+            yield f"{metadata['name']} is claimed still"
+
+
+def _has_no_room(pod: Raw) -> bool:
+    return any(entry.get("reason") == "Unschedulable" for entry in pod.get("status", {}).get("conditions", ()))

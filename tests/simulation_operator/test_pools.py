@@ -1,0 +1,56 @@
+"""Jobs that share a pool, under faults of all that the operator stands on: kills between two writes of a claim, too."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation_operator.mutations import POOL_MUTATIONS, Mutation, broken
+from tests.simulation_operator.run import draw_pool_case, run_case
+from tests.simulation_operator.world import Violation
+
+SEEDS = 50
+SEEDS_TO_FIND = 60
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        first = metafunc.config.getoption("--operator-first-seed", 0) or 0
+        count = metafunc.config.getoption("--operator-seeds", SEEDS) or SEEDS
+        metafunc.parametrize("seed", range(first, first + count))
+
+
+def test_nobody_gets_two_and_nothing_is_lost_or_left(seed: int) -> None:
+    run_case(draw_pool_case(seed))
+
+
+def test_the_runs_have_what_they_are_for() -> None:
+    # given the traces of some runs
+    traces = [line for seed in range(20) for line in run_case(draw_pool_case(seed))]
+
+    # then claims were made and carried out, and operators were killed between their writes
+    seen = Counter("kill" for line in traces if line.endswith("is killed"))
+    seen.update("claim" for line in traces if "claims 1 of" in line)
+    assert seen["kill"] > 5
+    assert seen["claim"] > 20
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(number: int) -> None:
+    # given two replicas that know of no lease
+    case = draw_pool_case(number)
+    setup = replace(case.setup, replicas=2, lease=False)
+
+    # then no spare is claimed by two jobs at any moment, nor is its place taken by two pods, or while it runs
+    run_case(replace(case, setup=setup))
+
+
+@pytest.mark.parametrize("mutation", POOL_MUTATIONS, ids=lambda mutation: mutation.what)
+def test_a_broken_rule_is_found(mutation: Mutation) -> None:
+    with broken(mutation):
+        for seed in range(SEEDS_TO_FIND):
+            try:
+                run_case(draw_pool_case(seed))
+            except Violation:
+                return
+    pytest.fail(f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds")

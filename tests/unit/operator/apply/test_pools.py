@@ -1,0 +1,153 @@
+"""Claims as they are written: counting on the version, asked again where there was no answer, and taken off again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import FakeApi, Raw
+from tests.unit.operator.given import NOW
+from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.intents import ClaimPod, ReleaseClaim
+from understudy_protocol import pod as names
+
+PATH = "/api/v1/namespaces/research/pods/shared-a"
+KEY = ("research", "shared-a")
+
+
+class Server(FakeApi):
+    """`before` is raised in place of a merge, `after` once one was done: its answer is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Exception | None = None
+        self.after: Exception | None = None
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
+        if self.before is not None:
+            raise self.before
+        raw = await super().merge(path, body)
+        if self.after is not None:
+            raise self.after
+        return raw
+
+
+class Given:
+    def __init__(self) -> None:
+        self.api, self.store = Server(), Store()
+        self.gateway = Gateway(self.api, self.store, Clock())
+        labels = {names.LABEL_POOL: "shared", names.LABEL_JOB_UID: "pool-uid"}
+        metadata = {"namespace": "research", "name": "shared-a", "uid": "uid-a", "labels": labels}
+        self.spare = self.put({"kind": "Pod", "metadata": metadata, "spec": {}, "status": {}})
+
+    def put(self, raw: Raw) -> Raw:
+        self.spare = self.api.put(PATH, raw)
+        self.store.put(Kind.POD, self.spare)
+        return self.spare
+
+    def claim(self, job_uid: str = "job-uid") -> ClaimPod:
+        version = self.spare["metadata"]["resourceVersion"]
+        return ClaimPod("shared-a", "uid-a", version, ("other/finalizer",), job_uid, "llm", NOW, "a pod was lost")
+
+    def release(self) -> ReleaseClaim:
+        metadata = self.api.objects[PATH]["metadata"]
+        return ReleaseClaim("shared-a", "uid-a", metadata["resourceVersion"], tuple(metadata["finalizers"]), "over")
+
+    def claimants(self) -> tuple[str | None, str | None]:
+        """As the API server has it, and as the store does."""
+        known = self.store.get(Kind.POD, KEY)
+        there = self.api.objects[PATH]["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
+        return there, None if known is None else known["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
+
+
+@pytest.fixture
+def given() -> Given:
+    return Given()
+
+
+async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given):
+    # when a spare is claimed
+    await given.gateway.pools.claims("research", [given.claim()])
+
+    # then the pod and the store say so, and the store finds it by the job, too
+    assert given.claimants() == ("job-uid", "job-uid")
+    metadata = given.api.objects[PATH]["metadata"]
+    assert metadata["finalizers"] == ["other/finalizer", names.FINALIZER_CLAIM]
+    assert metadata["annotations"][names.ANNOTATION_CLAIMANT] == "llm"
+    assert [call for call in given.api.calls if call[0] != "GET"] == [("PATCH", PATH)]
+    assert len(given.store.of_job(Kind.POD, "job-uid")) == len(given.store.of_job(Kind.POD, "pool-uid")) == 1
+
+
+async def test_of_two_claims_by_the_same_version_the_first_counts_and_the_second_finds_that_out(given: Given):
+    first, second = given.claim("job-1"), given.claim("job-2")
+    await given.gateway.pools.claims("research", [first, second])
+    assert given.claimants() == ("job-1", "job-1")
+
+
+async def test_a_spare_that_is_gone_is_forgotten(given: Given):
+    del given.api.objects[PATH]
+    await given.gateway.pools.claims("research", [given.claim()])
+    assert given.store.get(Kind.POD, KEY) is None
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), OSError("reset"), ApiError(504, "Timeout", "not in time")])
+@pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
+async def test_a_claim_without_an_answer_is_asked_for_again_as_it_was(given: Given, lost: Exception, done: bool):
+    # given a claim of which nobody knows whether it was done
+    given.api.before, given.api.after = (None, lost) if done else (lost, None)
+    with pytest.raises(type(lost)):
+        await given.gateway.pools.claims("research", [given.claim()])
+
+    # when the job's next pass settles what is open, then it fails as long as nobody says
+    if not done:
+        with pytest.raises(type(lost)):
+            await given.gateway.pools.settle("job-uid")
+
+    # and with an answer the claim is done once
+    given.api.before = given.api.after = None
+    await given.gateway.pools.settle("job-uid")
+    assert given.claimants() == ("job-uid", "job-uid")
+    calls = len(given.api.calls)
+    await given.gateway.pools.settle("job-uid")
+    assert len(given.api.calls) == calls, "nothing is open any more"
+
+
+async def test_a_claim_that_somebody_else_was_faster_with_is_not_asked_for_for_ever(given: Given):
+    given.api.before = TimeoutError()
+    with pytest.raises(TimeoutError):
+        await given.gateway.pools.claims("research", [given.claim("job-1")])
+    given.api.before = None
+    await given.gateway.pools.claims("research", [given.claim("job-2")])
+    await given.gateway.pools.settle("job-1")
+    assert given.claimants() == ("job-2", "job-2")
+
+
+async def test_a_release_leaves_what_is_not_ours(given: Given):
+    await given.gateway.pools.claims("research", [given.claim()])
+    await given.gateway.pools.claims("research", [given.release()])
+    assert given.claimants() == (None, None)
+    metadata = given.api.objects[PATH]["metadata"]
+    assert metadata["finalizers"] == ["other/finalizer"]
+    assert names.ANNOTATION_CLAIMANT not in metadata["annotations"]
+
+
+async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given: Given):
+    # given a spare whose end its kubelet has confirmed
+    await given.gateway.pools.claims("research", [given.claim()])
+    raw = given.api.objects[PATH]
+    raw["metadata"] |= {
+        "deletionTimestamp": "2026-11-20T10:00:00Z",
+        "deletionGracePeriodSeconds": 0,
+        "finalizers": [names.FINALIZER_CLAIM],
+    }
+    given.put(raw)
+
+    # when its claim is taken off
+    await given.gateway.pools.claims("research", [given.release()])
+
+    # then the store does not wait for the watch
+    assert given.store.get(Kind.POD, KEY) is None
+    assert given.store.of_job(Kind.POD, "job-uid") == []

@@ -1,0 +1,63 @@
+"""What the tests of pools are given: a pool `shared` of two spares, its pods, and the jobs that name it.
+
+As in given.py each builder makes something ordinary, and a test says only what is special in it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod
+from understudy_operator.plan.observed import Node, Pod, PoolView
+from understudy_operator.plan.pool.facts import ObservedPool, Pool
+from understudy_operator.plan.pool.manifest import fingerprint, labels
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol import pod as names
+
+SPARE_TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
+OLD = "0123456789abcdef"
+
+
+def a_pool(**changes: Any) -> Pool:
+    ordinary = Pool("research", "shared", "pool-uid", 1, "7", False, 2, SPARE_TEMPLATE)
+    return replace(ordinary, **changes)
+
+
+def a_spare(name: str, *, claimed_by: str = "", at: float = NOW, template: str = "", **changes: Any) -> Pod:
+    """A pool's pod that is ready, on a node of its own; of the newest template unless another one is named."""
+    pool = a_pool()
+    told = {**labels(pool), names.LABEL_TEMPLATE: template or fingerprint(pool)}
+    notes: dict[str, str] = {}
+    if claimed_by:
+        told[names.LABEL_CLAIMED_BY] = claimed_by
+        notes = {names.ANNOTATION_CLAIMANT: "llm", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
+        changes = {"finalizers": (names.FINALIZER_CLAIM,), **changes}
+    ordinary = a_pod(name, labels=told, annotations=notes, created_at=AN_HOUR_AGO, ready=True, version="11")
+    return replace(ordinary, sidecar_started=False, sidecar_ran=False, **changes)
+
+
+def lacking_room(pod: Pod) -> Pod:
+    return replace(pod, node="", ready=False, phase="Pending", trouble="Unschedulable: 0/3 nodes are available")
+
+
+def not_ready(pod: Pod) -> Pod:
+    return replace(pod, ready=False)
+
+
+def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes: Any) -> ObservedPool:
+    """All nodes are ready, and the job job-uid is there."""
+    pods = tuple(pods)
+    ordinary = ObservedPool(
+        pool=pool if pool is not None else a_pool(),
+        pods=pods,
+        lent=(),
+        nodes={pod.node: Node(pod.node, True) for pod in pods if pod.node},
+        claimants=frozenset({"job-uid"}),
+        entropy="entropy",
+    )
+    return replace(ordinary, **changes)
+
+
+def a_view(*pods: Pod, desired: int = 1, there: bool = True) -> PoolView:
+    """What the job sees of the pool."""
+    return PoolView("shared", there, desired, fingerprint(a_pool()), pods)

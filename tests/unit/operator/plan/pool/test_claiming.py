@@ -1,0 +1,313 @@
+"""What a job claims of its pool, and how a claim is carried out, whatever was done before and by whom."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    IMAGE,
+    NOW,
+    TEMPLATE,
+    XID_79,
+    S,
+    a_job,
+    a_pod,
+    a_snapshot,
+    ended,
+    in_round,
+    lost,
+    member,
+    observed,
+    pending,
+    starting,
+    terminating,
+)
+from tests.unit.operator.given_pool import OLD, a_spare, a_view, not_ready
+from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.failed_starts import pause_s
+from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.gang import SCHEDULERS_MARKS
+from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim
+from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.pool.claiming import CLAIMED_GRACE_S
+from understudy_operator.plan.pool.vacancies import BOUND_S
+from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol import pod as names
+from understudy_protocol.words import Fault, FaultClass
+
+P, Q = a_spare("p"), a_spare("q", created_at=NOW - 60)
+CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
+
+
+def one_lost(
+    *pool: Pod,
+    claimed: Iterable[Pod] = (),
+    pods: Iterable[Pod] = (A0,),
+    at: float = NOW,
+    desired: int = 1,
+    **changes: Any,
+) -> Observed:
+    """A job without spares whose second pod was lost; it names the pool with these pods, and has claimed those."""
+    pods, claimed = tuple(pods), tuple(claimed)
+    job = a_job(status=in_round(3, "a0"), spares=0, pool="shared")
+    snapshot = a_snapshot(
+        [member(A0, 0)], number=3, coordinator=A0, lost=[lost(A1, Fault.NODE, NOW)], waiting_for="1 of 2 pods"
+    )
+    given = observed(job, pods, snapshot, claimed=claimed, pool=a_view(*pool, desired=desired))
+    nodes = {pod.node: Node(pod.node, True) for pod in (*pods, *pool, *claimed) if pod.node}
+    return replace(given, **{"nodes": nodes, **changes})
+
+
+def plan(given: Observed, now: float = NOW) -> Plan:
+    return reconcile(given, IMAGE, now)
+
+
+def claims(given: Observed, now: float = NOW) -> list[str]:
+    return [intent.name for intent in plan(given, now).claims if isinstance(intent, ClaimPod)]
+
+
+def releases(given: Observed, now: float = NOW) -> list[str]:
+    return [intent.name for intent in plan(given, now).claims if isinstance(intent, ReleaseClaim)]
+
+
+def creations(given: Observed, now: float = NOW) -> list[CreatePod]:
+    return [intent for intent in plan(given, now).pods if isinstance(intent, CreatePod)]
+
+
+def deletions(given: Observed, now: float = NOW) -> dict[str, int | None]:
+    return {intent.name: intent.grace_s for intent in plan(given, now).pods if isinstance(intent, DeletePod)}
+
+
+def condition(given: Observed, now: float = NOW) -> tuple[str, str]:
+    status = plan(given, now).status or {}
+    (found,) = [entry for entry in status["conditions"] if entry["type"] == "PoolAvailable"]
+    return found["status"], found["reason"]
+
+
+def in_the_place_of(spare: Pod, **changes: Any) -> Pod:
+    """The job's pod."""
+    annotations = {names.ANNOTATION_FROM_POD: spare.uid}
+    return a_pod("new", annotations=annotations, **{"created_at": NOW, **changes})
+
+
+# When a claim is made ------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_rank_that_no_spare_of_the_job_can_take_claims_one_of_the_pool_and_makes_no_pod():
+    given = one_lost(P)
+    (claim,) = plan(given).claims
+    assert isinstance(claim, ClaimPod)
+    assert (claim.uid, claim.version, claim.job_uid) == (P.uid, P.version, "job-uid")
+    assert creations(given) == []
+
+
+def test_the_jobs_own_spares_come_first():
+    # given a job whose spare can take the lost rank
+    job = a_job(status=in_round(3, "s"), spares=1, pool="shared")
+    snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=3, lost=[lost(A1)])
+    given = observed(job, (A0, S), snapshot, pool=a_view(P))
+    given = replace(given, nodes={**given.nodes, P.node: Node(P.node, True)})
+
+    # then it makes another spare itself, and claims nothing
+    assert (claims(given), len(creations(given))) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "spare", [not_ready(P), terminating(P), ended(P), a_spare("p", claimed_by="other-uid")], ids=str
+)
+def test_what_is_not_ready_or_is_somebody_elses_is_not_claimed(spare: Pod):
+    assert claims(one_lost(spare)) == []
+
+
+def test_a_spare_on_a_node_that_is_faulty_or_not_ready_is_not_claimed():
+    for node in (Node(P.node, False), Node(P.node, True, findings=(XID_79,)), Node(P.node, True, findings=(CORDON,))):
+        given = one_lost(P)
+        assert claims(replace(given, nodes={**given.nodes, P.node: node})) == []
+
+
+def test_of_several_the_one_near_the_lost_pod_is_claimed_then_one_of_an_old_template_then_the_oldest():
+    given = one_lost(P, Q)
+    assert claims(given) == ["p"]
+    assert claims(one_lost(P, a_spare("q", template=OLD, created_at=NOW))) == ["q"]
+    racks = {
+        node: Node(node, True, labels={"rack": "r2" if node in (Q.node, A1.node) else "r1"}) for node in given.nodes
+    }
+    racks[A1.node] = Node(A1.node, False, labels={"rack": "r2"})
+    job = a_job(status=in_round(3, "a0"), spares=0, pool="shared", topology_key="rack")
+    assert claims(replace(given, job=job, nodes=racks)) == ["q"]
+
+
+def test_one_on_a_node_that_has_failed_jobs_is_claimed_last_and_where_the_job_is_kept_off_it_not_at_all():
+    given = replace(one_lost(P, Q), offenders={P.node: "it has failed 3 jobs"})
+    assert claims(given) == ["q"]
+    assert claims(replace(one_lost(P), offenders=given.offenders)) == ["p"]
+    strict = replace(given.job, spec=replace(given.job.spec, world=replace(given.job.world, avoid_nodes="Require")))
+    only = replace(one_lost(P), offenders=given.offenders, job=strict)
+    assert claims(only) == []
+
+
+def test_while_pods_that_failed_to_start_are_held_back_no_spare_is_claimed_for_them():
+    # given a pod that stood in a spare's place, and could not be started there
+    failed = replace(
+        ended(a_pod("f", node=Q.node, annotations={names.ANNOTATION_FROM_POD: "uid-of-another"})),
+        could_start=False,
+        created_at=NOW,
+    )
+    given = one_lost(P, pods=(A0, failed))
+
+    # then the next one is claimed when its pause is over
+    assert claims(given) == []
+    assert claims(given, NOW + pause_s(1)) == ["p"]
+
+
+def test_in_the_place_of_a_spare_a_pod_is_in_no_queue_and_has_no_marks_of_a_gang():
+    # given a job in Kueue's queue, whose template is marked for a gang scheduler, and a claim whose spare has ended
+    taken = ended(a_spare("p", claimed_by="job-uid", deleting_since=NOW))
+    given = one_lost(claimed=[taken])
+    marked = {**TEMPLATE, "metadata": {"annotations": dict.fromkeys(SCHEDULERS_MARKS, "llm")}}
+    job = a_job(status=in_round(3, "a0"), spares=0, pool="shared", pod_template=marked)
+    job = replace(job, queue=kueue.Queue("research"))
+
+    # when the job's pod is made
+    (made,) = [intent.manifest for intent in plan(replace(given, job=job)).pods if isinstance(intent, CreatePod)]
+
+    # then it is outside of the gang, and nobody else is made in its place
+    told = {**made["metadata"]["labels"], **made["metadata"]["annotations"]}
+    assert told[names.ANNOTATION_FROM_POD] == taken.uid
+    assert not told.keys() & {kueue.QUEUE, kueue.GROUP_NAME, *SCHEDULERS_MARKS}
+
+
+def test_before_the_first_round_nothing_is_claimed():
+    job = a_job(spares=0, pool="shared")
+    given = replace(one_lost(P), job=job, coordination=observed(job).coordination)
+    assert (claims(given), len(creations(given))) == ([], 1)
+
+
+def test_while_nobody_tells_who_holds_which_rank_nothing_is_claimed_or_released():
+    given = replace(one_lost(P, claimed=[a_spare("q", claimed_by="job-uid")]), coordination=observed().coordination)
+    assert plan(given).claims == ()
+
+
+# Waiting for the refill ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_finds_the_pool_empty_says_so_and_waits_for_its_refill():
+    given = one_lost(not_ready(P))
+    assert condition(given) == ("False", "PoolEmpty")
+    assert creations(given, NOW + 29) == []
+    (event,) = [event for event in plan(given).events if event.reason == "PoolEmpty"]
+    assert (event.type, event.message) == ("Warning", "pool shared has no spare to claim: waiting for its refill")
+
+
+def test_after_the_spare_timeout_it_makes_a_pod_of_its_own():
+    assert len(creations(one_lost(not_ready(P)), NOW + 31)) == 1
+
+
+def test_a_pool_that_is_not_there_or_is_to_be_empty_is_not_waited_for():
+    for given in (one_lost(desired=0), replace(one_lost(), pool=a_view(there=False, desired=0))):
+        assert len(creations(given)) == 1
+    assert condition(replace(one_lost(), pool=a_view(there=False, desired=0))) == ("False", "PoolMissing")
+
+
+def test_a_refill_is_claimed_also_when_the_jobs_own_pod_still_waits_for_a_node():
+    waits = replace(pending(a_pod("own")), trouble="Unschedulable: no node")
+    given = one_lost(P, pods=(A0, waits))
+    assert (claims(given, NOW + 60), creations(given, NOW + 60)) == (["p"], [])
+
+
+# How it is carried out -----------------------------------------------------------------------------------------------
+
+MINE = a_spare("p", claimed_by="job-uid")
+
+
+def test_a_claimed_spare_is_ended_at_once_and_nothing_more_is_claimed_or_made():
+    given = one_lost(Q, claimed=[MINE])
+    assert (claims(given), creations(given)) == ([], [])
+    assert deletions(given) == {"p": CLAIMED_GRACE_S}
+    assert condition(given) == ("True", "SpareClaimed")
+
+
+def test_while_it_ends_the_job_waits_because_it_still_holds_its_devices():
+    given = one_lost(claimed=[terminating(MINE)])
+    assert (plan(given).claims, creations(given), deletions(given)) == ((), [], {})
+
+
+def test_own_spares_that_are_made_anew_at_the_same_time_cover_no_vacant_rank():
+    # given a job with a spare, which has lost a pod and the spare that had taken its ranks, and makes a spare anew
+    job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
+    own = starting(a_pod("own"))
+
+    # then it claims one of the pool, or waits for its refill, and makes no more itself
+    for spare, claimed in ((P, ["p"]), (not_ready(P), [])):
+        given = replace(one_lost(spare, pods=(A0, own)), job=job)
+        assert (claims(given), creations(given)) == (claimed, [])
+
+    # and keeps the claim, also once its own pod is up: the one that comes second is its spare
+    for mine in (own, a_pod("own")):
+        given = replace(one_lost(Q, pods=(A0, mine), claimed=[terminating(MINE)]), job=job)
+        assert (claims(given), releases(given), creations(given)) == ([], [], [])
+
+
+def test_once_its_kubelet_has_confirmed_the_end_the_jobs_pod_is_made_for_the_same_node():
+    given = one_lost(claimed=[ended(terminating(MINE))])
+    (made,) = creations(given)
+    fields = made.manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert fields["nodeSelectorTerms"] == [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [MINE.node]}]}
+    ]
+    metadata = made.manifest["metadata"]
+    assert metadata["labels"][names.LABEL_FROM_POOL] == "pool-uid"
+    assert metadata["annotations"][names.ANNOTATION_FROM_POD] == MINE.uid
+    assert releases(given) == []
+    assert [other.manifest["metadata"]["name"] for other in creations(replace(given, entropy="other"))] == [
+        metadata["name"]
+    ], "who makes it again makes the same"
+
+
+def test_once_the_jobs_pod_is_there_the_spares_object_may_go():
+    claimed = ended(terminating(MINE))
+    given = one_lost(claimed=[claimed], pods=(A0, in_the_place_of(claimed)))
+    assert (releases(given), creations(given)) == (["p"], [])
+
+
+def test_of_two_claims_for_one_rank_the_later_is_released():
+    later = a_spare("o", claimed_by="job-uid", at=NOW + 1)
+    assert releases(one_lost(claimed=[later, MINE])) == ["o"]
+
+
+def test_a_claim_that_is_not_needed_any_more_is_released():
+    back = one_lost(claimed=[MINE], pods=(A0, A1))
+    snapshot = a_snapshot([member(A0, 0), member(A1, 1)], number=4, coordinator=A0)
+    given = replace(back, coordination=observed(snapshot=snapshot).coordination)
+    assert (releases(given), deletions(given)) == (["p"], {})
+
+
+def test_a_claim_on_a_node_that_dies_is_released_and_another_spare_is_claimed():
+    given = one_lost(Q, claimed=[terminating(MINE)])
+    given = replace(given, nodes={**given.nodes, MINE.node: Node(MINE.node, False)})
+    assert (releases(given), claims(given)) == (["p"], ["q"])
+
+
+def test_a_pod_that_finds_no_room_in_the_spares_place_is_told_and_costs_no_second_spare():
+    # given the job's pod, which the scheduler does not find room for
+    stuck = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", created_at=NOW)
+    given = one_lost(Q, pods=(A0, stuck))
+
+    # then it is waited for; and after a while another one is made, that may go anywhere
+    assert (claims(given), creations(given)) == ([], [])
+    assert claims(given, NOW + BOUND_S) == []
+    assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
+    assert len(creations(given, NOW + 31)) == 1
+
+
+def test_what_found_no_room_goes_first_once_all_ranks_are_held():
+    stuck = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", created_at=NOW - 60)
+    job = a_job(status=in_round(4, "a0"), spares=1, pool="shared")
+    new = replace(pending(a_pod("own")), created_at=NOW)
+    snapshot = a_snapshot([member(A0, 0), member(A1, 1)], number=4, coordinator=A0)
+    given = observed(job, (A0, A1, stuck, new), snapshot, pool=a_view(P))
+    assert list(deletions(given)) == [stuck.name]

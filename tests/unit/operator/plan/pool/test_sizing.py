@@ -1,0 +1,112 @@
+"""How many spares are enough, where the likelihood is from, and that the number does not flap."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.operator.given import NOW
+from tests.unit.operator.given_pool import a_pool, observed_pool
+from understudy_operator.plan.pool import sizing
+from understudy_operator.plan.pool.facts import AutoSize, Client, ObservedPool
+from understudy_operator.plan.pool.sizing import DAY_S, HALF_LIFE_S, SHRINK_AFTER_S, desired, history, spares_for
+from understudy_operator.plan.rfc3339 import micro_time
+
+
+def nodes(count: int) -> frozenset[str]:
+    return frozenset(f"n{number}" for number in range(count))
+
+
+def sized(observed: ObservedPool, now: float) -> tuple[int, ObservedPool]:
+    """The number of spares after a pass, and what the next pass finds."""
+    wanted, auto = desired(observed, now)
+    return wanted, replace(observed, pool=replace(observed.pool, status={"desired": wanted, "auto": auto}))
+
+
+@pytest.mark.parametrize(("count", "spares"), [(128, 2), (256, 2), (512, 3), (1024, 4)])
+def test_so_many_that_on_99_of_100_days_no_more_nodes_fail(count: int, spares: int):
+    assert spares_for(count, 1.2e-3, most=16) == spares
+
+
+def test_a_pool_for_no_nodes_needs_no_spare_and_one_for_very_many_gets_the_most():
+    assert spares_for(0, 1.2e-3, most=16) == 0
+    assert spares_for(1_000_000, 1.2e-3, most=16) == 16
+
+
+def test_replicas_are_what_the_spec_says_where_it_asks_for_no_computing():
+    assert desired(observed_pool(a_pool(replicas=3)), NOW) == (3, None)
+
+
+def test_the_nodes_are_those_of_the_pods_of_all_jobs_that_name_the_pool_each_counted_once():
+    clients = (Client(nodes(500)), Client(nodes(512)))
+    wanted, auto = desired(observed_pool(a_pool(auto=AutoSize()), clients=clients), NOW)
+    assert (wanted, auto and auto["nodes"], auto and auto["source"]) == (3, 512, "Default")
+
+
+def test_what_the_spec_says_goes_before_all_else():
+    auto = AutoSize(nodes=128, failures_per_node_day=0.05)
+    wanted, status = desired(observed_pool(a_pool(auto=auto), clients=(Client(nodes(2)),)), NOW)
+    assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
+
+
+def test_bounds_hold():
+    for auto, wanted in ((AutoSize(nodes=1024, most=3), 3), (AutoSize(nodes=1, least=2), 2)):
+        assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == wanted
+
+
+def test_history_counts_once_there_are_a_thousand_days_of_nodes():
+    # given 400 nodes, of which one fails every six hours: many more than the default has it
+    observed = observed_pool(a_pool(auto=AutoSize(nodes=400)))
+    told = []
+    for hour in range(0, 96, 6):
+        now = NOW + hour * 3600
+        failures = tuple(NOW + past * 3600 for past in range(0, hour, 6))
+        wanted, observed = sized(replace(observed, clients=(Client(nodes(400), failures),)), now)
+        told.append((observed.pool.status["auto"]["source"], wanted))
+
+    # then the default holds for two and a half days, and the number grows after that
+    assert told[:10] == [("Default", 3)] * 10
+    assert told[-1][0] == "History"
+    assert told[-1][1] > 3
+
+
+def test_a_failure_is_counted_once():
+    before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
+    observed = observed_pool(clients=(Client(nodes(10), (NOW + 30, NOW + 5000)),))
+    first = history(before, observed, NOW + 3600)
+    assert (first.failures, round(first.node_days, 2)) == (1.0, round(10 * (3600 - 60) / DAY_S, 2))
+    told = {"nodeDays": str(first.node_days), "failures": str(first.failures), "countedUntil": micro_time(first.until)}
+    assert history(told, observed, NOW + 3700) == pytest.approx(first)
+    assert round(history(told, observed, NOW + 7200).failures, 1) == 2.0
+
+
+def test_old_history_loses_its_weight_and_an_operator_that_was_away_counts_a_day_at_most():
+    before = {"nodeDays": "1000", "failures": "8", "countedUntil": micro_time(NOW)}
+    told = history(before, observed_pool(clients=(Client(nodes(10)),)), NOW + 20 * DAY_S)
+    weight = 0.5 ** (DAY_S / HALF_LIFE_S)
+    assert (told.node_days, told.failures) == pytest.approx((1000 * weight + 10, 8 * weight))
+
+
+def test_it_grows_at_once_and_shrinks_only_after_a_day():
+    # given a pool that is sized for 1,024 nodes
+    pool = a_pool(auto=AutoSize(nodes=1024))
+    wanted, observed = sized(observed_pool(pool), NOW)
+    assert wanted == 4
+
+    # when it is to be for 128
+    def for_nodes(observed: ObservedPool, count: int) -> ObservedPool:
+        return replace(observed, pool=replace(observed.pool, auto=AutoSize(nodes=count)))
+
+    wanted, observed = sized(for_nodes(observed, 128), NOW + 60)
+    assert wanted == 4
+    wanted, observed = sized(observed, NOW + 60 + SHRINK_AFTER_S / 2)
+    assert wanted == 4
+
+    # then a moment in which it needs them again begins the wait anew
+    wanted, observed = sized(for_nodes(observed, 1024), NOW + SHRINK_AFTER_S / 2 + 120)
+    wanted, observed = sized(for_nodes(observed, 128), NOW + SHRINK_AFTER_S / 2 + 180)
+    wanted, observed = sized(observed, NOW + SHRINK_AFTER_S + 180)
+    assert wanted == 4
+    wanted, observed = sized(observed, NOW + 2 * SHRINK_AFTER_S)
+    assert wanted == 2
+    assert "lessSince" not in observed.pool.status["auto"]
+    assert sizing.desired(for_nodes(observed, 1024), NOW + 3 * SHRINK_AFTER_S)[0] == 4

@@ -1,0 +1,129 @@
+"""Scenarios of pools: observed states in words, and what the operator means to do about each, with its reasons.
+
+tests/unit/operator/pool_scenarios/*.yaml hold them; test_pool_scenarios.py compares. After a change that is meant:
+
+    scripts/py -m tests.unit.operator.pool_scenario_plans
+
+writes the plans anew, for the diff to be read.
+
+A scenario has `given`: `spec` (of the pool, with what is special in it), `status`, `spares` (by name: how each is, or a
+mapping with `is`, `node`, `template: old`, `claimed by`), `lent` (names of jobs' pods), `nodes` (that are not well) and
+`refused`. All that is left out is ordinary: see given_pool.py.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod, ended, pending, terminating
+from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_spare, lacking_room, not_ready, observed_pool
+from understudy_operator.observe.read_pool import read_pool
+from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
+from understudy_operator.plan.observed import Node, Pod
+from understudy_operator.plan.pool.facts import ObservedPool
+from understudy_operator.plan.pool.reconcile import reconcile_pool
+from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol.words import FaultClass
+
+FOLDER = Path(__file__).parent / "pool_scenarios"
+Raw = Mapping[str, Any]
+HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
+    "ready": lambda pod: pod,
+    "starting": not_ready,
+    "pending": lambda pod: not_ready(pending(pod)),
+    "without room": lacking_room,
+    "going": terminating,
+    "ended": lambda pod: not_ready(ended(pod)),
+}
+
+
+def scenarios() -> dict[str, Raw]:
+    """All of them, by file and name."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        for name, scenario in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+            found[f"{path.stem}: {name}"] = scenario
+    return found
+
+
+def planned(scenario: Raw) -> list[str]:
+    """The plan, a line an intent."""
+    return list(_lines(reconcile_pool(state(scenario.get("given", {})), NOW)))
+
+
+def state(given: Raw) -> ObservedPool:
+    metadata = {"namespace": "research", "name": "shared", "uid": "pool-uid", "resourceVersion": "7", "generation": 1}
+    metadata |= {"creationTimestamp": micro_time(AN_HOUR_AGO), **given.get("metadata", {})}
+    spec = {"template": SPARE_TEMPLATE, **given.get("spec", {"replicas": 2})}
+    pool = read_pool({"metadata": metadata, "spec": spec, "status": given.get("status", {})})
+    pods = [_spare(name, told or "ready") for name, told in given.get("spares", {}).items()]
+    seen = observed_pool(pool, pods, lent=tuple(map(a_pod, given.get("lent", ()))))
+    ill = {name: _node(name, told) for name, told in given.get("nodes", {}).items()}
+    refused = tuple(Refusal(message, Why.QUOTA) for message in given.get("refused", ()))
+    return replace(seen, nodes={**seen.nodes, **ill}, refusals=refused)
+
+
+def _node(name: str, told: str) -> Node:
+    if told == "not ready":
+        return Node(name, False)
+    return Node(name, True, findings=(Finding("understudy", FaultClass.HARDWARE, told),))
+
+
+def _spare(name: str, told: Any) -> Pod:
+    more: dict[str, Any] = {"is": told} if isinstance(told, str) else dict(told)
+    template = OLD if more.get("template") == "old" else ""
+    pod = a_spare(name, claimed_by=more.get("claimed by", ""), template=template)
+    return HOW_SPARES_ARE[more.get("is", "ready")](replace(pod, created_at=NOW - more.get("age", 3600)))
+
+
+def _lines(plan: PoolPlan) -> Iterator[str]:
+    yield from _status_lines(plan.status or {})
+    for intent in plan.releases:
+        yield f"release {intent.name}: {intent.reason}"
+    for pod in plan.pods:
+        if isinstance(pod, CreatePod):
+            yield f"create {pod.manifest['metadata']['name'][:-6]}: {pod.reason}"
+        elif isinstance(pod, DeletePod):
+            yield f"delete {pod.name}{'' if pod.grace_s is None else f' in {pod.grace_s} s'}: {pod.reason}"
+    for event in plan.events:
+        yield f"event {event.type} {event.reason}: {event.message}"
+    if plan.again_in_s is not None:
+        yield f"look again in {plan.again_in_s:g} s"
+
+
+def _status_lines(status: Raw) -> Iterator[str]:
+    if not status:
+        return
+    counts = ("desired", "replicas", "ready", "claimed", "available", "updated")
+    yield "status " + ", ".join(f"{status[name]} {name}" for name in counts)
+    if "auto" in status:
+        yield f"status auto: {json.dumps(status['auto'])}"
+    for entry in status["conditions"]:
+        if entry["status"] == "True" or (entry["type"] == "Ready" and entry["message"]):
+            yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
+
+
+def write() -> None:
+    """The plans as they are now."""
+    for path in sorted(FOLDER.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        head = [line for line in text.splitlines() if line.startswith("#")]
+        parts = [_written(name, told) for name, told in yaml.safe_load(text).items()]
+        path.write_text("\n".join([*head, "", *parts]), encoding="utf-8")
+
+
+def _written(name: str, scenario: Raw) -> str:
+    given = yaml.safe_dump({"given": scenario.get("given", {})}, sort_keys=False, width=110, default_flow_style=None)
+    plan = yaml.safe_dump({"plan": planned(scenario)}, sort_keys=False, width=10_000, default_flow_style=False)
+    lines = "".join(f"  {line}\n" for line in (given + plan).splitlines())
+    return f"{name}:\n{lines}"
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,121 @@
+"""One pool's passes: what it makes, what survives from pass to pass, and what is left to do when the pool is gone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from tests.unit.operator.given_pool import SPARE_TEMPLATE
+from understudy_operator import pool_worker
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.pool_worker import PoolWorker
+from understudy_protocol import pod as names
+
+KEY = ("research", "shared")
+PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/hotsparepools/shared"
+PODS = "/api/v1/namespaces/research/pods"
+LIMIT_S = 10.0
+
+
+class World:
+    """A pool, its worker, and what the API server has."""
+
+    def __init__(self) -> None:
+        self.api, self.store = FakeApi(), Store()
+        self.gone: list[Any] = []
+
+    def apply(self, replicas: int = 2, **spec: Any) -> None:
+        metadata = {"namespace": "research", "name": "shared", "uid": "pool-uid", "creationTimestamp": CREATED}
+        body = {"metadata": metadata, "spec": {"replicas": replicas, "template": SPARE_TEMPLATE, **spec}}
+        self.store.put(Kind.POOL, self.api.put(PATH, {"kind": "HotSparePool", **body}))
+
+    def delete(self) -> None:
+        self.store.remove(Kind.POOL, self.api.objects.pop(PATH))
+
+    def claim(self, name: str, job_uid: str) -> None:
+        raw = self.api.objects[f"{PODS}/{name}"]
+        raw["metadata"]["labels"][names.LABEL_CLAIMED_BY] = job_uid
+        raw["metadata"]["finalizers"] = [names.FINALIZER_CLAIM]
+        self.store.put(Kind.POD, self.api.put(f"{PODS}/{name}", raw))
+
+    def pods(self) -> list[Raw]:
+        return self.api.of_kind("Pod")
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.api.objects[PATH].get("status", {}))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(pool_worker, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(pool_worker, "CONFLICT_S", 0.01)
+    return World()
+
+
+@asynccontextmanager
+async def at_work(world: World) -> AsyncIterator[PoolWorker]:
+    gateway = Gateway(world.api, world.store, Clock())
+    worker = PoolWorker(KEY, world.store, gateway, world.gone.append, Clock())
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+
+
+async def test_a_new_pool_gets_its_spares_and_a_status(world: World):
+    world.apply()
+    async with at_work(world):
+        await world.until(lambda: len(world.pods()) == 2 and world.status().get("desired") == 2)
+    owners = [pod["metadata"]["ownerReferences"][0] for pod in world.pods()]
+    assert {(owner["kind"], owner["uid"]) for owner in owners} == {("HotSparePool", "pool-uid")}
+
+
+async def test_a_refusal_is_told_and_tried_again(world: World):
+    world.api.refuse = lambda body: "exceeded quota: q" if body["kind"] == "Pod" else ""
+    world.apply()
+    async with at_work(world):
+        await world.until(
+            lambda: any(x["type"] == "Blocked" and x["status"] == "True" for x in world.status().get("conditions", ()))
+        )
+    assert world.pods() == []
+
+
+async def test_a_pool_that_has_changed_since_it_was_read_is_read_anew(world: World):
+    # given a store that knows an older state of the pool
+    world.apply(replicas=1)
+    newer = world.api.objects[PATH]
+    newer["spec"]["replicas"] = 3
+    world.api.put(PATH, newer)
+
+    # then the status write finds that out, and the spares are those of the newer one
+    async with at_work(world):
+        await world.until(lambda: len(world.pods()) == 3)
+    assert world.status()["desired"] == 3
+
+
+async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world: World):
+    # given a pool whose spare a job has claimed that is gone by now
+    world.apply(replicas=1)
+    async with at_work(world) as worker:
+        await world.until(lambda: len(world.pods()) == 1)
+        (name,) = (pod["metadata"]["name"] for pod in world.pods())
+        world.claim(name, "gone-uid")
+
+        # when the pool is deleted, too
+        world.delete()
+        worker.wake()
+
+        # then nothing holds the spare any more, and the worker ends
+        await world.until(lambda: not world.pods()[0]["metadata"].get("finalizers"))
+        worker.wake()
+        await world.until(lambda: world.gone == [KEY])
