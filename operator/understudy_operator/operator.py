@@ -10,8 +10,9 @@ from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.injection import Injection
 from understudy_operator.observe.read import read_node
-from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
+from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
 
@@ -37,6 +38,7 @@ class Operator:
             self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
         self._writer = connect(self.leads)
         self._gateway = Gateway(self._writer, self.store, clock)
+        self._injection = Injection(self._writer, self.store, self._wake)
         self._resync = Resync(api, self.store, clock, self._wake_all)
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
@@ -92,10 +94,12 @@ class Operator:
         if kind is Kind.NODE:
             if before is None or self.store.fact(kind, key_of(raw), read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
-        elif kind is Kind.JOB:
+        elif kind in (Kind.JOB, Kind.INJECTED):
             self._wake(key_of(raw))
         elif key := job_key_of(raw):
             self._wake(key)
+            if kind is Kind.POD and event_type != "DELETED" and self._acts and self.synced:
+                self._injection.look(raw)
 
     def _lead(self) -> None:
         self._beginning = asyncio.create_task(self._begin(), name="begin to lead")
@@ -123,12 +127,13 @@ class Operator:
         self._acts = False
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
+        await self._injection.stop()
         self._gateway.forget()
 
     def _wake(self, key: Key) -> None:
         if not self._acts or not self.synced:
             return
-        if key not in self._workers and self.store.get(Kind.JOB, key) is not None:
+        if key not in self._workers and self.store.get(job_kind(key), key) is not None:
             self._workers[key] = JobWorker(
                 key, self.store, self._gateway, self._sidecar_image, self._forget, self._clock
             )
@@ -139,8 +144,10 @@ class Operator:
         self._workers.pop(key, None)
 
     def _wake_all(self) -> None:
-        for raw in self.store.all(Kind.JOB):
+        for raw in (*self.store.all(Kind.JOB), *self.store.all(Kind.INJECTED)):
             self._wake(key_of(raw))
+        if self._acts and self.synced:
+            self._injection.look_at_all()
         for key in list(self._workers):
             self._wake(key)
 

@@ -24,6 +24,7 @@ _PATHS = {
     Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
+    Kind.INJECTED: (f"/apis/{API_VERSION}/injectedjobs", ""),
     Kind.CHILD: ("/apis/batch/v1/jobs", names.LABEL_JOB_UID),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }

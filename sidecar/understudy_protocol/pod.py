@@ -18,6 +18,12 @@ ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is
+
+# Of a pod that the webhook has injected; docs/inject.md has what users write.
+LABEL_INJECT = f"{GROUP}/inject"  # "true" on a pod that is to be injected
+ANNOTATION_INJECTED = f"{GROUP}/injected"  # it is: the name of its trainer container
+ANNOTATION_PLACE = f"{GROUP}/place"  # replicatedJob/Job index/pod index
+ANNOTATION_NODE_FAULTY = f"{GROUP}/node-faulty"  # why its node is, where it has no launcher and so no coordinator
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
 
@@ -27,15 +33,21 @@ SHARED_FOLDER = "/understudy"  # memory-backed emptyDir of sidecar and trainer
 KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
+INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: what an injected pod cannot know at its birth
 
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
+
+POD_VOLUME = "understudy-pod"
+POD_FOLDER = "/understudy-pod"  # in the sidecar only: the pod's annotation ANNOTATION_NODE_FAULTY, as a file
+POD_FAULTY_FILE = "node-faulty"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
 TORCHRUN_STUB = "launch-torchrun"
+SCRIPT_STUB = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
 PYTHON_FOLDER = "python"  # what workers may import: understudy_torch; and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
@@ -50,6 +62,7 @@ ENV_POD_UID = "UNDERSTUDY_POD_UID"
 ENV_POD_IP = "UNDERSTUDY_POD_IP"
 ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
+ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the coordinator and the index
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
 ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # what the sidecar puts into the shared folder
@@ -88,3 +101,48 @@ class JobShape:
     grace_s: float = 30.0  # the pods' termination grace period
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known
     in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any
+
+
+@dataclass(frozen=True)
+class PodGroup:
+    """Pods of one template in an injected job: a replicatedJob, a Job alone, or one kind of replica."""
+
+    name: str
+    first: int  # group rank of its first pod
+    pods_per_job: int
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What the operator has found out about the job of an injected pod, and writes beside its key."""
+
+    shape: JobShape
+    coordinator: str  # host:port of its Service
+    groups: tuple[PodGroup, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in its job an injected pod stands. What its labels say at its birth."""
+
+    group: str
+    job_index: int
+    pod_index: int
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.job_index}/{self.pod_index}"
+
+
+def read_place(text: str) -> Place:
+    """Raises ValueError."""
+    group, job_index, pod_index = text.split("/")
+    return Place(group, int(job_index), int(pod_index))
+
+
+def group_rank(place: Place, groups: tuple[PodGroup, ...], actives: int) -> Optional[int]:
+    """Ranks count through the groups, their Jobs, and the pods of each; who comes after the last is a spare (None)."""
+    group = next((group for group in groups if group.name == place.group), None)
+    if group is None:
+        return None
+    rank = group.first + place.job_index * group.pods_per_job + place.pod_index
+    return rank if rank < actives else None

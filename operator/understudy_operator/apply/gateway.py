@@ -22,10 +22,10 @@ from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
-from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
+from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod
 from understudy_operator.plan.observed import Job
-from understudy_operator.plan.ownership import API_VERSION, KIND
+from understudy_operator.plan.ownership import API_VERSION, kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import Refusal, Why, judged
 from understudy_protocol import pod as names
 
@@ -51,10 +51,10 @@ class Gateway:
 
     async def remove(self, job: Job, reason: str) -> None:
         """Delete the TrainingJob, after all that belongs to it."""
-        body: Raw = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Foreground"}
+        body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
         await self._pace.turn()
         try:
-            await self._api.delete(_job_path(job), body)
+            await self._api.delete(path_of(job), body)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -111,13 +111,13 @@ class Gateway:
         metadata = {
             "namespace": job.namespace,
             "name": job.name,
-            "uid": job.uid,
+            "uid": object_uid(job),
             "resourceVersion": job.resource_version,
         }
-        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
+        body = {"apiVersion": API_VERSION, "kind": kind_of(job), "metadata": metadata, "status": status}
         await self._pace.turn()
         try:
-            self._store.put(Kind.JOB, await self._api.replace(f"{_job_path(job)}/status", body))
+            self._store.put(_kind(job), await self._api.replace(f"{path_of(job)}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -126,26 +126,8 @@ class Gateway:
         return True
 
     async def event(self, job: Job, event: Event) -> None:
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        body = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{job.name}-", "namespace": job.namespace},
-            "eventTime": at,
-            "type": event.type,
-            "reason": event.reason,
-            "action": event.reason,
-            "note": event.message[:1024],
-            "reportingController": "understudy.dev/operator",
-            "reportingInstance": os.environ.get("HOSTNAME", "understudy-operator"),
-            "regarding": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "name": job.name,
-                "namespace": job.namespace,
-                "uid": job.uid,
-            },
-        }
+        regarding = {"apiVersion": API_VERSION, "kind": kind_of(job), "name": job.name, "uid": object_uid(job)}
+        body = event_of({**regarding, "namespace": job.namespace}, event)
         await self._pace.turn()
         try:
             await self._api.create(f"/apis/events.k8s.io/v1/namespaces/{job.namespace}/events", body)
@@ -154,12 +136,12 @@ class Gateway:
 
     async def _read_job(self, job: Job) -> None:
         try:
-            self._store.put(Kind.JOB, await self._api.get(_job_path(job)))
+            self._store.put(_kind(job), await self._api.get(path_of(job)))
         except ApiError as error:
             if error.status != 404:
                 raise
-            metadata = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
-            self._store.remove(Kind.JOB, {"metadata": metadata})
+            metadata = {"namespace": job.namespace, "name": job.name, "uid": object_uid(job)}
+            self._store.remove(_kind(job), {"metadata": metadata})
 
     async def _read_node(self, name: str) -> None:
         try:
@@ -249,6 +231,23 @@ class Gateway:
             self._store.put(Kind.POD, answer)
 
 
+def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
+    """The event as Kubernetes keeps it."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{regarding['name']}-", "namespace": regarding["namespace"]},
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": event.type,
+        "reason": event.reason,
+        "action": event.reason,
+        "note": event.message[:1024],
+        "reportingController": "understudy.dev/operator",
+        "reportingInstance": os.environ.get("HOSTNAME", "understudy-operator"),
+        "regarding": regarding,
+    }
+
+
 @dataclass
 class _Asked:
     """A creation that has had no answer yet, or one that leaves it open whether it was done."""
@@ -274,5 +273,5 @@ async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return done
 
 
-def _job_path(job: Job) -> str:
-    return f"/apis/{API_VERSION}/namespaces/{job.namespace}/trainingjobs/{job.name}"
+def _kind(job: Job) -> Kind:
+    return job_kind((job.namespace, job.name))

@@ -36,4 +36,5 @@ def read_child(raw: Raw) -> ChildJob:
         ended_at=unix(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
         fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
         template=spec.get("template", {}),
+        backoff_limit=spec.get("backoffLimit"),
     )

@@ -35,6 +35,8 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
         return ()  # the garbage collector follows the owner references
     if observed.job.spec.world is None:
         return ()
+    if observed.job.injected is not None:
+        return tuple(_of_injected(observed, now))
     former = tuple(_clear_former(observed))
     if observed.close is not None:
         return (*former, *_clear_after_close(observed, now))
@@ -121,7 +123,32 @@ def _clear_former(observed: Observed) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, None, why)
 
 
+def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
+    """Their controller makes them: where a pod is lost, it is removed, so that it makes another one."""
+    if observed.close is None:
+        yield from _remove_lost(observed, now)
+        yield from _relabel(observed)
+        return
+    for pod in observed.pods:  # the rest end by themselves: who starts only now is told of the close
+        if not pod.ended and pod.node and not observed.node_ready(pod.node):
+            yield DeletePod(pod.name, pod.uid, 0, f"the job has ended, and node {pod.node} is not ready")
+
+
 def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
+    yield from _remove_lost(observed, now)
+    avoid = set(avoided_nodes(observed, now))
+    for pod in observed.pods:
+        needless = avoided_by(pod) - avoid
+        if pod.alive and not pod.node and pod.trouble and needless:
+            yield DeletePod(pod.name, pod.uid, 0, f"it waits for a node, and {_listed(needless)} may be used again")
+    failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
+    failed.sort(key=lambda pod: pod.created_at)
+    for pod in failed[:-FAILED_PODS_KEPT]:
+        yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
+    yield from _surplus(observed)
+
+
+def _remove_lost(observed: Observed, now: float) -> Iterator[DeletePod]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
     live = {pod.uid for pod in observed.live()}
     for pod in observed.pods:
@@ -136,16 +163,6 @@ def _remove(observed: Observed, now: float) -> Iterator[DeletePod]:
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready, and nobody hears of the pod")
-    avoid = set(avoided_nodes(observed, now))
-    for pod in observed.pods:
-        needless = avoided_by(pod) - avoid
-        if pod.alive and not pod.node and pod.trouble and needless:
-            yield DeletePod(pod.name, pod.uid, 0, f"it waits for a node, and {_listed(needless)} may be used again")
-    failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
-    failed.sort(key=lambda pod: pod.created_at)
-    for pod in failed[:-FAILED_PODS_KEPT]:
-        yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
-    yield from _surplus(observed)
 
 
 def _surplus(observed: Observed) -> Iterator[DeletePod]:

@@ -8,8 +8,12 @@ Rules, where somebody has deleted one of them under pods that run:
   another one, which new pods are told. Who is a member knows its coordinator's heirs, and needs no Service.
 """
 
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
+from understudy_operator.plan.injection.owner import is_injected, service_name
 from understudy_operator.plan.intents import Create
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import claim_manifest
@@ -17,6 +21,7 @@ from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.shape import job_shape
 from understudy_protocol import pod as names
 
 
@@ -25,12 +30,16 @@ def secret_name(job_name: str) -> str:
 
 
 def coordinator_service_name(job_name: str) -> str:
+    if is_injected(job_name):
+        return service_name(job_name)
     return f"{job_name}-coordinator"
 
 
 def plan_objects(observed: Observed) -> tuple[Create, ...]:
     """What is missing of the Secret (with a fresh key, if it is the first), the two Services and the volume claims."""
     job = observed.job
+    if job.injected is not None:
+        return tuple(map(Create, _of_injected(observed)))
     missing = []
     if job.spec.world is not None and not observed.has_secret and not key_is_lost(observed):
         missing.append(_secret(job, observed.known_key or observed.entropy))
@@ -41,6 +50,20 @@ def plan_objects(observed: Observed) -> tuple[Create, ...]:
     claims = (claim for claim in job.spec.claims if claim_name(job, claim.name) not in observed.claims)
     missing += [claim_manifest(job, claim) for claim in claims]
     return tuple(Create(manifest) for manifest in missing)
+
+
+def _of_injected(observed: Observed) -> Iterator[dict[str, Any]]:
+    """First the Service, whose address is in the Secret beside the key: no pod starts before that."""
+    job = observed.job
+    assert job.injected is not None
+    if not observed.coordinator_address:
+        yield _coordinator_service(job, _free_address(observed))
+    elif not observed.has_secret and not key_is_lost(observed):
+        shape = job_shape(job, job.injected.grace_s)
+        told = names.Injected(shape, observed.coordinator_address, job.injected.groups)
+        secret = _secret(job, observed.known_key or observed.entropy)
+        secret["stringData"][names.INJECTED_FILE] = json.dumps(asdict(told), separators=(",", ":"))
+        yield secret
 
 
 def key_is_lost(observed: Observed) -> bool:

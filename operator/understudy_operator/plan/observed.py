@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
+from understudy_operator.plan.injection.facts import InjectedJob
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.membership import Close
@@ -29,6 +30,7 @@ class Job:
     spec: JobSpec
     status: Mapping[str, Any]
     orphans: bool = False  # it is deleted without its pods
+    injected: InjectedJob | None = None  # its pods are a Job controller's; uid is then what members prove to belong to
 
     @property
     def world(self) -> World:
@@ -140,6 +142,7 @@ class ChildJob:
     ended_at: float = 0.0
     fingerprint: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
+    backoff_limit: int | None = None
 
 
 @dataclass(frozen=True)

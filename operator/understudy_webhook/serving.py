@@ -1,0 +1,93 @@
+"""The TLS server: POST /mutate and /validate for the API server; GET /healthz and /readyz, plain, for the kubelet.
+
+A certificate that is renewed is served from the next connection on, without a restart: the context that listens takes
+it (`Serving.load`). Ready is who has a certificate.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from understudy_webhook.review import NoReview, mutate, read_request, validate
+
+#: An object of the API server has at most 1.5 MB, and a review of a change has two of them.
+MOST_BYTES = 8 << 20
+STOP_S = 2.0
+log = logging.getLogger(__name__)
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Serving:
+    def __init__(self, sidecar_image: str) -> None:
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.has_certificate = False
+        self._app = web.Application(client_max_size=MOST_BYTES)
+        self._app.router.add_post("/mutate", partial(_answer, partial(mutate, sidecar_image=sidecar_image)))
+        self._app.router.add_post("/validate", partial(_answer, validate))
+        self._runner: web.AppRunner | None = None
+
+    def load(self, certificate: Path, key: Path) -> None:
+        """Serve this one from the next connection on. Raises OSError, or an ssl.SSLError (which is one)."""
+        self._context.load_cert_chain(certificate, key)
+        self.has_certificate = True
+
+    async def listen(self, port: int) -> int:
+        """The port (0 chooses a free one)."""
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "0.0.0.0", port, ssl_context=self._context, backlog=1024).start()
+        return int(self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+async def listen_for_probes(serving: Serving, port: int) -> web.AppRunner:
+    """To be cleaned up by the caller."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        if serving.has_certificate:
+            return web.Response(text="ok\n")
+        return web.Response(text="waits for a certificate\n", status=500)
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()
+    return runner
+
+
+async def _answer(answer: Answer, request: web.Request) -> web.Response:
+    try:
+        asked = read_request(await request.read())
+    except NoReview as error:
+        return web.Response(text=f"{error}\n", status=400)
+    try:
+        review = answer(dict(asked))
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        # What follows is the configuration's to say (failurePolicy): nothing is guessed here.
+        log.exception("%s %s failed", request.path, asked.get("uid"))
+        return web.Response(text="the webhook has a bug; its log has the details\n", status=500)
+    _log(asked, review["response"])
+    return web.json_response(review)
+
+
+def _log(asked: Any, response: Any) -> None:
+    if not response["allowed"]:
+        where = f"{asked.get('namespace', '')}/{asked.get('name') or asked.get('object', {}).get('metadata', {}).get('generateName', '')}"
+        log.info("%s refused: %s", where, response["status"]["message"])
