@@ -89,5 +89,6 @@ async def _answer(answer: Answer, request: web.Request) -> web.Response:
 
 def _log(asked: Any, response: Any) -> None:
     if not response["allowed"]:
-        where = f"{asked.get('namespace', '')}/{asked.get('name') or asked.get('object', {}).get('metadata', {}).get('generateName', '')}"
-        log.info("%s refused: %s", where, response["status"]["message"])
+        metadata = (asked.get("object") or {}).get("metadata", {})
+        name = asked.get("name") or metadata.get("generateName", "")
+        log.info("%s/%s refused: %s", asked.get("namespace", ""), name, response["status"]["message"])

@@ -69,8 +69,8 @@ def _refuse_other_rendezvous(name: str, words: Sequence[str]) -> None:
         seen = "--standalone"
     if seen:
         raise Objection(
-            f"the command of container {name} has {seen}, with which torchrun does not ask Understudy for its rounds: remove "
-            "it"
+            f"the command of container {name} has {seen}, with which torchrun does not ask Understudy for its rounds: "
+            "remove it"
         )
 
 

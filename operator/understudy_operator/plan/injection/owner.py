@@ -61,8 +61,8 @@ def read_owner(pod: Mapping[str, Any]) -> Owner:
     labels: Mapping[str, str] = metadata.get("labels", {})
     if names.LABEL_JOB in labels and not is_injected(labels[names.LABEL_JOB]):
         raise Objection(
-            f"the pod is of TrainingJob {labels[names.LABEL_JOB]}: remove the label {names.LABEL_INJECT}, and say in "
-            "spec.launcher.targetReplicatedJobs whose pods train"
+            f"the pod is of TrainingJob {labels[names.LABEL_JOB]}: remove the label {names.LABEL_INJECT}, and "
+            "say in spec.launcher.targetReplicatedJobs whose pods train"
         )
     if keys.NAME in labels:
         return _of_jobset(labels, metadata.get("annotations", {}))
@@ -101,8 +101,8 @@ def _of_pytorch_job(labels: Mapping[str, str], references: Any) -> Owner:
     owner = next((x for x in references if x.get("kind") == _PYTORCH_KIND), None)
     if owner is None:
         raise Objection(
-            f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob: of Kubeflow's other jobs none "
-            "can be injected; remove it"
+            f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob: of Kubeflow's other jobs "
+            "none can be injected; remove it"
         )
     kind = labels.get(PYTORCH_REPLICA, "").lower()
     return Owner(

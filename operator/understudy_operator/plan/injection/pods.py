@@ -51,8 +51,8 @@ def inject(pod: Raw, sidecar_image: str) -> Injection:
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_INJECTED, settings.container))
     if spec.get("hostNetwork"):
         raise Objection(
-            "hostNetwork has to be false or left out: the sidecars listen on fixed ports, which two pods of a node cannot "
-            "share"
+            "hostNetwork has to be false or left out: the sidecars listen on fixed ports, which two pods of a node "
+            "cannot share"
         )
     _refuse_taken_names(made, owner)
     warnings = _change(spec, trainer, owner, settings, sidecar_image)
@@ -135,7 +135,8 @@ def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
     if not trainer.get("command"):
         folder = f"{names.SHARED_FOLDER}/{names.PYTHON_FOLDER}"
         return (
-            f"container {trainer['name']} has no command, so its PYTHONPATH stays: add {folder} to it for understudy_torch",
+            f"container {trainer['name']} has no command, so its PYTHONPATH stays: add {folder} to it "
+            "for understudy_torch",
         )
     if stub not in trainer["command"]:
         trainer["command"] = ["/bin/sh", stub, *trainer["command"]]

@@ -91,13 +91,13 @@ def actives_of(settings: Settings, nproc: int, pods: int) -> int:
     actives, rest = divmod(settings.world_size, nproc)
     if rest:
         raise Objection(
-            f"annotation {key} is {settings.world_size}: it counts ranks, and has to be a multiple of the {nproc} workers "
-            f"of each pod ({PREFIX}nproc-per-node)"
+            f"annotation {key} is {settings.world_size}: it counts ranks, and has to be a multiple of the {nproc} "
+            f"workers of each pod ({PREFIX}nproc-per-node)"
         )
     if actives > pods:
         raise Objection(
-            f"annotation {key} is {settings.world_size}, which takes {actives} pods of {nproc} workers, and the job has "
-            f"{pods}: lower it, or raise the job's parallelism and completions"
+            f"annotation {key} is {settings.world_size}, which takes {actives} pods of {nproc} workers, and the job "
+            f"has {pods}: lower it, or raise the job's parallelism and completions"
         )
     return actives
 

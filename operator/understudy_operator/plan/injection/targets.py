@@ -63,8 +63,8 @@ def read_target(kind: str, raw: Raw) -> Target:
     if any(settings != said[0] for settings in said):
         listed = ", ".join(template.name for template in templates)
         raise Objection(
-            f"the pod templates {listed} train as one, and their annotations {PREFIX}… differ: write the same into each, or "
-            f"take the label {names.LABEL_INJECT} from those that do not train"
+            f"the pod templates {listed} train as one, and their annotations {PREFIX}… differ: write the same into "
+            f"each, or take the label {names.LABEL_INJECT} from those that do not train"
         )
     return Target(kind, templates)
 
@@ -112,8 +112,8 @@ def nproc_told(pod: Raw) -> int:
 def _check_least(ranks: int, nproc: int, actives: int) -> None:
     if ranks % nproc or ranks > actives * nproc:
         raise Objection(
-            f"annotation {PREFIX}min-world-size is {ranks}: it counts ranks, and has to be a multiple of the {nproc} workers "
-            f"of each pod, at most the {actives * nproc} ranks of the training"
+            f"annotation {PREFIX}min-world-size is {ranks}: it counts ranks, and has to be a multiple of the {nproc} "
+            f"workers of each pod, at most the {actives * nproc} ranks of the training"
         )
 
 
@@ -144,8 +144,8 @@ def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
         )
     if int(spec.get("completions", pods)) != pods:
         raise Objection(
-            f"{path}.completions is {spec['completions']} and parallelism {pods}: all pods of a training run at once; set "
-            "both to the same number"
+            f"{path}.completions is {spec['completions']} and parallelism {pods}: all pods of a training run at once; "
+            "set both to the same number"
         )
     if spec.get("backoffLimitPerIndex") is not None:
         raise Objection(
