@@ -44,7 +44,7 @@ async def _serve(image: str, certificates: str) -> int:
             log.error("the certificate is not looked after any more: %r", keeping.exception())
             asked.cancel()
             return 1
-        serving.has_certificate = False  # not ready any more
+        serving.leaves = True
         await asyncio.sleep(float(os.environ.get("UNDERSTUDY_DRAIN_S") or DRAIN_S))
         keeping.cancel()
     return 0

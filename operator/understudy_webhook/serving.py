@@ -1,7 +1,8 @@
 """The TLS server: POST /mutate and /validate for the API server; GET /healthz and /readyz, plain, for the kubelet.
 
-A certificate that is renewed is served from the next connection on, without a restart: the context that listens takes
-it (`Serving.load`). Ready is who has a certificate.
+A certificate that is renewed is served from the next connection on, without a restart: each has a context of its own,
+which a connection takes at its first words. (One context that loads another certificate is left with half of it where
+the key does not fit.) Ready is who has a certificate.
 """
 
 import asyncio
@@ -26,23 +27,34 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 class Serving:
     def __init__(self, sidecar_image: str) -> None:
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.has_certificate = False
+        self._listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._listening.sni_callback = self._choose
+        self._current: ssl.SSLContext | None = None
         self._app = web.Application(client_max_size=MOST_BYTES)
         self._app.router.add_post("/mutate", partial(_answer, partial(mutate, sidecar_image=sidecar_image)))
         self._app.router.add_post("/validate", partial(_answer, validate))
         self._runner: web.AppRunner | None = None
+        self.leaves = False  # it takes no more calls soon
 
     def load(self, certificate: Path, key: Path) -> None:
         """Serve this one from the next connection on. Raises OSError, or an ssl.SSLError (which is one)."""
-        self._context.load_cert_chain(certificate, key)
-        self.has_certificate = True
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key)
+        self._current = context
+
+    @property
+    def is_ready(self) -> bool:
+        return self._current is not None and not self.leaves
+
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        if self._current is not None:
+            connection.context = self._current
 
     async def listen(self, port: int) -> int:
         """The port (0 chooses a free one)."""
         self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "0.0.0.0", port, ssl_context=self._context, backlog=1024).start()
+        await web.TCPSite(self._runner, "0.0.0.0", port, ssl_context=self._listening, backlog=1024).start()
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
@@ -57,9 +69,9 @@ async def listen_for_probes(serving: Serving, port: int) -> web.AppRunner:
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        if serving.has_certificate:
+        if serving.is_ready:
             return web.Response(text="ok\n")
-        return web.Response(text="waits for a certificate\n", status=500)
+        return web.Response(text="leaves\n" if serving.leaves else "waits for a certificate\n", status=500)
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)
