@@ -30,7 +30,9 @@ FOLDER = CHECKOUT / "build" / "bench"
 POD = CHECKOUT / "tests" / "unit" / "webhook" / "pods" / "torchrun.yaml"
 IMAGE = "example.com/sidecar:1"
 #: A server in a process of its own: it shares no interpreter with who asks.
-SERVER = "import asyncio, sys; from benchmarks.webhook.server import serve; asyncio.run(serve(sys.argv[1], sys.argv[2]))"
+SERVER = (
+    "import asyncio, sys; from benchmarks.webhook.server import serve; asyncio.run(serve(sys.argv[1], sys.argv[2]))"
+)
 
 
 def a_pod() -> dict[str, Any]:

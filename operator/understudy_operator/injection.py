@@ -45,8 +45,8 @@ class Injection:
             if self._faulty(pod) != _told(pod):
                 self._start(key_of(pod), lambda: self._tell(pod))
         elif self._store.get(Kind.INJECTED, key) is None:
-            owner = read_owner(pod)
-            if self._refused.get(key) != owner.uid:
+            owner = _owner(pod)
+            if owner is not None and self._refused.get(key) != owner.uid:
                 self._start(key, lambda: self._make(key, owner, pod))
 
     def look_at_all(self) -> None:
@@ -144,6 +144,14 @@ class Injection:
         log.warning("%s/%s: %s", namespace, owner.name, event.message)
         body = event_of({**regarding, "namespace": namespace}, event)
         await self._api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
+
+
+def _owner(pod: Raw) -> Owner | None:
+    try:
+        return read_owner(pod)
+    except Objection as objection:  # its labels are not as they were when it was injected
+        log.warning("pod %s: %s", "/".join(key_of(pod)), objection)
+        return None
 
 
 def _lives(pod: Raw) -> bool:

@@ -1,4 +1,4 @@
-"""Plain Jobs and JobSets with the label, on the local cluster: the example's training, whose manifest knows nothing of us.
+"""Jobs and JobSets with the label, on the local cluster: the training of examples/ddp, which knows nothing of it.
 
 The TrainingJob of examples/ddp is restated as what a user has: its pod template in an indexed Job, or in a JobSet.
 JobSet's own controller runs on the host, with its webhooks off: its manifests spell out what these would fill in.
@@ -127,7 +127,9 @@ class InjectedTraining(Training):
         trainer = template["spec"]["containers"][0]
         words = " ".join(trainer["args"])
         # As JobSet's PyTorch example has it: a static rendezvous, which nobody asks any more.
-        options = "--nnodes=3 --nproc_per_node=2 --master_addr=nowhere --master_port=3389 --node_rank=$JOB_COMPLETION_INDEX"
+        options = (
+            "--nnodes=3 --nproc_per_node=2 --master_addr=nowhere --master_port=3389 --node_rank=$JOB_COMPLETION_INDEX"
+        )
         torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {options} /example/train.py {words}"
         trainer |= {"command": ["bash", "-c", torchrun], "args": []}
         del template["metadata"]["annotations"]["understudy.dev/nproc-per-node"]

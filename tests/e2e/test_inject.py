@@ -144,7 +144,7 @@ def failed_pods(training: InjectedTraining) -> int:
     return sum(job["status"].get("failed", 0) for job in training.jobs())
 
 
-# A script without the launcher -------------------------------------------------------------------------------------------
+# A script without the launcher ---------------------------------------------------------------------------------------
 
 
 def plain_job(cluster: Cluster, name: str, script: str, **annotations: str) -> Raw:
@@ -212,7 +212,7 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
     assert ("no checkpoint is tried: the node is faulty: Xid 79" in said) == faulty
 
 
-# What is not injected ----------------------------------------------------------------------------------------------------
+# What is not injected ------------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(cluster: Cluster) -> None:

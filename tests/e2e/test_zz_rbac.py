@@ -16,6 +16,13 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
+INJECTION = (
+    *(Right("understudy.dev", "injectedjobs", verb) for verb in ("get", "create", "delete")),
+    Right("understudy.dev", "injectedjobs/status", "update"),
+    Right("understudy.dev", "injectedjobs/finalizers", "update"),
+    Right("jobset.x-k8s.io", "jobsets", "get"),
+    Right("kubeflow.org", "pytorchjobs", "get"),
+)
 #: What a run may do without, and why it is granted.
 RARE = {
     Right("", "pods", "get"): "a creation that had no answer is found to have been done",
@@ -24,6 +31,7 @@ RARE = {
     Right("", "nodes", "get"): "a pod is on a node of which no watch has told yet",
     Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",
     Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
+    **dict.fromkeys(INJECTION, "of injected pods: test_inject.py"),
     Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",
 }
 

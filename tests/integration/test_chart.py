@@ -17,7 +17,7 @@ def rendered(*settings: str, webhook: bool = False) -> Documents:
     """The objects of the operator, or of the webhook, by kind."""
     told = template(*settings)
     assert told.returncode == 0, told.stderr
-    documents = [document for document in yaml.safe_load_all(told.stdout) if document]
+    documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
     crds = "injectedjobs" if webhook else "trainingjobs"
     ours = "understudy-webhook" if webhook else "understudy-operator"
     names = (ours, f"{crds}.understudy.dev")
@@ -88,9 +88,13 @@ def test_replicas_prefer_nodes_of_their_own_unless_told_otherwise():
     assert own == {"nodeAffinity": {"x": "y"}}
 
 
-# The webhook --------------------------------------------------------------------------------------------------------------
+# The webhook ---------------------------------------------------------------------------------------------------------
 
-PROVIDED = ("webhook.certificates.mode=Provided", "webhook.certificates.secretName=own", "webhook.certificates.caBundle=QQ==")
+PROVIDED = (
+    "webhook.certificates.mode=Provided",
+    "webhook.certificates.secretName=own",
+    "webhook.certificates.caBundle=QQ==",
+)
 
 
 def called(documents: Documents) -> list[dict[str, Any]]:
@@ -111,7 +115,9 @@ def test_only_labelled_pods_in_labelled_namespaces_wait_for_the_webhook():
 
 
 def test_checks_hold_up_nobody_and_can_be_left_out():
-    assert {x["failurePolicy"] for x in rendered(webhook=True)["ValidatingWebhookConfiguration"]["webhooks"]} == {"Ignore"}
+    assert {x["failurePolicy"] for x in rendered(webhook=True)["ValidatingWebhookConfiguration"]["webhooks"]} == {
+        "Ignore"
+    }
     assert "ValidatingWebhookConfiguration" not in rendered("webhook.validation.enabled=false", webhook=True)
 
 
@@ -163,5 +169,8 @@ def test_the_webhooks_pods_run_without_rights_on_their_machine_and_a_drain_leave
     pod = documents["Deployment"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
-    assert (documents["Deployment"]["spec"]["replicas"], documents["PodDisruptionBudget"]["spec"]["minAvailable"]) == (2, 1)
+    assert (documents["Deployment"]["spec"]["replicas"], documents["PodDisruptionBudget"]["spec"]["minAvailable"]) == (
+        2,
+        1,
+    )
     assert "PodDisruptionBudget" not in rendered("webhook.replicas=1", webhook=True)

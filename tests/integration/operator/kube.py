@@ -19,6 +19,7 @@ LIMIT_S = 20.0
 POLL_S = 0.05
 GROUPS = {
     "trainingjobs": "/apis/understudy.dev/v1alpha1",
+    "injectedjobs": "/apis/understudy.dev/v1alpha1",
     "events": "/apis/events.k8s.io/v1",
     "jobs": "/apis/batch/v1",
 }

@@ -45,7 +45,7 @@ class World:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
-            while not holds():
+            while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
                 await asyncio.sleep(0.01)
 
     def made(self) -> list[Raw]:

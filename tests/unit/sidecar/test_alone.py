@@ -17,7 +17,7 @@ from understudy_torch.sigterm import what_is_faulty
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
             await asyncio.sleep(0.01)
 
 

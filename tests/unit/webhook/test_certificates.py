@@ -42,16 +42,19 @@ async def listening() -> AsyncIterator[tuple[Serving, int]]:
 async def ask(port: int, bundle: str, body: object = REVIEW) -> dict[str, Any]:
     """As the API server does, on a connection of its own, believing that bundle alone. Raises aiohttp.ClientError."""
     context = ssl.create_default_context(cadata=bundle)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
-        async with session.post(f"https://{HOST}:{port}/mutate", data=json.dumps(body)) as answer:
-            answer.raise_for_status()
-            told: dict[str, Any] = await answer.json()
-            return told
+    url = f"https://{HOST}:{port}/mutate"
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+        session.post(url, data=json.dumps(body)) as answer,
+    ):
+        answer.raise_for_status()
+        told: dict[str, Any] = await answer.json()
+        return told
 
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
             await asyncio.sleep(0.01)
 
 
@@ -81,7 +84,7 @@ async def test_files_are_served_and_a_renewed_pair_from_the_next_connection_on(t
             return True
 
         async with asyncio.timeout(10):
-            while not await renewed():
+            while not await renewed():  # noqa: ASYNC110 (what it waits for tells nobody)
                 await asyncio.sleep(0.01)
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await ask(port, first.authority)

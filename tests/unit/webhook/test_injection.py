@@ -88,7 +88,7 @@ def test_a_container_that_another_webhook_puts_first_does_not_become_the_trainer
     assert json_patch(once, injected(once).pod) == []
 
 
-# Which launcher, and how many workers ----------------------------------------------------------------------------------
+# Which launcher, and how many workers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_restarts_become_the_launchers_and_that_is_told() -> None:
     assert any("restartPolicy" in warning for warning in done.warnings)
 
 
-# Whose pod it is ---------------------------------------------------------------------------------------------------------
+# Whose pod it is -----------------------------------------------------------------------------------------------------
 
 
 def test_the_pods_of_a_restarted_jobset_are_a_job_of_their_own() -> None:
@@ -150,7 +150,7 @@ def test_a_name_that_is_too_long_for_a_label_is_shortened_and_stays_its_own() ->
     assert named("a") != named("b")
 
 
-# What it declines --------------------------------------------------------------------------------------------------------
+# What it declines ----------------------------------------------------------------------------------------------------
 
 
 def annotated(name: str, value: str) -> Callable[[Raw], object]:

@@ -64,7 +64,7 @@ def test_what_is_no_review_is_told_so(body: bytes) -> None:
         read_request(body)
 
 
-# Jobs, when they are applied ---------------------------------------------------------------------------------------------
+# Jobs, when they are applied -----------------------------------------------------------------------------------------
 
 
 def template(**annotations: str) -> Raw:

@@ -31,7 +31,11 @@ def _placed(pod: Pod, observed: Observed) -> Pod:
     told = pod.annotations.get(names.ANNOTATION_PLACE, "")
     if not told:
         return pod
-    index = group_rank(read_place(told), observed.job.injected.groups, observed.job.world.actives)
+    try:
+        place = read_place(told)
+    except ValueError:
+        return pod  # somebody has changed it: the pod itself goes by what it was told at its birth
+    index = group_rank(place, observed.job.injected.groups, observed.job.world.actives)
     return replace(pod, index=index, spare=index is None)
 
 

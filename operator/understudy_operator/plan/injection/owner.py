@@ -72,8 +72,8 @@ def read_owner(pod: Mapping[str, Any]) -> Owner:
     if PYTORCH_JOB_NAME in labels:
         return _of_pytorch_job(labels, metadata.get("ownerReferences", ()))
     raise Objection(
-        f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob, and this one has none of their "
-        "labels: put it into the pod template of one of these, or remove it"
+        f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob, and this one has none of "
+        "their labels: put it into the pod template of one of these, or remove it"
     )
 
 

@@ -11,8 +11,8 @@ from tests.unit.operator.given import (
     FAILED,
     IMAGE,
     NOW,
-    S,
     SUCCEEDED,
+    S,
     a_pod,
     a_snapshot,
     ended,
@@ -76,7 +76,7 @@ def plan(facts: Observed) -> Any:
     return reconcile(facts, IMAGE, NOW)
 
 
-# What it is made from ----------------------------------------------------------------------------------------------------
+# What it is made from ------------------------------------------------------------------------------------------------
 
 
 def test_it_says_who_trains_and_goes_with_its_job() -> None:
@@ -109,7 +109,7 @@ def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
     assert target.pods == 9
 
 
-# A pass over it ----------------------------------------------------------------------------------------------------------
+# A pass over it ------------------------------------------------------------------------------------------------------
 
 
 def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
