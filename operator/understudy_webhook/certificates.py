@@ -1,9 +1,10 @@
 """The certificate that is served: from files that somebody else keeps, or self-made and kept in a Secret.
 
 Rules: neither needs a restart. Files (cert-manager's, or one's own, in a mounted Secret) are looked at every EVERY_S
-and served as soon as they have changed; a pair that does not fit (half of it is written) is tried again, and the former
-one served meanwhile. Of a self-made one every replica keeps the Secret, the trust of the API server and its own
-server in line, in that order; who is first to renew wins, by the Secret's resourceVersion, and the others take what they find.
+and served as soon as they have changed; a pair that does not fit (half of it is written) is tried again, and the
+former one served meanwhile. Of a self-made one every replica keeps the Secret, the trust of the API server and its own
+server in line, in that order; who is first to renew wins, by the Secret's resourceVersion, and the others take what
+they find.
 """
 
 import asyncio

@@ -29,7 +29,7 @@ def template(*settings: str) -> "subprocess.CompletedProcess[str]":
     if not helm.exists():
         pytest.skip(f"{helm} is not built: python -m tests.cluster binaries")
     words = [word for setting in settings for word in ("--set", setting)]
-    command = [helm, "template", "understudy", CHART, "-n", "system", *words]
+    command = [str(helm), "template", "understudy", str(CHART), "-n", "system", *words]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 

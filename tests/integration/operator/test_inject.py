@@ -135,6 +135,7 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
         return found[0] if found else None
 
     made = await kube.until("the pods' Secret", secret)
+    assert made is not None
     told = json.loads(base64.b64decode(made["data"][names.INJECTED_FILE]))
     (service,) = [x for x in await kube.list("services") if x["metadata"]["name"] == "job-train-understudy"]
     assert told["coordinator"] == f"{service['spec']['clusterIP']}:{names.COORDINATOR_PORT}"
@@ -150,6 +151,7 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
         return found
 
     status_told = await kube.until("its status", status)
+    assert status_told is not None
     assert (status_told["phase"], status_told["members"]["desired"], status_told["spares"]["desired"]) == (
         "Pending",
         2,
@@ -196,6 +198,7 @@ async def test_without_checks_it_is_told_as_an_event_of_the_job(kube: Kube) -> N
         return found[0] if found else None
 
     event = await kube.until("an event tells why", told)
+    assert event is not None
     assert event["regarding"]["name"] == "train"
     assert "backoffLimitPerIndex" in event["note"]
 

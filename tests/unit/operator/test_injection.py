@@ -112,7 +112,8 @@ async def test_a_pod_without_a_launcher_is_told_what_is_held_about_its_node_and_
     path = "/api/v1/namespaces/research/pods/alone-0"
 
     def told() -> str | None:
-        return world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_NODE_FAULTY)
+        found: str | None = world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_NODE_FAULTY)
+        return found
 
     world.injection.look(made)
     await world.until(lambda: told() == "Xid 79")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonpatch  # type: ignore[import-untyped]
+import jsonpatch
 import pytest
 
 from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text

@@ -79,7 +79,7 @@ def a_job(**spec: Any) -> Raw:
 
 
 def a_jobset(*templates: Raw) -> Raw:
-    jobs = [{"name": f"r{i}", "replicas": 2, "template": a_job(template=x)} for i, x in enumerate(templates)]
+    jobs: list[Raw] = [{"name": f"r{i}", "replicas": 2, "template": a_job(template=x)} for i, x in enumerate(templates)]
     return {"metadata": {"name": "train"}, "spec": {"replicatedJobs": jobs}}
 
 
@@ -89,7 +89,7 @@ def a_pytorch_job(template: Raw) -> Raw:
 
 
 def training_job(**spec: Any) -> Raw:
-    jobs = [{"name": name, "template": {"spec": {"template": {"spec": {}}}}} for name in ("a", "b")]
+    jobs: list[Raw] = [{"name": name, "template": {"spec": {"template": {"spec": {}}}}} for name in ("a", "b")]
     return {"metadata": {"name": "train", "namespace": "n"}, "spec": {"replicatedJobs": jobs, **spec}}
 
 
