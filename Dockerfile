@@ -3,7 +3,7 @@
 #   docker build --target operator -t understudy-operator .
 #   docker build --target sidecar  -t understudy-sidecar .
 #
-# BASE needs python3 (3.11 or newer) with venv, and CA certificates.
+# BASE needs python3 (3.11 or newer) with venv, and CA certificates with openssl (which makes the webhook's own ones).
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS operator-build
@@ -13,6 +13,7 @@ RUN python3 -m venv /opt/understudy \
  && /opt/understudy/bin/python -m pip uninstall -q -y pip setuptools
 COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
 COPY operator/understudy_operator /opt/understudy/app/understudy_operator
+COPY operator/understudy_webhook /opt/understudy/app/understudy_webhook
 RUN /opt/understudy/bin/python -m compileall -q /opt/understudy/app
 
 FROM ${BASE} AS operator

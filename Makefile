@@ -96,6 +96,9 @@ bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 bench-rollout:  ## what a weight update and the gateway cost: three minutes; ARGS="--runs 3" and the like
 	$(PY) -m benchmarks.rollout $(ARGS)
 
+bench-webhook:  ## how long the injection webhook takes for a pod: half a minute
+	$(PY) -m benchmarks.webhook $(ARGS)
+
 bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench
 	$(PY) -m benchmarks.docs
 

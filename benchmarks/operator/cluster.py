@@ -95,8 +95,8 @@ async def running(binaries: Path, jobset: Built, nodes: int, progress: Progress)
         await until("the API server's certificate", lambda: _exists(files.certificate), (api_server,))
         async with Kube(files) as kube:
             await until("the API server is ready", lambda: _ready(kube), (api_server,))
-            for name in ("trainingjobs", "hotsparepools"):  # the operator lists both
-                await _install(kube, CHECKOUT / "crds" / f"{name}.yaml", api_server)
+            for file in sorted((CHECKOUT / "crds").glob("*.yaml")):
+                await _install(kube, file, api_server)
             await _install(kube, jobset.crd, api_server)
             progress.say("API server ready")
             controller_manager = start("controller-manager", settings.controller_manager(files))

@@ -80,6 +80,11 @@ async def pool_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.POOL, event["type"], event["object"])
 
 
+@kopf.on.event(GROUP, VERSION, "injectedjobs")
+async def injected_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
+    memo.operator.saw(Kind.INJECTED, event["type"], event["object"])
+
+
 @kopf.on.event("pods", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def pod_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.POD, event["type"], event["object"])

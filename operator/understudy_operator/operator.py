@@ -12,9 +12,10 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
+from understudy_operator.injection import Injection
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
-from understudy_operator.observe.store import Key, Kind, Store, job_key_of, key_of
+from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
@@ -50,6 +51,7 @@ class Operator:
             self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
         self._writer = connect(self.leads)
         self._gateway = Gateway(self._writer, self.store, clock)
+        self._injection = Injection(self._writer, self.store, self._wake, clock, self._read_node)
         self._resync = Resync(api, self.store, clock, self._wake_all)
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
         self._remembering: asyncio.Task[None] | None = None
@@ -108,7 +110,7 @@ class Operator:
         if kind is Kind.NODE:
             if before is None or self.store.fact(kind, key_of(raw), self._read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
-        elif kind is Kind.JOB:
+        elif kind in (Kind.JOB, Kind.INJECTED):
             self._wake(key_of(raw))
             self._wake_pools(raw["metadata"].get("namespace", ""))
         elif kind is Kind.POOL:
@@ -118,6 +120,8 @@ class Operator:
                 self._wake(key)
             if kind is Kind.POD:
                 self._saw_of_pool(raw)
+                if event_type != "DELETED" and self._acts and self.synced:
+                    self._injection.look(raw)
 
     def _saw_of_pool(self, raw: dict[str, Any]) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
@@ -159,12 +163,13 @@ class Operator:
         workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
         self._workers, self._pool_workers = {}, {}
         await asyncio.gather(*(worker.stop() for worker in workers))
+        await self._injection.stop()
         self._gateway.forget()
 
     def _wake(self, key: Key) -> None:
         if not self._acts or not self.synced:
             return
-        if key not in self._workers and self.store.get(Kind.JOB, key) is not None:
+        if key not in self._workers and self.store.get(job_kind(key), key) is not None:
             self._workers[key] = JobWorker(
                 key,
                 self.store,
@@ -201,8 +206,10 @@ class Operator:
         self._pool_workers.pop(key, None)
 
     def _wake_all(self) -> None:
-        for raw in self.store.all(Kind.JOB):
+        for raw in (*self.store.all(Kind.JOB), *self.store.all(Kind.INJECTED)):
             self._wake(key_of(raw))
+        if self._acts and self.synced:
+            self._injection.look_at_all()
         for key in list(self._workers):
             self._wake(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)

@@ -25,6 +25,7 @@ _PATHS = {
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
     Kind.CLAIM: ("/api/v1/persistentvolumeclaims", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),
+    Kind.INJECTED: (f"/apis/{API_VERSION}/injectedjobs", ""),
     Kind.CHILD: ("/apis/batch/v1/jobs", names.LABEL_JOB_UID),
     Kind.POOL: (f"/apis/{API_VERSION}/hotsparepools", ""),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),

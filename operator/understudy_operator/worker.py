@@ -19,9 +19,10 @@ from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
+from understudy_operator.observe.read_injected import read_injected, told_in_secret
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import split, view_of
-from understudy_operator.observe.store import Key, Kind, Raw, Store, job_uid_of
+from understudy_operator.observe.store import Key, Kind, Raw, Store, job_kind, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
@@ -86,10 +87,10 @@ class JobWorker:
                 async with asyncio.timeout(again_in_s):
                     await self._woken.wait()
             self._woken.clear()
-            raw = self._store.get(Kind.JOB, self._key)
+            raw = self._store.get(job_kind(self._key), self._key)
             if raw is None:
                 await self._forget_job()
-                if self._store.get(Kind.JOB, self._key) is None:
+                if self._store.get(job_kind(self._key), self._key) is None:
                     self._on_gone(self._key)
                     return
                 continue
@@ -110,7 +111,7 @@ class JobWorker:
                 again_in_s, backoff = max(0.0, pause_s - REST_S), min(2 * backoff, LONGEST_BACKOFF_S)
 
     async def _pass(self, raw: Raw) -> float | None:
-        job = read_job(raw)
+        job = read_injected(raw) if job_kind(self._key) is Kind.INJECTED else read_job(raw)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid = job.uid
@@ -179,6 +180,9 @@ class JobWorker:
 
     def _told_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""
+        if job.injected is not None:
+            secret = self._store.last_secret(job.uid)
+            return "" if secret is None else told_in_secret(secret)
         pods = sorted(self._store.of_job(Kind.POD, job.uid), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
 

@@ -19,6 +19,7 @@ _INTERNAL = (
     pod.ENV_POD_IP,
     pod.ENV_NODE,
     pod.ENV_INDEX,
+    pod.ENV_PLACE,
     pod.ENV_SHARED_FOLDER,
     pod.ENV_KEY_FOLDER,
     pod.ENV_SHIPPED_FOLDER,

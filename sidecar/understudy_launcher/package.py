@@ -3,6 +3,7 @@
     launcher.pyz               the launcher and the protocol, as a zip that Python runs
     launch                     the stub that /bin/sh runs: it finds a Python for the launcher
     launch-torchrun            the one for a command that is torchrun
+    with-understudy            the one for a script without a launcher
     python/understudy_torch/   what the workers may import
     python/understudy_rollout/ the same: weight updates in RL
     python/understudy_zygote/  what forks them
@@ -34,7 +35,7 @@ _METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: understudy-torchrun\nVersion: 1\n",
     "entry_points.txt": "[torchrun.handlers]\nunderstudy = understudy_torchrun:handlers\n",
 }
-_STUBS = (pod.LAUNCHER_STUB, pod.TORCHRUN_STUB)
+_STUBS = (pod.LAUNCHER_STUB, pod.TORCHRUN_STUB, pod.SCRIPT_STUB)
 _MAIN = """\
 import sys
 

@@ -37,6 +37,11 @@ FINALIZER_CLAIM = f"{GROUP}/claim"  # a claimed pod stays known until the job ha
 LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from
 ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it took the place of
 
+# Of a pod that the webhook has injected; docs/inject.md has what users write.
+LABEL_INJECT = f"{GROUP}/inject"  # "true" on a pod that is to be injected
+ANNOTATION_INJECTED = f"{GROUP}/injected"  # it is: the name of its trainer container
+ANNOTATION_PLACE = f"{GROUP}/place"  # replicatedJob/Job index/pod index
+
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
 
@@ -46,6 +51,7 @@ SHARED_FOLDER = "/understudy"  # memory-backed emptyDir of sidecar and trainer
 KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
+INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: what an injected pod cannot know at its birth
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
 ROLLOUT_VOLUME = "understudy-rollouts"
@@ -67,6 +73,7 @@ ROLLOUTS_SOCKET = "rollouts.sock"  # where workers tell of their weight updates:
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
 TORCHRUN_STUB = "launch-torchrun"
+SCRIPT_STUB = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
 PYTHON_FOLDER = "python"  # what workers may import: understudy_torch, understudy_rollout; and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
@@ -81,6 +88,7 @@ ENV_POD_UID = "UNDERSTUDY_POD_UID"
 ENV_POD_IP = "UNDERSTUDY_POD_IP"
 ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
+ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the coordinator and the index
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
 ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set
@@ -126,3 +134,50 @@ class JobShape:
     on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
     update_retries: int = 0  # failed updates in a row that are left to the worker to try again
     proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad
+
+
+@dataclass(frozen=True)
+class PodGroup:
+    """Pods of one template in an injected job: a replicatedJob, a Job alone, or one kind of replica."""
+
+    name: str
+    first: int  # group rank of its first pod
+    pods_per_job: int
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What the operator has found out about the job of an injected pod, and writes beside its key."""
+
+    shape: JobShape
+    coordinator: str  # host:port of its Service
+    groups: tuple[PodGroup, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in its job an injected pod stands. What its labels say at its birth."""
+
+    group: str
+    job_index: int
+    pod_index: int
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.job_index}/{self.pod_index}"
+
+
+def read_place(text: str) -> Place:
+    """Raises ValueError."""
+    group, job_index, pod_index = text.split("/")
+    if not (job_index.isdecimal() and pod_index.isdecimal()):
+        raise ValueError(f"{text!r} is no place: expected name/number/number")
+    return Place(group, int(job_index), int(pod_index))
+
+
+def group_rank(place: Place, groups: tuple[PodGroup, ...], actives: int) -> Optional[int]:
+    """Ranks count through the groups, their Jobs, and the pods of each; who comes after the last is a spare (None)."""
+    group = next((group for group in groups if group.name == place.group), None)
+    if group is None:
+        return None
+    rank = group.first + place.job_index * group.pods_per_job + place.pod_index
+    return rank if rank < actives else None

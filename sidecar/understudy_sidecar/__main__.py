@@ -1,4 +1,7 @@
-"""Start a sidecar: `python -m understudy_sidecar`, in a pod that the operator made.
+"""Start a sidecar: `python -m understudy_sidecar`, in a pod that the operator made, or that the webhook has injected.
+
+--supervised  as a child of this process, which starts it anew when it crashes
+--alone       for a pod without a launcher: no member, it keeps what is held about the node
 
 On uvloop: a coordinator of ten thousand members spends a third less CPU on each call than on asyncio's own loop.
 """
@@ -7,34 +10,58 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
-import uvloop
+from understudy_sidecar import supervisor
 
-from understudy_sidecar import process
-from understudy_sidecar.app import Sidecar
-from understudy_sidecar.settings import SettingsError, read_settings
-
-
-async def _run() -> None:
-    await Sidecar(read_settings(os.environ)).run()
+SUPERVISED, ALONE = "--supervised", "--alone"
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     logging.basicConfig(
         level=os.environ.get("UNDERSTUDY_LOG_LEVEL", "INFO"),
         format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
         stream=sys.stderr,
     )
+    if arguments == [SUPERVISED]:
+        return supervisor.run([sys.executable, "-m", "understudy_sidecar"])
+    if arguments not in ([], [ALONE]):
+        logging.error("expected no argument, %s or %s, got %s", SUPERVISED, ALONE, " ".join(arguments))
+        return 2
+    return _serve(alone=bool(arguments))
+
+
+def _serve(*, alone: bool) -> int:
+    # Only now: who supervises needs none of it, and is there as long as the pod.
+    import uvloop
+
+    from understudy_sidecar import process
+    from understudy_sidecar.settings import SettingsError
+
     process.prepare()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run())
+            runner.run(_alone() if alone else _member())
     except SettingsError as error:
         logging.error("%s", error)
         return 2
     return 0
 
 
+def _member() -> Coroutine[Any, Any, None]:
+    from understudy_sidecar.app import Sidecar
+    from understudy_sidecar.settings import read_settings
+
+    return Sidecar(read_settings(os.environ)).run()
+
+
+def _alone() -> Coroutine[Any, Any, None]:
+    from understudy_sidecar.alone import Alone, read_alone
+
+    return Alone(read_alone(os.environ)).run()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_protocol import pod
-from understudy_protocol.pod import JobShape
+from understudy_protocol.pod import Injected, JobShape, group_rank, read_place
 from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED
 
@@ -36,15 +36,12 @@ class Settings:
 
 def read_settings(env: Mapping[str, str]) -> Settings:
     """Raises SettingsError, which names what is missing."""
-    host, _, port = _need(env, pod.ENV_COORDINATOR).rpartition(":")
-    index = env.get(pod.ENV_INDEX, "")
-    key_file = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER) / pod.KEY_FILE
-    try:
-        key = key_file.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"the job's membership key cannot be read: {error}") from error
+    folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
+    key = _read(folder / pod.KEY_FILE, "the job's membership key")
+    shape, address, index = _of_injected(folder, env) if env.get(pod.ENV_PLACE) else _as_told(env)
+    host, _, port = address.rpartition(":")
     return Settings(
-        shape=from_plain(JobShape, json.loads(_need(env, pod.ENV_JOB))),
+        shape=shape,
         key=key,
         coordinator_host=host,
         coordinator_port=int(port),
@@ -52,7 +49,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         pod_name=_need(env, pod.ENV_POD_NAME),
         node=_need(env, pod.ENV_NODE),
         ip=_need(env, pod.ENV_POD_IP),
-        index=int(index) if index else None,
+        index=index,
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
@@ -60,6 +57,27 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
         nologin=env.get(pod.ENV_NOLOGIN, ""),
     )
+
+
+def _as_told(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
+    index = env.get(pod.ENV_INDEX, "")
+    shape = from_plain(JobShape, json.loads(_need(env, pod.ENV_JOB)))
+    return shape, _need(env, pod.ENV_COORDINATOR), int(index) if index else None
+
+
+def _of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
+    """What the operator has found out about the job since the pod was made."""
+    told = _read(folder / pod.INJECTED_FILE, "what the operator tells of the job")
+    injected = from_plain(Injected, json.loads(told))
+    index = group_rank(read_place(env[pod.ENV_PLACE]), injected.groups, injected.shape.actives)
+    return injected.shape, injected.coordinator, index
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{what} cannot be read: {error}") from error
 
 
 def _need(env: Mapping[str, str], name: str) -> str:

@@ -27,6 +27,7 @@ AT_A_TIME = 4
 QUESTIONS = {
     "objects/all.yaml": ["get", "all", "-A", "-o", "yaml"],
     "objects/trainingjobs.yaml": ["get", "trainingjobs", "-A", "-o", "yaml"],
+    "objects/injectedjobs.yaml": ["get", "injectedjobs", "-A", "-o", "yaml"],
     "objects/hotsparepools.yaml": ["get", "hotsparepools", "-A", "-o", "yaml"],
     "objects/events.yaml": ["get", "events", "-A", "--sort-by=.lastTimestamp", "-o", "yaml"],
     "objects/events.txt": ["get", "events", "-A", "--sort-by=.lastTimestamp"],

@@ -17,6 +17,13 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
+INJECTION = (
+    *(Right("understudy.dev", "injectedjobs", verb) for verb in ("get", "create", "delete")),
+    Right("understudy.dev", "injectedjobs/status", "update"),
+    Right("understudy.dev", "injectedjobs/finalizers", "update"),
+    Right("jobset.x-k8s.io", "jobsets", "get"),
+    Right("kubeflow.org", "pytorchjobs", "get"),
+)
 #: What a run may do without, and why it is granted.
 RARE = {
     Right("", "pods", "get"): "a creation that had no answer is found to have been done",
@@ -28,6 +35,7 @@ RARE = {
     Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
     Right("understudy.dev", "hotsparepools", "get"): "a pool has changed between its read and the write of its status",
     Right("understudy.dev", "hotsparepools/finalizers", "update"): "never sent: an admission plugin asks for it",
+    **dict.fromkeys(INJECTION, "of injected pods: test_inject.py"),
     Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",
 }
 

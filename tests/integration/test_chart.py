@@ -15,16 +15,24 @@ CHART = CHECKOUT / "charts" / "understudy"
 Documents = dict[str, dict[str, Any]]
 
 
-def rendered(*settings: str) -> Documents:
-    """The chart's objects by kind."""
+def rendered(*settings: str, webhook: bool = False) -> Documents:
+    """The objects of the operator, or of the webhook, by kind."""
+    told = template(*settings)
+    assert told.returncode == 0, told.stderr
+    documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
+    crds = "injectedjobs" if webhook else "trainingjobs"
+    ours = "understudy-webhook" if webhook else "understudy-operator"
+    names = (ours, f"{crds}.understudy.dev")
+    return {document["kind"]: document for document in documents if document["metadata"]["name"] in names}
+
+
+def template(*settings: str) -> "subprocess.CompletedProcess[str]":
     helm = Paths.from_environment().binaries / "helm"
     if not helm.exists():
         pytest.skip(f"{helm} is not built: python -m tests.cluster binaries")
     words = [word for setting in settings for word in ("--set", setting)]
-    told = subprocess.run(
-        [helm, "template", "understudy", CHART, "-n", "system", *words], check=True, capture_output=True, text=True
-    )
-    return {document["kind"]: document for document in yaml.safe_load_all(told.stdout) if document}
+    command = [str(helm), "template", "understudy", str(CHART), "-n", "system", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def test_the_crd_comes_with_the_chart_and_stays_when_it_is_uninstalled():
@@ -99,3 +107,91 @@ def test_replicas_prefer_nodes_of_their_own_unless_told_otherwise():
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
     own = rendered("operator.affinity.nodeAffinity.x=y")["Deployment"]["spec"]["template"]["spec"]["affinity"]
     assert own == {"nodeAffinity": {"x": "y"}}
+
+
+# The webhook ---------------------------------------------------------------------------------------------------------
+
+PROVIDED = (
+    "webhook.certificates.mode=Provided",
+    "webhook.certificates.secretName=own",
+    "webhook.certificates.caBundle=QQ==",
+)
+
+
+def called(documents: Documents) -> list[dict[str, Any]]:
+    kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    return [webhook for kind in kinds if kind in documents for webhook in documents[kind]["webhooks"]]
+
+
+def test_only_labelled_pods_in_labelled_namespaces_wait_for_the_webhook():
+    (webhook,) = rendered(webhook=True)["MutatingWebhookConfiguration"]["webhooks"]
+    assert webhook["objectSelector"] == {"matchLabels": {"understudy.dev/inject": "true"}}
+    assert webhook["namespaceSelector"] == {"matchLabels": {"understudy.dev/inject": "enabled"}}
+    assert (webhook["reinvocationPolicy"], webhook["sideEffects"]) == ("IfNeeded", "None")
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Fail", 5)
+    (other,) = rendered("webhook.failurePolicy=Ignore", "webhook.timeoutSeconds=2", webhook=True)[
+        "MutatingWebhookConfiguration"
+    ]["webhooks"]
+    assert (other["failurePolicy"], other["timeoutSeconds"]) == ("Ignore", 2)
+
+
+def test_checks_hold_up_nobody_and_can_be_left_out():
+    assert {x["failurePolicy"] for x in rendered(webhook=True)["ValidatingWebhookConfiguration"]["webhooks"]} == {
+        "Ignore"
+    }
+    assert "ValidatingWebhookConfiguration" not in rendered("webhook.validation.enabled=false", webhook=True)
+
+
+def test_without_the_webhook_nothing_of_it_is_installed_but_the_crd():
+    assert list(rendered("webhook.enabled=false", webhook=True)) == ["CustomResourceDefinition"]
+
+
+def test_self_made_certificates_take_rights_on_their_own_secret_and_configurations_alone():
+    documents = rendered(webhook=True)
+    assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+    secrets = [rule for rule in documents["Role"]["rules"] if rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in secrets] == [["understudy-webhook-tls"]]
+    assert [rule["resourceNames"] for rule in documents["ClusterRole"]["rules"]] == [["understudy-webhook"]]
+    assert not any("caBundle" in webhook["clientConfig"] for webhook in called(documents))
+
+
+@pytest.mark.parametrize("settings", [("webhook.certificates.mode=CertManager",), PROVIDED])
+def test_certificates_of_others_are_mounted_and_the_webhook_has_no_rights_and_no_token(settings: tuple[str, ...]):
+    documents = rendered(*settings, webhook=True)
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & documents.keys()
+    provided = settings == PROVIDED
+    (volume,) = pod["volumes"]
+    assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-tls")
+    assert [x["clientConfig"].get("caBundle") for x in called(documents)] == [("QQ==" if provided else None)] * 3
+    annotation = documents["MutatingWebhookConfiguration"]["metadata"].get("annotations", {})
+    told = {} if provided else {"cert-manager.io/inject-ca-from": "system/understudy-webhook"}
+    assert annotation == told
+    assert ("Certificate" in documents, "Issuer" in documents) == (not provided, not provided)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("webhook.certificates.mode=Own", "set it to SelfMade, CertManager or Provided"),
+        ("webhook.certificates.mode=Provided", "webhook.certificates.secretName must name the Secret"),
+        ("webhook.failurePolicy=Retry", "set it to Fail or Ignore"),
+    ],
+)
+def test_what_means_nothing_is_refused_with_the_mend(setting: str, message: str):
+    told = template(setting)
+    assert told.returncode != 0
+    assert message in told.stderr
+
+
+def test_the_webhooks_pods_run_without_rights_on_their_machine_and_a_drain_leaves_one():
+    documents = rendered(webhook=True)
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    assert (documents["Deployment"]["spec"]["replicas"], documents["PodDisruptionBudget"]["spec"]["minAvailable"]) == (
+        2,
+        1,
+    )
+    assert "PodDisruptionBudget" not in rendered("webhook.replicas=1", webhook=True)

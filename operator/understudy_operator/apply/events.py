@@ -1,14 +1,15 @@
-"""A Kubernetes Event on an object of ours."""
+"""A Kubernetes Event on an object, ours or one whose pods are injected."""
 
 import logging
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
 from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
+from understudy_operator.observe.store import Raw
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.ownership import API_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,12 @@ class Owner(Protocol):
     def uid(self) -> str: ...
 
 
-async def send_event(api: Api, pace: Pace, kind: str, owner: Owner, event: Event) -> None:
-    """One that is refused is logged, and no more."""
-    body = {
+def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
+    """The event as Kubernetes keeps it. regarding: what refers to the object."""
+    return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{owner.name}-", "namespace": owner.namespace},
+        "metadata": {"generateName": f"{regarding['name']}-", "namespace": regarding["namespace"]},
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "type": event.type,
         "reason": event.reason,
@@ -37,16 +38,15 @@ async def send_event(api: Api, pace: Pace, kind: str, owner: Owner, event: Event
         "note": event.message[:1024],
         "reportingController": "understudy.dev/operator",
         "reportingInstance": os.environ.get("HOSTNAME", "understudy-operator"),
-        "regarding": {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "name": owner.name,
-            "namespace": owner.namespace,
-            "uid": owner.uid,
-        },
+        "regarding": regarding,
     }
+
+
+async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
+    """One that is refused is logged, and no more."""
+    kind, namespace, name = regarding["kind"], regarding["namespace"], regarding["name"]
     await pace.turn()
     try:
-        await api.create(f"/apis/events.k8s.io/v1/namespaces/{owner.namespace}/events", body)
+        await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
     except ApiError as error:
-        log.warning("%s %s/%s: event %s was refused: %s", kind, owner.namespace, owner.name, event.reason, error)
+        log.warning("%s %s/%s: event %s was refused: %s", kind, namespace, name, event.reason, error)

@@ -22,10 +22,10 @@ from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.clock import Clock
-from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
+from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod, PodIntent, ReleasePod
 from understudy_operator.plan.observed import Job
-from understudy_operator.plan.ownership import API_VERSION, KIND
+from understudy_operator.plan.ownership import API_VERSION, kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import Refusal, Why, judged
 from understudy_protocol import pod as names
 
@@ -52,10 +52,10 @@ class Gateway:
 
     async def remove(self, job: Job, reason: str) -> None:
         """Delete the TrainingJob, after all that belongs to it."""
-        body: Raw = {"preconditions": {"uid": job.uid}, "propagationPolicy": "Foreground"}
+        body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
         await self._pace.turn()
         try:
-            await self._api.delete(_job_path(job), body)
+            await self._api.delete(path_of(job), body)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -114,13 +114,13 @@ class Gateway:
         metadata = {
             "namespace": job.namespace,
             "name": job.name,
-            "uid": job.uid,
+            "uid": object_uid(job),
             "resourceVersion": job.resource_version,
         }
-        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
+        body = {"apiVersion": API_VERSION, "kind": kind_of(job), "metadata": metadata, "status": status}
         await self._pace.turn()
         try:
-            self._store.put(Kind.JOB, await self._api.replace(f"{_job_path(job)}/status", body))
+            self._store.put(_kind(job), await self._api.replace(f"{path_of(job)}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -129,16 +129,17 @@ class Gateway:
         return True
 
     async def event(self, job: Job, event: Event) -> None:
-        await send_event(self._api, self._pace, KIND, job, event)
+        regarding = {"apiVersion": API_VERSION, "kind": kind_of(job), "name": job.name, "uid": object_uid(job)}
+        await send_event(self._api, self._pace, {**regarding, "namespace": job.namespace}, event)
 
     async def _read_job(self, job: Job) -> None:
         try:
-            self._store.put(Kind.JOB, await self._api.get(_job_path(job)))
+            self._store.put(_kind(job), await self._api.get(path_of(job)))
         except ApiError as error:
             if error.status != 404:
                 raise
-            metadata = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
-            self._store.remove(Kind.JOB, {"metadata": metadata})
+            metadata = {"namespace": job.namespace, "name": job.name, "uid": object_uid(job)}
+            self._store.remove(_kind(job), {"metadata": metadata})
 
     async def _read_node(self, name: str) -> None:
         try:
@@ -262,5 +263,5 @@ async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return done
 
 
-def _job_path(job: Job) -> str:
-    return f"/apis/{API_VERSION}/namespaces/{job.namespace}/trainingjobs/{job.name}"
+def _kind(job: Job) -> Kind:
+    return job_kind((job.namespace, job.name))

@@ -60,7 +60,8 @@ class NodeMemory:
 
     def _learn(self) -> None:
         now = self._clock.wall()
-        told = [entry for job in self._store.all(Kind.JOB) for entry in offences_of(job)]
+        jobs = (*self._store.all(Kind.JOB), *self._store.all(Kind.INJECTED))
+        told = [entry for job in jobs for entry in offences_of(job)]
         self._memory = self._memory.with_offences(told, now)
         nodes = {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
         found = offenders(self._memory, nodes, now)

@@ -68,7 +68,8 @@ class PoolGateway:
         return True
 
     async def event(self, pool: Pool, event: Event) -> None:
-        await send_event(self._api, self._pace, POOL_KIND, pool, event)
+        regarding = {"apiVersion": API_VERSION, "kind": POOL_KIND, "name": pool.name, "uid": pool.uid}
+        await send_event(self._api, self._pace, {**regarding, "namespace": pool.namespace}, event)
 
     async def _claim(self, namespace: str, claim: ClaimPod) -> None:
         labels = {names.LABEL_CLAIMED_BY: claim.job_uid}

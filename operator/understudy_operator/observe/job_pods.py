@@ -27,7 +27,8 @@ class JobPods:
         self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float
     ) -> tuple[Pod, ...]:
         """Those that a Job waits for, as they were a moment ago; none if none does. now: the wall's clock."""
-        wanted = asks(children, nodes, now) if children and not (job.terminal or job.deleting) else Asks()
+        theirs = bool(children) and job.injected is None and not (job.terminal or job.deleting)
+        wanted = asks(children, nodes, now) if theirs else Asks()
         if not wanted.selectors:
             self._asked, self._pods, self._pause_s = wanted, (), EVERY_S
         elif wanted != self._asked or self._steady() >= self._again_at:

@@ -19,6 +19,7 @@ _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 
 def read_job(raw: Raw) -> Job:
     metadata = raw["metadata"]
+    created_at, completed_at = read_times(raw)
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -27,12 +28,18 @@ def read_job(raw: Raw) -> Job:
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,
         orphans="orphan" in metadata.get("finalizers", ()),
-        created_at=unix(metadata["creationTimestamp"]),
-        completed_at=unix(raw["status"]["completionTime"]) if raw.get("status", {}).get("completionTime") else None,
+        created_at=created_at,
+        completed_at=completed_at,
         status=raw.get("status", {}),
         spec=read_spec(raw),
         queue=read_queue(metadata.get("labels", {})),
     )
+
+
+def read_times(raw: Raw) -> tuple[float, float | None]:
+    """When a job was created, and when it ended."""
+    ended = raw.get("status", {}).get("completionTime")
+    return unix(raw["metadata"]["creationTimestamp"]), unix(ended) if ended else None
 
 
 def read_pod(raw: Raw) -> Pod:

@@ -40,4 +40,5 @@ def read_child(raw: Raw) -> ChildJob:
         fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
         queue=labels.get(QUEUE, ""),
         template=spec.get("template", {}),
+        backoff_limit=spec.get("backoffLimit"),
     )

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from understudy_operator.observe.trim import trimmed, trimmed_node, trimmed_pod
+from understudy_operator.plan.injection.owner import is_injected
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -27,6 +28,7 @@ T = TypeVar("T")
 class Kind(Enum):
     JOB = "trainingjobs"
     POOL = "hotsparepools"
+    INJECTED = "injectedjobs"
     POD = "pods"
     NODE = "nodes"
     SERVICE = "services"
@@ -98,7 +100,8 @@ class Store:
                 self._keep(kind, key, raw)
         if kind is Kind.JOB:
             jobs = {entry.raw["metadata"]["uid"] for entry in self._entries[kind].values()}
-            self._last_secret = {uid: secret for uid, secret in self._last_secret.items() if uid in jobs}
+            secrets = self._last_secret.items()
+            self._last_secret = {uid: secret for uid, secret in secrets if uid in jobs or self._is_injected(secret)}
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
         entry = self._entries[kind].get(key)
@@ -151,6 +154,11 @@ class Store:
             if kind is Kind.SECRET:
                 self._last_secret[uid] = kept
 
+    def _is_injected(self, secret: Raw) -> bool:
+        """Whether it is an InjectedJob's that is there: its Secret is not called after the uid of the object."""
+        key = job_key_of(secret)
+        return key is not None and key in self._entries[Kind.INJECTED]
+
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
         for uid in () if entry is None else uids_of(entry.raw):
@@ -177,6 +185,10 @@ def uids_of(raw: Raw) -> tuple[str, ...]:
     labels = raw["metadata"].get("labels", {})
     told = (labels.get(name) for name in (names.LABEL_JOB_UID, names.LABEL_CLAIMED_BY, names.LABEL_FROM_POOL))
     return tuple(dict.fromkeys(uid for uid in told if uid))
+
+
+def job_kind(key: Key) -> Kind:
+    return Kind.INJECTED if is_injected(key[1]) else Kind.JOB
 
 
 def job_key_of(raw: Raw) -> Key | None:

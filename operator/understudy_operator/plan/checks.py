@@ -16,6 +16,8 @@ def plan_checks(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
     """Nothing where something of the job is there already."""
     if observed.checked or observed.complaint or observed.pods or observed.former or observed.children:
         return ()
+    if observed.job.injected is not None:
+        return ()  # it makes neither
     return tuple(_examples(observed, sidecar_image))
 
 

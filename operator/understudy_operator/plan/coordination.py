@@ -182,7 +182,8 @@ def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:
 
 
 def _waits(pod: Pod) -> bool:
-    return pod.labels.get(names.LABEL_ROLE) == names.ROLE_SPARE
+    told = names.ROLE_SPARE if pod.spare else names.ROLE_ACTIVE  # of injected pods no label says it before a round
+    return pod.labels.get(names.LABEL_ROLE, told) == names.ROLE_SPARE
 
 
 def _appointment(observed: Observed, epoch: int) -> Appoint:

@@ -42,6 +42,8 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
         return ()  # the garbage collector follows the owner references
     if observed.job.spec.world is None:
         return ()
+    if observed.job.injected is not None:
+        return tuple(_of_injected(observed, now))
     former = tuple(_clear_former(observed))
     if observed.close is not None:
         return (*former, *_clear_after_close(observed, now))
@@ -142,7 +144,32 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
         yield ReleasePod(pod.name, pod.uid, others, f"node {pod.node} is not ready: its end is told by nobody else")
 
 
+def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
+    """Their controller makes them: where a pod is lost, it is removed, so that it makes another one."""
+    if observed.close is None:
+        yield from _remove_lost(observed, now)
+        yield from _relabel(observed)
+        yield from plan_annotations(observed, now)
+        return
+    for pod in observed.pods:  # the rest end by themselves: who starts only now is told of the close
+        if not pod.over and pod.node and not observed.node_ready(pod.node):
+            yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
+
+
 def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
+    yield from _remove_lost(observed, now)
+    yield from _make_way(observed, now)
+    yield from _remove_useless(observed, now)
+    failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
+    failed.sort(key=lambda pod: pod.created_at)
+    for pod in failed[:-FAILED_PODS_KEPT]:
+        yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
+    for pod in spares_in_the_way(observed, now):
+        yield DeletePod(pod.name, pod.uid, None, "it is a spare, and the job's actives wait for nodes or for quota")
+    yield from _surplus(observed, now)
+
+
+def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
     live = {pod.uid for pod in observed.live()}
     for pod in observed.pods:
@@ -159,15 +186,6 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live:
             yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
-    yield from _make_way(observed, now)
-    yield from _remove_useless(observed, now)
-    failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
-    failed.sort(key=lambda pod: pod.created_at)
-    for pod in failed[:-FAILED_PODS_KEPT]:
-        yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
-    for pod in spares_in_the_way(observed, now):
-        yield DeletePod(pod.name, pod.uid, None, "it is a spare, and the job's actives wait for nodes or for quota")
-    yield from _surplus(observed, now)
 
 
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:

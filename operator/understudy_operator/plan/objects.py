@@ -8,6 +8,9 @@ Rules, where somebody has deleted one of them under pods that run:
   another one, which new pods are told. Who is a member knows its coordinator's heirs, and needs no Service.
 """
 
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.gateways import rollout_token
@@ -19,12 +22,15 @@ from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.shape import job_shape
 from understudy_protocol import pod as names
 
 
 def plan_objects(observed: Observed) -> tuple[Create, ...]:
     """What is missing of the Secret (with a fresh key, if it is the first), the two Services and the volume claims."""
     job = observed.job
+    if job.injected is not None:
+        return tuple(map(Create, _of_injected(observed)))
     missing = []
     if job.spec.world is not None and not observed.has_secret and not key_is_lost(observed):
         missing.append(_secret(job, observed.known_key or observed.entropy))
@@ -35,6 +41,20 @@ def plan_objects(observed: Observed) -> tuple[Create, ...]:
     claims = (claim for claim in job.spec.claims if claim_name(job, claim.name) not in observed.claims)
     missing += [claim_manifest(job, claim) for claim in claims]
     return tuple(Create(manifest) for manifest in missing)
+
+
+def _of_injected(observed: Observed) -> Iterator[dict[str, Any]]:
+    """First the Service, whose address is in the Secret beside the key: no pod starts before that."""
+    job = observed.job
+    assert job.injected is not None
+    if not observed.coordinator_address:
+        yield _coordinator_service(job, _free_address(observed))
+    elif not observed.has_secret and not key_is_lost(observed):
+        shape = job_shape(job, job.injected.grace_s)
+        told = names.Injected(shape, observed.coordinator_address, job.injected.groups)
+        secret = _secret(job, observed.known_key or observed.entropy)
+        secret["stringData"][names.INJECTED_FILE] = json.dumps(asdict(told), separators=(",", ":"))
+        yield secret
 
 
 def key_is_lost(observed: Observed) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
 from understudy_operator.plan.faults.verdicts import Finding, held
+from understudy_operator.plan.injection.facts import InjectedJob
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
@@ -32,6 +33,7 @@ class Job:
     status: Mapping[str, Any]
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
+    injected: InjectedJob | None = None  # its pods are a Job controller's; uid is then what members prove to belong to
 
     @property
     def world(self) -> World:
@@ -160,6 +162,7 @@ class ChildJob:
     fingerprint: str = ""
     queue: str = ""  # Kueue's, which then decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
+    backoff_limit: int | None = None
 
 
 @dataclass(frozen=True)

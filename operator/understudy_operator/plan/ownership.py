@@ -1,4 +1,4 @@
-"""Whose an object is: the garbage collector follows it."""
+"""Whose an object is: the garbage collector follows it. A job is a TrainingJob, or an InjectedJob."""
 
 from typing import Any
 
@@ -10,12 +10,26 @@ KIND = "TrainingJob"
 POOL_KIND = "HotSparePool"
 
 
+def kind_of(job: Job) -> str:
+    return KIND if job.injected is None else "InjectedJob"
+
+
+def path_of(job: Job) -> str:
+    """Where it is served."""
+    return f"/apis/{API_VERSION}/namespaces/{job.namespace}/{kind_of(job).lower()}s/{job.name}"
+
+
+def object_uid(job: Job) -> str:
+    """Of the object itself; what its members prove to belong to may differ."""
+    return job.uid if job.injected is None else job.injected.uid
+
+
 def owner_reference(job: Job) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
-        "kind": KIND,
+        "kind": kind_of(job),
         "name": job.name,
-        "uid": job.uid,
+        "uid": object_uid(job),
         "controller": True,
         "blockOwnerDeletion": True,
     }

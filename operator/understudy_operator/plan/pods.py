@@ -18,9 +18,9 @@ from understudy_operator.plan.jobset import keys, metadata, podspec
 from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.shape import job_shape
 from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
-from understudy_protocol.words import Proactive
 
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
@@ -49,11 +49,11 @@ def pod_manifest(
     spec["restartPolicy"] = "Never"
     podspec.complete(spec, job, group, None if place is None else place.job_index)
     spec["hostname"] = _hostname(job, group, place, serial)
-    spec.setdefault("volumes", []).extend(_volumes(job))
-    trainer = _trainer(spec, job.world.container)
-    _wrap(trainer, job, place, grace_s)
+    spec.setdefault("volumes", []).extend(volumes(job))
+    trainer = trainer_of(spec, job.world.container)
+    wrap(trainer, job, place, grace_s)
     add_to_worker(spec, trainer, job)
-    sidecar = _sidecar(job, index, coordinator_address, sidecar_image, grace_s)
+    sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     made = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
@@ -65,7 +65,7 @@ def pod_manifest(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
 
-def _trainer(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+def trainer_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The container of that name; without one the first."""
     found: dict[str, Any] = next(c for c in spec["containers"] if name in ("", c["name"]))
     return found
@@ -120,7 +120,7 @@ def _as_job_controller(job: Job, place: Place) -> dict[str, str]:
     return told | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
 
 
-def _volumes(job: Job) -> list[dict[str, Any]]:
+def volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
@@ -143,7 +143,7 @@ def _node_volume(job: Job) -> list[dict[str, Any]]:
     return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
-def _wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -> None:
+def wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -> None:
     torchrun = job.world.mode == TORCHRUN
     stub = names.TORCHRUN_STUB if torchrun else names.LAUNCHER_STUB
     trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
@@ -178,26 +178,7 @@ def _for_torchrun(job: Job) -> list[dict[str, Any]]:
     return [_env(names.ENV_NNODES, f"{least}{job.world.actives}"), _env(names.ENV_RUN_ID, job.name)]
 
 
-def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
-    shape = names.JobShape(
-        job.membership,
-        job.namespace,
-        job.name,
-        job.world.actives,
-        job.world.nproc_per_node,
-        job.world.in_place_max_restarts,
-        job.world.in_place_window_s,
-        job.world.min_actives,
-        job.world.spare_timeout_s,
-        job.world.fence_s,
-        job.world.backoff_max_s,
-        float(grace_s),
-        job.world.replica_groups,
-        job.world.in_place_max_per_pod,
-        None if job.spec.rollouts is None else job.spec.rollouts.on_failed_update,
-        0 if job.spec.rollouts is None else job.spec.rollouts.max_retries,
-        Proactive(job.world.proactive),
-    )
+def sidecar_container(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
     node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
     return {
@@ -207,7 +188,7 @@ def _sidecar(job: Job, index: int | None, address: str, image: str, grace_s: int
         "restartPolicy": "Always",
         "ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}],
         "env": [
-            _env(names.ENV_JOB, json.dumps(asdict(shape), separators=(",", ":"))),
+            _env(names.ENV_JOB, json.dumps(asdict(job_shape(job, grace_s)), separators=(",", ":"))),
             _env(names.ENV_COORDINATOR, address),
             _env(names.ENV_INDEX, "" if index is None else str(index)),
             _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),

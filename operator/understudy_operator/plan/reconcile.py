@@ -4,6 +4,7 @@ from understudy_operator.plan.attempt import of_this_attempt
 from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
+from understudy_operator.plan.injection.care import placed, plan_target
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
@@ -26,7 +27,7 @@ SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the TrainingJob is suspended"))
 
 def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
-    observed = of_this_attempt(observed)
+    observed = placed(of_this_attempt(observed))
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_office(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:
@@ -43,7 +44,7 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
         checks=checks,
         objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
-        jobs=() if still else plan_children(observed, sidecar_image),
+        jobs=() if still else (*plan_children(observed, sidecar_image), *plan_target(observed)),
         claims=() if still else claims.claims,
         pods=()
         if still

@@ -47,6 +47,7 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
         "launcher.pyz",
         "launch",
         "launch-torchrun",
+        "with-understudy",
         "python/understudy_torch/__init__.py",
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
@@ -59,7 +60,7 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
         "python/understudy_zygote/serve.py",
         "python/understudy_zygote/store.py",
     }
-    for stub in ("launch", "launch-torchrun"):
+    for stub in ("launch", "launch-torchrun", "with-understudy"):
         assert (destination / stub).stat().st_mode & 0o777 == 0o755
     assert (destination / "launcher.pyz").stat().st_mode & 0o777 == 0o644
 

@@ -5,11 +5,10 @@ were told so before, for a verdict that is withdrawn is withdrawn in writing. Th
 where the coordinator has told another one meanwhile.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from understudy_operator.plan.intents import PatchPod
-from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import NodeVerdict
@@ -22,22 +21,23 @@ NOTHING = NodeVerdict(Verdict.UNKNOWN)
 
 
 def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
-    return tuple(_patches(observed, now))
+    patches = (patch_of(pod, observed.nodes.get(pod.node), now) for pod in observed.pods)
+    return tuple(patch for patch in patches if patch is not None)
 
 
-def _patches(observed: Observed, now: float) -> Iterator[PatchPod]:
-    for pod in observed.pods:
-        if not pod.node or pod.ended:
-            continue
-        told, held = _told(pod), verdict(observed, pod.node, now)
-        if held != NOTHING if told is None else replace(told, at=0.0) != held:
-            yield PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=now))})
+def patch_of(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
+    """node: the pod's, as far as it is known. None if the pod has been told what is to be told."""
+    if not pod.node or pod.ended:
+        return None
+    told, held = _told(pod), verdict(node, now)
+    if held == NOTHING if told is None else replace(told, at=0.0) == held:
+        return None
+    return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=now))})
 
 
-def verdict(observed: Observed, node: str, now: float) -> NodeVerdict:
+def verdict(node: Node | None, now: float) -> NodeVerdict:
     """What is held about the node now, as a pod's programs read it; without its time."""
-    known = observed.nodes.get(node)
-    finding = None if known is None else known.held(now)
+    finding = None if node is None else node.held(now)
     if finding is None:
         return NOTHING
     what = Verdict.FAULTY if finding.hardware else Verdict.UNKNOWN

@@ -41,8 +41,10 @@ class Avoided:
 
 
 def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
-    """By name; the strictest reason of each node."""
+    """By name; the strictest reason of each node. Nothing where somebody else makes the pods."""
     found: dict[str, Avoided] = {}
+    if observed.job.injected is not None:
+        return ()
     for avoided in (*_held(observed, now), *_silent(observed, now), *_remembered(observed)):
         known = found.get(avoided.node)
         if known is None or (known.preferred and not avoided.preferred):

@@ -22,7 +22,7 @@ from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
 
 def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:
     job = observed.job
-    if job.deleting or not (job.spec.children or observed.children):
+    if job.deleting or job.injected is not None or not (job.spec.children or observed.children):
         return ()
     current = [child for child in observed.children if is_current(observed, child)]
     others = [x for x in observed.children if not is_current(observed, x) and not x.deleting]

@@ -52,7 +52,9 @@ def pause_s(before_s: float, pods: Sequence[Pod]) -> float:
 
 
 def told_of_job_pods(observed: Observed, now: float) -> list[str]:
-    """What child Jobs wait for, in words."""
+    """What child Jobs wait for, in words. Of an injected job they are whose pods train, and not its children."""
+    if observed.job.injected is not None:
+        return []
     pods = observed.job_pods
     alive = [pod for pod in pods if pod.alive]
     lines = [f"pod {pod.name}: {pod.trouble}" for pod in alive if pod.trouble][:TOLD]

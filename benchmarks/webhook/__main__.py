@@ -1,0 +1,112 @@
+"""`make bench-webhook`: how long injection takes, a pod at a time. build/bench/webhook.json; half a minute."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from benchmarks import tables
+from benchmarks.child import CHECKOUT
+from benchmarks.goals import check
+from benchmarks.machine import facts
+from benchmarks.records import Sample, sum_up, write_records
+from benchmarks.webhook.goals import GOALS, PODS
+
+FOLDER = CHECKOUT / "build" / "bench"
+#: The pod of a torchrun in bash, with the other containers, variables and volumes that a real one has.
+POD = CHECKOUT / "tests" / "unit" / "webhook" / "pods" / "torchrun.yaml"
+IMAGE = "example.com/sidecar:1"
+#: A server in a process of its own: it shares no interpreter with who asks.
+SERVER = (
+    "import asyncio, sys; from benchmarks.webhook.server import serve; asyncio.run(serve(sys.argv[1], sys.argv[2]))"
+)
+
+
+def a_pod() -> dict[str, Any]:
+    pod: dict[str, Any] = yaml.safe_load(POD.read_text())
+    trainer = pod["spec"]["containers"][0]
+    trainer["env"] += [{"name": f"VARIABLE_{number}", "value": "x" * 80} for number in range(40)]
+    pod["spec"]["volumes"] = [{"name": f"volume-{number}", "emptyDir": {}} for number in range(10)]
+    pod["spec"]["containers"] += [{"name": f"other-{number}", "image": "x:1", "command": ["x"]} for number in range(3)]
+    return pod
+
+
+def review(pod: dict[str, Any]) -> bytes:
+    request = {"uid": "u", "kind": {"kind": "Pod"}, "object": pod}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+@asynccontextmanager
+async def server(folder: Path) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, str(folder), IMAGE, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
+    )
+    assert process.stdout is not None
+    try:
+        port = int(await process.stdout.readline())
+        yield port, ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def times_ms(port: int, context: ssl.SSLContext, body: bytes, pods: int) -> list[float]:
+    taken = []
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+        for number in range(pods + pods // 10):
+            began = time.perf_counter()
+            async with session.post(f"https://localhost:{port}/mutate", data=body) as answer:
+                told = await answer.read()
+            if number >= pods // 10:  # the first ones warm up what is warm in an installation
+                taken.append(1000 * (time.perf_counter() - began))
+            assert b'"allowed": true' in told, told[:500]
+    return taken
+
+
+async def measure(pods: int, runs: int) -> list[Sample]:
+    from understudy_operator.plan.injection.pods import inject
+
+    samples = []
+    cases = {"inject": a_pod(), "reinvoke": inject(a_pod(), IMAGE).pod}
+    with tempfile.TemporaryDirectory() as folder:
+        async with server(Path(folder)) as (port, context):
+            for run in range(runs):
+                for case, pod in cases.items():
+                    taken = await times_ms(port, context, review(pod), pods)
+                    p99 = statistics.quantiles(taken, n=100)[98]
+                    samples.append(Sample("understudy", case, pods, run, {"p99_ms": p99}))
+    return samples
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make bench-webhook ARGS=", description=__doc__)
+    parser.add_argument("--pods", type=int, default=PODS)
+    parser.add_argument("--runs", type=int, default=5)
+    chosen = parser.parse_args(arguments)
+    began = time.monotonic()
+    records = sum_up(asyncio.run(measure(chosen.pods, chosen.runs)))
+    write_records(FOLDER / "webhook.json", records)
+    ran = "make bench-webhook" + (f' ARGS="{" ".join(arguments)}"' if arguments else "")
+    told = {"command": ran, "minutes": f"{(time.monotonic() - began) / 60:.0f}", **facts()}
+    (FOLDER / "webhook.machine.json").write_text(json.dumps(told, indent=1) + "\n")
+    print(f"median [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
+    print(f"{tables.plain(tables.goal_rows(check(GOALS, records)))}\n")
+    print(f"written: {(FOLDER / 'webhook.json').relative_to(CHECKOUT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// The pods of a Job, JobSet or PyTorchJob that train as one under Understudy, because
+// their template has the label understudy.dev/inject. The operator makes it with their
+// first pod, and it goes when that Job, JobSet or PyTorchJob goes.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=injectedjobs,singular=injectedjob,shortName=ij,categories=all
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.target.kind`,description="Whose pods train"
+// +kubebuilder:printcolumn:name="Of",type=string,JSONPath=`.spec.target.name`,description="Its name"
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="What the training is doing"
+// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the training needs"
+// +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
+// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0"
+// +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that kept every pod"
+// +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
+// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,priority=1,description="The newest training step"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type InjectedJob struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// What the operator has found. Written by the operator only.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec is what the operator has found when the first pod came, and is not changed: change the Job, JobSet or PyTorchJob, and create it anew"
+	Spec InjectedJobSpec `json:"spec"`
+
+	// What the operator last saw, as in a TrainingJob. Written by the operator only.
+	// +optional
+	Status TrainingJobStatus `json:"status,omitempty"`
+}
+
+// Whose pods train, and how many.
+type InjectedJobSpec struct {
+	// Whose pods they are.
+	Target InjectedTarget `json:"target"`
+
+	// Restarts of the whole JobSet before this attempt. Each attempt has its own
+	// InjectedJob.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Attempt int32 `json:"attempt,omitempty"`
+
+	// Pods with the label, spares included.
+	// +kubebuilder:validation:Minimum=1
+	Pods int32 `json:"pods"`
+
+	// Of these, those that hold ranks: the world size by the workers of each pod.
+	// +kubebuilder:validation:Minimum=1
+	Members int32 `json:"members"`
+
+	// Workers of each pod.
+	// +kubebuilder:validation:Minimum=1
+	NprocPerNode int32 `json:"nprocPerNode"`
+
+	// The pods' termination grace period.
+	// +optional
+	// +kubebuilder:default=30
+	GraceSeconds int32 `json:"graceSeconds,omitempty"`
+
+	// The pods of each template, in the order of their ranks.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	PodGroups []InjectedPodGroup `json:"podGroups"`
+
+	// The annotations of the pods, by their names without understudy.dev/.
+	// +optional
+	Settings map[string]string `json:"settings,omitempty"`
+}
+
+// A Job, JobSet or PyTorchJob.
+type InjectedTarget struct {
+	// Its API group and version.
+	APIVersion string `json:"apiVersion"`
+
+	// Its kind.
+	// +kubebuilder:validation:Enum=Job;JobSet;PyTorchJob
+	Kind string `json:"kind"`
+
+	// Its name.
+	Name string `json:"name"`
+
+	// Its UID.
+	UID string `json:"uid"`
+}
+
+// Pods of one template.
+type InjectedPodGroup struct {
+	// Of the replicatedJob or the replica type; pods, for a Job.
+	Name string `json:"name"`
+
+	// Group rank of its first pod.
+	First int32 `json:"first"`
+
+	// Pods of each of its Jobs.
+	PodsPerJob int32 `json:"podsPerJob"`
+}

@@ -1,0 +1,172 @@
+"""Pods that the webhook has injected: each job of theirs gets an InjectedJob, which a worker then cares for as for a
+TrainingJob. Pods without a launcher have no coordinator, so what is held about their nodes is written on them.
+
+Rules: the first pod that is seen makes it. What cannot train as one is told once, as an event of the Job, JobSet or
+PyTorchJob, and tried again only once that was made anew: it cannot be mended as it is. Everything else that fails is
+tried again, with growing pauses. A JobSet that has restarted is done with its former attempt.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.apply.events import event_of
+from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe.read import read_pod
+from understudy_operator.observe.read_node import NodeReader, read_node
+from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, key_of
+from understudy_operator.plan.faults.annotations import patch_of
+from understudy_operator.plan.injection.owner import PATHS, Owner, is_injected, read_owner
+from understudy_operator.plan.injection.settings import Objection
+from understudy_operator.plan.injection.targets import manifest_of, nproc_told, read_target, spec_of
+from understudy_operator.plan.intents import Event, PatchPod
+from understudy_operator.plan.ownership import API_VERSION
+
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 30.0
+log = logging.getLogger(__name__)
+
+
+class Injection:
+    """on_made(key): the InjectedJob is there."""
+
+    def __init__(
+        self,
+        api: Api,
+        store: Store,
+        on_made: Callable[[Key], None],
+        clock: Clock,
+        node_reader: NodeReader = read_node,
+    ) -> None:
+        self._api, self._store, self._on_made = api, store, on_made
+        self._clock, self._read_node = clock, node_reader
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be had as it is
+
+    def look(self, pod: Raw) -> None:
+        """A pod as it is now, of whatever job."""
+        key = job_key_of(pod)
+        if key is None or not is_injected(key[1]) or not _lives(pod):
+            return
+        if not nproc_told(pod):
+            if self._verdict(pod) is not None:
+                self._start(key_of(pod), lambda: self._tell(pod))
+        elif self._store.get(Kind.INJECTED, key) is None:
+            owner = _owner(pod)
+            if owner is not None and self._refused.get(key) != owner.uid:
+                self._start(key, lambda: self._make(key, owner, pod))
+
+    def look_at_all(self) -> None:
+        """At the start, and when a node has changed."""
+        pods = [pod for pod in self._store.all(Kind.POD) if is_injected((job_key_of(pod) or ("", ""))[1])]
+        there = {job_key_of(pod) for pod in pods}
+        self._refused = {key: uid for key, uid in self._refused.items() if key in there}
+        for pod in pods:
+            self.look(pod)
+
+    async def stop(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._until_done(key, attempt), name=f"injected {'/'.join(key)}")
+
+    async def _until_done(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await attempt()
+                break
+            except TROUBLE as error:
+                log.warning("%s: %r; again in %.1f s", "/".join(key), error, retry_s)
+            except Exception:
+                log.exception("%s; again in %.1f s", "/".join(key), retry_s)
+            await asyncio.sleep(jittered(retry_s))
+            retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+        self._tasks.pop(key, None)
+
+    async def _make(self, key: Key, owner: Owner, pod: Raw) -> None:
+        """The InjectedJob, from what its target says."""
+        namespace = key[0]
+        target = await self._get(
+            f"/apis/{PATHS[owner.kind][0]}/namespaces/{namespace}/{PATHS[owner.kind][1]}/{owner.name}"
+        )
+        if target is None or target["metadata"]["uid"] != owner.uid:
+            return  # it is gone, and so is the pod soon
+        try:
+            manifest = manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
+        except Objection as objection:
+            self._refused[key] = owner.uid
+            await self._say(namespace, owner, Event("Warning", "NotInjected", str(objection)))
+            return
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/injectedjobs"
+        if owner.attempt:
+            await self._remove_former(path, owner)
+        try:
+            raw = await self._api.create(path, manifest)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            raw = await self._api.get(f"{path}/{owner.group}")
+            if raw["spec"]["target"]["uid"] != owner.uid:
+                raise  # of a Job of the same name that was deleted: it goes soon
+        log.info("%s/%s created: pods of %s %s are injected", namespace, owner.group, owner.kind, owner.name)
+        self._store.put(Kind.INJECTED, raw)
+        self._on_made(key)
+
+    async def _remove_former(self, path: str, owner: Owner) -> None:
+        try:
+            await self._api.delete(f"{path}/{replace(owner, attempt=owner.attempt - 1).group}", {})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def _tell(self, pod: Raw) -> None:
+        """A pod without a coordinator is told of its node by an annotation."""
+        namespace, name = key_of(pod)
+        patch = self._verdict(pod)
+        if patch is None:
+            return  # it was withdrawn meanwhile
+        body = {"metadata": {"annotations": dict(patch.annotations)}}
+        try:
+            self._store.put(Kind.POD, await self._api.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", body))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _verdict(self, pod: Raw) -> PatchPod | None:
+        """What the pod has to be told; None if it has been."""
+        node = self._store.fact(Kind.NODE, ("", pod["spec"].get("nodeName", "")), self._read_node)
+        return patch_of(read_pod(pod), node, self._clock.wall())
+
+    async def _get(self, path: str) -> Raw | None:
+        try:
+            return await self._api.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def _say(self, namespace: str, owner: Owner, event: Event) -> None:
+        regarding = {"apiVersion": PATHS[owner.kind][0], "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+        log.warning("%s/%s: %s", namespace, owner.name, event.message)
+        body = event_of({**regarding, "namespace": namespace}, event)
+        await self._api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
+
+
+def _owner(pod: Raw) -> Owner | None:
+    try:
+        return read_owner(pod)
+    except Objection as objection:  # its labels are not as they were when it was injected
+        log.warning("pod %s: %s", "/".join(key_of(pod)), objection)
+        return None
+
+
+def _lives(pod: Raw) -> bool:
+    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return not ended and "deletionTimestamp" not in pod["metadata"]

@@ -1,0 +1,59 @@
+"""What an injected job needs beyond its members: where each pod stands, and that its Jobs leave faults to the ladder.
+
+A Job ends when more pods have failed than its backoffLimit says, which in JobSet's PyTorch examples is none. Here a pod
+that is lost or given up is a fault that is recovered from, and how many there may be is the ladder's to say. So while
+the training goes on its Jobs have no limit; once it has failed for good they have none left, and fail at the next pod
+that ends. A PyTorchJob counts otherwise, and is left alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from understudy_operator.plan.intents import PatchJob
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_protocol import pod as names
+from understudy_protocol.pod import group_rank, read_place
+from understudy_protocol.words import CloseReason
+
+NO_LIMIT = 2**31 - 1
+
+
+def placed(observed: Observed) -> Observed:
+    """With each pod's index, which the pod itself was not told at its birth."""
+    if observed.job.injected is None:
+        return observed
+    return replace(observed, pods=tuple(_placed(pod, observed) for pod in observed.pods))
+
+
+def _placed(pod: Pod, observed: Observed) -> Pod:
+    assert observed.job.injected is not None
+    told = pod.annotations.get(names.ANNOTATION_PLACE, "")
+    if not told:
+        return pod
+    try:
+        place = read_place(told)
+    except ValueError:
+        return pod  # somebody has changed it: the pod itself goes by what it was told at its birth
+    index = group_rank(place, observed.job.injected.groups, observed.job.world.actives)
+    return replace(pod, index=index, spare=index is None)
+
+
+def plan_target(observed: Observed) -> Iterator[PatchJob]:
+    """The changes of the Jobs whose pods these are."""
+    job = observed.job
+    if job.injected is None or job.deleting:
+        return
+    failed = observed.close is not None and observed.close.reason is CloseReason.FAILED
+    known = {child.name: child for child in observed.children}
+    theirs = {pod.labels[keys.JOB_NAME] for pod in observed.pods if keys.JOB_NAME in pod.labels}
+    limit = 0 if failed else NO_LIMIT
+    why = "the training has failed for good" if failed else "which faults end the training is the ladder's to say"
+    for name in sorted(theirs):
+        child = known.get(name)
+        if child is not None and (child.ended or child.deleting or child.backoff_limit == limit):
+            continue
+        if child is not None and not failed:
+            continue  # somebody has set it again since: theirs to say
+        labels = {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}
+        yield PatchJob(name, {"metadata": {"labels": labels}, "spec": {"backoffLimit": limit}}, why)

@@ -1,0 +1,78 @@
+"""What a trainer container's command is: torchrun, or a script that a launcher starts; and its workers per pod.
+
+Rules: a command that names torchrun, also inside `bash -c`, is one. How many workers a torchrun starts is its own to
+say, and has to be a number here: `gpu`, `auto` and variables are known on the pod's node alone.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from understudy_operator.plan.injection.settings import AUTO, NONE, PREFIX, TORCHRUN, WRAP, Objection, Settings
+
+_TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:$|[\s;&|)])|torch\.distributed\.(?:run|launch)\b")
+_NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")
+_BACKEND = re.compile(r"--rdzv[-_]backend(?:=|\s+)(\S+)")
+_STANDALONE = re.compile(r"--standalone\b")
+NPROC_VARIABLE, BACKEND_VARIABLE = "PET_NPROC_PER_NODE", "PET_RDZV_BACKEND"
+#: Of a torchrun whose rounds are ours: what a controller may have set for another rendezvous.
+RENDEZVOUS_VARIABLES = (BACKEND_VARIABLE, "PET_RDZV_ENDPOINT", "PET_STANDALONE", "PET_MAX_RESTARTS", "PET_NNODES")
+
+
+def launcher_of(trainer: Mapping[str, Any], settings: Settings) -> str:
+    """Wrap, Torchrun or None. Raises Objection."""
+    words = _words(trainer)
+    mode = settings.launcher
+    if mode == AUTO:
+        mode = TORCHRUN if any(_TORCHRUN.search(word) for word in words) else WRAP
+    if mode != NONE and not trainer.get("command"):
+        raise Objection(
+            f"container {trainer['name']} needs a command: the launcher starts it, and an image's ENTRYPOINT cannot be "
+            f"wrapped; set command, or {PREFIX}launcher: None"
+        )
+    if mode == TORCHRUN:
+        _refuse_other_rendezvous(trainer["name"], words)
+    return mode
+
+
+def nproc_of(trainer: Mapping[str, Any], settings: Settings, mode: str) -> int:
+    """Raises Objection."""
+    told = _told_nproc(trainer) if mode == TORCHRUN else ""
+    if not told:
+        return settings.nproc_per_node or 1
+    key = f"{PREFIX}nproc-per-node"
+    if not told.isdecimal():
+        if settings.nproc_per_node:
+            return settings.nproc_per_node
+        raise Objection(f"torchrun's --nproc-per-node is {told}, which is no number yet: say it in annotation {key}")
+    if settings.nproc_per_node not in (0, int(told)):
+        raise Objection(
+            f"annotation {key} is {settings.nproc_per_node}, and torchrun's --nproc-per-node {told}: remove one of them"
+        )
+    return int(told)
+
+
+def _told_nproc(trainer: Mapping[str, Any]) -> str:
+    found = _NPROC.search(" ".join(_words(trainer)))
+    if found is not None:
+        return found[1].strip("\"'\\;")
+    return next((x.get("value", "") for x in trainer.get("env", ()) if x["name"] == NPROC_VARIABLE), "")
+
+
+def _refuse_other_rendezvous(name: str, words: Sequence[str]) -> None:
+    text = " ".join(words)
+    other = _BACKEND.search(text)
+    seen = ""
+    if other is not None and other[1] != "understudy":
+        seen = other[0]
+    elif _STANDALONE.search(text):
+        seen = "--standalone"
+    if seen:
+        raise Objection(
+            f"the command of container {name} has {seen}, with which torchrun does not ask Understudy for its rounds: "
+            "remove it"
+        )
+
+
+def _words(trainer: Mapping[str, Any]) -> list[str]:
+    return [str(word) for word in (*trainer.get("command", ()), *trainer.get("args", ()))]

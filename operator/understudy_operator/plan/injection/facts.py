@@ -1,0 +1,14 @@
+"""What an InjectedJob is beyond a job with a world."""
+
+from dataclasses import dataclass
+
+from understudy_protocol.pod import PodGroup
+
+
+@dataclass(frozen=True)
+class InjectedJob:
+    uid: str  # of the object itself
+    groups: tuple[PodGroup, ...]
+    grace_s: int
+    target_kind: str
+    target_name: str

@@ -1,0 +1,167 @@
+"""A pod as a Job controller wants it -> the pod with our sidecar, and the launcher in front of its trainer's command.
+
+The same containers as a TrainingJob's pods have (plan/pods.py); what differs:
+- Nobody knows the job yet when its first pod is made. So the pod says its place in the job, and what the operator finds
+  out about the job lies beside the membership key in the Secret, without which no kubelet starts the pod.
+- A Job counts restarts of init containers, of which the sidecar is one: its process is started anew inside of it.
+- Without a launcher the sidecar is alone: no member, it only keeps what is held about the node.
+
+Rules: what is there already stays as it is, whoever has changed it since: a second call adds nothing, one after another
+webhook only what that has taken away. The trainer that was chosen first stays the trainer.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_operator.plan import pods
+from understudy_operator.plan.injection import command
+from understudy_operator.plan.injection.owner import Owner, read_owner
+from understudy_operator.plan.injection.settings import NONE, PREFIX, TORCHRUN, Objection, Settings, read_settings
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.spec import JobSpec
+from understudy_protocol import pod as names
+
+#: What the operator tells a sidecar later, and beside the key.
+_TOLD_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
+#: How the sidecar's image is started (its ENTRYPOINT takes them).
+SUPERVISED, ALONE = "--supervised", "--alone"
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Injection:
+    pod: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+def wants_injection(metadata: Raw) -> bool:
+    return bool(metadata.get("labels", {}).get(names.LABEL_INJECT) == "true")
+
+
+def inject(pod: Raw, sidecar_image: str) -> Injection:
+    """The injected pod. Raises Objection."""
+    made = copy.deepcopy(dict(pod))
+    spec, metadata = made["spec"], made["metadata"]
+    annotations = metadata.setdefault("annotations", {})
+    owner = read_owner(made)
+    settings = read_settings(annotations)
+    trainer = _trainer(spec, annotations.get(names.ANNOTATION_INJECTED, settings.container))
+    if spec.get("hostNetwork"):
+        raise Objection(
+            "hostNetwork has to be false or left out: the sidecars listen on fixed ports, which two pods of a node "
+            "cannot share"
+        )
+    _refuse_taken_names(made, owner)
+    warnings = _change(spec, trainer, owner, settings, sidecar_image)
+    metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
+    annotations |= {names.ANNOTATION_INJECTED: trainer["name"], names.ANNOTATION_PLACE: str(owner.place)}
+    return Injection(made, warnings)
+
+
+def _trainer(spec: Raw, name: str) -> dict[str, Any]:
+    containers = spec.get("containers", [])
+    if not any(name in ("", container["name"]) for container in containers):
+        known = ", ".join(container["name"] for container in containers)
+        raise Objection(f"annotation {PREFIX}container is {name!r}: set it to one of {known}")
+    return pods.trainer_of(spec, name)
+
+
+def _refuse_taken_names(pod: Raw, owner: Owner) -> None:
+    """What is called as ours is, and is not ours."""
+    if names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]:
+        return
+    spec = pod["spec"]
+    taken = [x["name"] for x in (*spec.get("initContainers", ()), *spec["containers"])]
+    if names.SIDECAR_CONTAINER in taken:
+        raise Objection(f"container {names.SIDECAR_CONTAINER} is what injection adds: rename yours")
+    ours = (names.SHARED_VOLUME, names.KEY_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME)
+    if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in ours), ""):
+        raise Objection(f"volume {clash} is what injection adds: rename yours")
+
+
+def _change(
+    spec: dict[str, Any], trainer: dict[str, Any], owner: Owner, settings: Settings, image: str
+) -> tuple[str, ...]:
+    launched = any(x["name"] == names.ENV_NPROC for x in trainer.get("env", ()))  # and then its command is a stub's
+    alone = settings.launcher == NONE
+    mode = settings.launcher if launched or alone else command.launcher_of(trainer, settings)
+    nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
+    job = _job(owner, settings, nproc, mode)
+    grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
+    warnings: tuple[str, ...] = ()
+    if alone:
+        warnings = _beside(trainer)
+    elif not launched:
+        warnings = _behind_launcher(trainer, job, grace_s)
+    if spec.get("restartPolicy", "Never") != "Never":
+        spec["restartPolicy"] = "Never"
+        warnings += ("restartPolicy is Never now: the launcher restarts workers, and a pod that ends is replaced",)
+    _add(spec, "volumes", _volumes(job, alone=alone))
+    sidecar = _sidecar(job, owner, image, grace_s, alone=alone)
+    if all(container["name"] != names.SIDECAR_CONTAINER for container in spec.get("initContainers", ())):
+        spec["initContainers"] = [sidecar, *spec.get("initContainers", ())]
+    return warnings
+
+
+def _job(owner: Owner, settings: Settings, nproc: int, mode: str) -> Job:
+    """As much of it as a pod's containers are told."""
+    world = Settings(**{**vars(settings), "world": {**settings.world, "mode": mode}, "min_world_size": 0})
+    spec = JobSpec((), world.of_world(nproc, actives=1, spares=0))
+    return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, {})
+
+
+def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[str, ...]:
+    warnings: tuple[str, ...] = ()
+    if job.world.mode == TORCHRUN:
+        others = [x["name"] for x in trainer.get("env", ()) if x["name"] in command.RENDEZVOUS_VARIABLES]
+        if others:
+            warnings = (
+                f"{', '.join(others)} of container {trainer['name']} are left out: the rounds are Understudy's",
+            )
+            trainer["env"] = [x for x in trainer["env"] if x["name"] not in others]
+    pods.wrap(trainer, job, None, grace_s)
+    return warnings
+
+
+def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
+    """The script stays pid 1, and can import understudy_torch."""
+    mount = {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER}
+    _add(trainer, "volumeMounts", [mount])
+    _add(trainer, "env", [{"name": names.ENV_SHARED_FOLDER, "value": names.SHARED_FOLDER}])
+    stub = f"{names.SHARED_FOLDER}/{names.SCRIPT_STUB}"
+    if not trainer.get("command"):
+        folder = f"{names.SHARED_FOLDER}/{names.PYTHON_FOLDER}"
+        return (
+            f"container {trainer['name']} has no command, so its PYTHONPATH stays: add {folder} to it "
+            "for understudy_torch",
+        )
+    if stub not in trainer["command"]:
+        trainer["command"] = ["/bin/sh", stub, *trainer["command"]]
+    return ()
+
+
+def _volumes(job: Job, *, alone: bool) -> list[dict[str, Any]]:
+    volumes = pods.volumes(job)
+    return [volume for volume in volumes if volume["name"] != names.KEY_VOLUME] if alone else volumes
+
+
+def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, *, alone: bool) -> dict[str, Any]:
+    sidecar = pods.sidecar_container(job, None, "", image, grace_s)
+    sidecar["args"] = [ALONE] if alone else [SUPERVISED]
+    sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _TOLD_LATER]
+    if alone:
+        sidecar["volumeMounts"] = [x for x in sidecar["volumeMounts"] if x["name"] != names.KEY_VOLUME]
+    else:
+        sidecar["env"].append({"name": names.ENV_PLACE, "value": str(owner.place)})
+    return sidecar
+
+
+def _add(holder: dict[str, Any], field: str, wanted: list[dict[str, Any]]) -> None:
+    """What of these is not there by its name."""
+    there = {entry["name"] for entry in holder.get(field, ())}
+    missing = [entry for entry in wanted if entry["name"] not in there]
+    if missing:
+        holder[field] = [*holder.get(field, ()), *missing]

@@ -1,0 +1,178 @@
+"""What users write on an injected pod: annotations `understudy.dev/<name>`, in place of a TrainingJob's spec.
+
+Rules: a name that is not in the table, or a value that means nothing, is an Objection that names the annotation and the
+mend. What is left out has the default that a TrainingJob has. Sizes are counted in ranks, as torch counts them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from understudy_operator.plan.spec import ReplicatedJob, World
+from understudy_protocol import pod as names
+
+PREFIX = f"{names.GROUP}/"
+AUTO, WRAP, TORCHRUN, NONE = "Auto", "Wrap", "Torchrun", "None"
+#: What the operator and the webhook write themselves.
+OURS = frozenset(
+    {
+        names.ANNOTATION_INJECTED,
+        names.ANNOTATION_PLACE,
+        names.ANNOTATION_VERDICT,
+        names.ANNOTATION_GROUP_RANK,
+        names.ANNOTATION_AVOIDS,
+    }
+)
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:ms|s|m|h))+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+
+
+class Objection(Exception):
+    """Why a pod cannot be injected, and what its owner can do about it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    launcher: str = AUTO
+    container: str = ""  # "": the first
+    nproc_per_node: int = 0  # 0: as the command says, else 1
+    world_size: int = 0  # ranks; 0: those of all pods
+    min_world_size: int = 0
+    world: Mapping[str, Any] = field(default_factory=dict)  # what else of a World is not as usual
+
+    def of_world(self, nproc: int, actives: int, spares: int) -> World:
+        group = ReplicatedJob("workers", {"spec": {"parallelism": actives, "template": {"spec": {}}}})
+        return World(
+            groups=(group,),
+            nproc_per_node=nproc,
+            container=self.container,
+            spares=spares,
+            min_actives=self.min_world_size // nproc,
+            **self.world,
+        )
+
+
+def read_settings(annotations: Mapping[str, str]) -> Settings:
+    """Raises Objection."""
+    own: dict[str, Any] = {}
+    world: dict[str, Any] = {}
+    for key in sorted(annotations):
+        if not key.startswith(PREFIX) or key in OURS:
+            continue
+        name = key.removeprefix(PREFIX)
+        if name not in _TABLE:
+            known = ", ".join(sorted(_TABLE))
+            raise Objection(f"annotation {key} is not known: correct it, or remove it; there are {known}")
+        target, read, expected = _TABLE[name]
+        try:
+            value = read(annotations[key].strip())
+        except ValueError:
+            raise Objection(f"annotation {key} is {annotations[key]!r}: set it to {expected}") from None
+        (own if target in _OWN else world)[target] = value
+    return Settings(**own, world=world)
+
+
+def settings_of(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The annotations that say something, as the InjectedJob keeps them: by their names without the prefix."""
+    return {
+        key.removeprefix(PREFIX): text
+        for key, text in annotations.items()
+        if key.startswith(PREFIX) and key not in OURS
+    }
+
+
+def actives_of(settings: Settings, nproc: int, pods: int) -> int:
+    """Pods that hold ranks; the others wait as spares. Raises Objection."""
+    if not settings.world_size:
+        return pods
+    key = f"{PREFIX}world-size"
+    actives, rest = divmod(settings.world_size, nproc)
+    if rest:
+        raise Objection(
+            f"annotation {key} is {settings.world_size}: it counts ranks, and has to be a multiple of the {nproc} "
+            f"workers of each pod ({PREFIX}nproc-per-node)"
+        )
+    if actives > pods:
+        raise Objection(
+            f"annotation {key} is {settings.world_size}, which takes {actives} pods of {nproc} workers, and the job "
+            f"has {pods}: lower it, or raise the job's parallelism and completions"
+        )
+    return actives
+
+
+def seconds(text: str) -> float:
+    """A Go duration such as 90s or 1h30m."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(text)
+    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
+        if number < least:
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[_one_of("true", "false")(text)]
+
+
+def _fence(text: str) -> float:
+    return 0.0 if text == "Off" else seconds(text)
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+def _path(text: str) -> str:
+    if not re.fullmatch(r"(/[^/\s]+){2,}", text):
+        raise ValueError(text)
+    return text
+
+
+def _modules(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (part.strip() for part in text.split(",")) if part)
+
+
+_DURATIONS = "a duration such as 30s, 10m or 1h"
+_OWN = ("launcher", "container", "nproc_per_node", "world_size", "min_world_size")
+#: name: (field of Settings or World, how it is read, what it may be)
+_TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "launcher": ("launcher", _one_of(AUTO, WRAP, TORCHRUN, NONE), "Auto, Wrap, Torchrun or None"),
+    "container": ("container", _text, "the name of the container that trains"),
+    "nproc-per-node": ("nproc_per_node", _number(1), "the number of workers of each pod, 1 or more"),
+    "world-size": ("world_size", _number(1), "the number of ranks, 1 or more"),
+    "min-world-size": ("min_world_size", _number(1), "the number of ranks to shrink to, 1 or more"),
+    "zygote": ("zygote", _boolean, "true or false"),
+    "preload": ("preload", _modules, "names of modules, apart by commas"),
+    "log-prefix": ("log_prefix", _boolean, "true or false"),
+    "on-sigterm": ("on_sigterm", _one_of("Auto", "Always", "Never"), "Auto, Always or Never"),
+    "nologin-path": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),
+    "step-timeout": ("step_timeout_s", seconds, _DURATIONS),
+    "max-restarts": ("in_place_max_restarts", _number(0), "a number, 0 or more"),
+    "max-restarts-per-pod": ("in_place_max_per_pod", _number(0), "a number, 0 or more"),
+    "restart-window": ("in_place_window_s", seconds, _DURATIONS),
+    "spare-timeout": ("spare_timeout_s", seconds, _DURATIONS),
+    "fence-timeout": ("fence_s", _fence, f"{_DURATIONS}, or Off"),
+    "backoff-max": ("backoff_max_s", seconds, _DURATIONS),
+    "topology-key": ("topology_key", _text, "the name of a node's label"),
+}
+ANNOTATIONS = tuple(sorted(_TABLE))

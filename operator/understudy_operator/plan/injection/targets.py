@@ -1,0 +1,159 @@
+"""A Job, JobSet or PyTorchJob whose pods are injected -> what its InjectedJob says: which pods train, in which order.
+
+Rules: only templates with the label count. They train as one, so they say the same in their annotations, and all of
+their pods run at once. Ranks count through the templates as the object lists them (a PyTorchJob's Master first).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_operator.plan.injection.owner import PATHS, Owner
+from understudy_operator.plan.injection.settings import (
+    PREFIX,
+    Objection,
+    actives_of,
+    read_settings,
+    settings_of,
+)
+from understudy_protocol import pod as names
+from understudy_protocol.pod import PodGroup
+
+Raw = Mapping[str, Any]
+REPLICA_TYPES = ("Master", "Worker")
+
+
+@dataclass(frozen=True)
+class Template:
+    """Of pods that are to be injected."""
+
+    name: str  # of its replicatedJob or replica type, as Place.group has it
+    jobs: int
+    pods_per_job: int
+    template: Raw
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.template.get("metadata", {}).get("annotations") or {}
+        return found
+
+
+@dataclass(frozen=True)
+class Target:
+    kind: str
+    templates: tuple[Template, ...]
+
+    @property
+    def pods(self) -> int:
+        return sum(template.jobs * template.pods_per_job for template in self.templates)
+
+    @property
+    def groups(self) -> tuple[PodGroup, ...]:
+        groups, first = [], 0
+        for template in self.templates:
+            groups.append(PodGroup(template.name, first, template.pods_per_job))
+            first += template.jobs * template.pods_per_job
+        return tuple(groups)
+
+
+def read_target(kind: str, raw: Raw) -> Target:
+    """Raises Objection."""
+    templates = tuple(_templates(kind, raw.get("spec", {})))
+    said = [settings_of(template.annotations) for template in templates]
+    if any(settings != said[0] for settings in said):
+        listed = ", ".join(template.name for template in templates)
+        raise Objection(
+            f"the pod templates {listed} train as one, and their annotations {PREFIX}… differ: write the same into "
+            f"each, or take the label {names.LABEL_INJECT} from those that do not train"
+        )
+    return Target(kind, templates)
+
+
+def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
+    """Of the InjectedJob, by one of its injected pods. Raises Objection."""
+    annotations = pod["metadata"].get("annotations", {})
+    settings = read_settings(annotations)
+    nproc = nproc_told(pod)
+    actives = actives_of(settings, nproc, target.pods)
+    _check_least(settings.min_world_size, nproc, actives)
+    return {
+        "target": {"apiVersion": PATHS[owner.kind][0], "kind": owner.kind, "name": owner.name, "uid": owner.uid},
+        "attempt": owner.attempt,
+        "pods": target.pods,
+        "members": actives,
+        "nprocPerNode": nproc,
+        "graceSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
+        "podGroups": [{"name": x.name, "first": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
+        "settings": settings_of(annotations),
+    }
+
+
+def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
+    """It goes when its target goes."""
+    target = spec["target"]
+    reference = {**target, "controller": False, "blockOwnerDeletion": False}
+    return {
+        "apiVersion": f"{names.GROUP}/v1alpha1",
+        "kind": "InjectedJob",
+        "metadata": {"name": owner.group, "namespace": namespace, "ownerReferences": [reference]},
+        "spec": spec,
+    }
+
+
+def nproc_told(pod: Raw) -> int:
+    """Workers of an injected pod, as its trainer is told; 0 if it has no launcher."""
+    for container in pod["spec"].get("containers", ()):
+        for variable in container.get("env", ()):
+            if variable["name"] == names.ENV_NPROC:
+                return int(variable["value"])
+    return 0
+
+
+def _check_least(ranks: int, nproc: int, actives: int) -> None:
+    if ranks % nproc or ranks > actives * nproc:
+        raise Objection(
+            f"annotation {PREFIX}min-world-size is {ranks}: it counts ranks, and has to be a multiple of the {nproc} "
+            f"workers of each pod, at most the {actives * nproc} ranks of the training"
+        )
+
+
+def _templates(kind: str, spec: Raw) -> Iterator[Template]:
+    if kind == "Job":
+        yield from _of_job("pods", 1, spec, "spec")
+    elif kind == "JobSet":
+        for number, entry in enumerate(spec.get("replicatedJobs", ())):
+            path = f"spec.replicatedJobs[{number}].template.spec"
+            yield from _of_job(entry["name"], int(entry.get("replicas", 1)), entry["template"].get("spec", {}), path)
+    elif kind == "PyTorchJob":
+        replicas = spec.get("pytorchReplicaSpecs", {})
+        for name in REPLICA_TYPES:
+            entry = replicas.get(name, {})
+            if _is_labelled(entry.get("template", {})):
+                yield Template(name.lower(), 1, int(entry.get("replicas", 1)), entry["template"])
+
+
+def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
+    if not _is_labelled(spec.get("template", {})):
+        return
+    pods = int(spec.get("parallelism", 1))
+    # A JobSet fills in Indexed by itself; a Job's own default is NonIndexed.
+    if spec.get("completionMode", "NonIndexed" if path == "spec" else "Indexed") != "Indexed":
+        raise Objection(
+            f"{path}.completionMode has to be Indexed, because each pod of a training has its own ranks: set it, and "
+            "completions to parallelism"
+        )
+    if int(spec.get("completions", pods)) != pods:
+        raise Objection(
+            f"{path}.completions is {spec['completions']} and parallelism {pods}: all pods of a training run at once; "
+            "set both to the same number"
+        )
+    if spec.get("backoffLimitPerIndex") is not None:
+        raise Objection(
+            f"{path}.backoffLimitPerIndex ends an index after so many lost pods, and the training with it: remove it"
+        )
+    yield Template(name, jobs, pods, spec["template"])
+
+
+def _is_labelled(template: Raw) -> bool:
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    return bool(labels.get(names.LABEL_INJECT) == "true")

@@ -1,0 +1,27 @@
+"""What every sidecar of a job knows of it from birth."""
+
+from understudy_operator.plan.observed import Job
+from understudy_protocol import pod as names
+from understudy_protocol.words import Proactive
+
+
+def job_shape(job: Job, grace_s: int) -> names.JobShape:
+    return names.JobShape(
+        job.membership,
+        job.namespace,
+        job.name,
+        job.world.actives,
+        job.world.nproc_per_node,
+        job.world.in_place_max_restarts,
+        job.world.in_place_window_s,
+        job.world.min_actives,
+        job.world.spare_timeout_s,
+        job.world.fence_s,
+        job.world.backoff_max_s,
+        float(grace_s),
+        job.world.replica_groups,
+        job.world.in_place_max_per_pod,
+        None if job.spec.rollouts is None else job.spec.rollouts.on_failed_update,
+        0 if job.spec.rollouts is None else job.spec.rollouts.max_retries,
+        Proactive(job.world.proactive),
+    )

@@ -1,0 +1,57 @@
+"""What is wrong with a job, before anything of it is made: what the rules of a CRD cannot say. Pure.
+
+Of a Job, JobSet or PyTorchJob only templates with the label are looked at, by the same code that injects their pods: a
+pod as its controller would make it is injected, and the result thrown away. Of a TrainingJob: dependencies in a circle,
+and patterns that are none. Without this webhook the operator and the injection say the same, later.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from understudy_operator.observe.read_spec import read_spec
+from understudy_operator.plan.injection.owner import PYTORCH_INDEX, PYTORCH_JOB_NAME, PYTORCH_REPLICA, read_owner
+from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.settings import Objection
+from understudy_operator.plan.injection.targets import Template, nproc_told, read_target, spec_of
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.patterns import complaint
+from understudy_operator.plan.jobset.startup import circle
+
+Raw = Mapping[str, Any]
+#: What a pod is injected with when nobody will ever run it.
+_IMAGE = "none"
+
+
+def objections(kind: str, raw: Raw) -> list[str]:
+    """Each names the field and the mend; empty where nothing is wrong."""
+    if kind == "TrainingJob":
+        spec = read_spec(raw)
+        return [text for text in (complaint(spec), circle(spec)) if text]
+    try:
+        target = read_target(kind, raw)
+        for template in target.templates:
+            pod = inject(_example(kind, raw["metadata"], template), _IMAGE).pod
+            if nproc_told(pod):
+                spec_of(target, read_owner(pod), pod)
+    except Objection as objection:
+        return [f"understudy cannot inject the pods of this {kind}: {objection}"]
+    return []
+
+
+def _example(kind: str, metadata: Raw, template: Template) -> dict[str, Any]:
+    """The first pod of a template, as the kind's controller would make it."""
+    pod = copy.deepcopy(dict(template.template))
+    made = pod["metadata"]
+    name, uid = metadata.get("name", metadata.get("generateName", "")), metadata.get("uid", "unknown")
+    labels, annotations = dict(made.get("labels") or {}), dict(made.get("annotations") or {})
+    if kind == "PyTorchJob":
+        labels |= {PYTORCH_JOB_NAME: name, PYTORCH_REPLICA: template.name, PYTORCH_INDEX: "0"}
+        made["ownerReferences"] = [{"kind": kind, "uid": uid}]
+    else:
+        labels |= {keys.JOB_NAME: name, keys.CONTROLLER_UID: uid}
+        annotations[keys.COMPLETION_INDEX] = "0"
+    if kind == "JobSet":
+        labels |= {keys.NAME: name, keys.UID: uid, keys.REPLICATED_JOB: template.name, keys.JOB_INDEX: "0"}
+    pod["metadata"] = {**made, "labels": labels, "annotations": annotations}
+    return pod

@@ -1,0 +1,87 @@
+"""Makes certificates with the program `openssl`, which every image with CA certificates has: no library is needed."""
+
+import asyncio
+import calendar
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from understudy_webhook.rotation import Made
+
+LIMIT_S = 30.0
+_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+class OpensslFailed(Exception):
+    """The program is not there, or says why it could not."""
+
+
+async def make(names: Sequence[str], life_s: float) -> Made:
+    """A certificate for these DNS names, by an authority that is forgotten. Raises OpensslFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return await _make(Path(folder), names, life_s)
+
+
+async def _make(folder: Path, names: Sequence[str], life_s: float) -> Made:
+    days = str(max(1, int(life_s // 86400)))
+    files = {name: str(folder / name) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key", "tls.csr", "extensions")}
+    extensions = [
+        "basicConstraints=critical,CA:FALSE",
+        "keyUsage=critical,digitalSignature",
+        "extendedKeyUsage=serverAuth",
+        "subjectAltName=" + ",".join(f"DNS:{name}" for name in names),
+    ]
+    await asyncio.to_thread(Path(files["extensions"]).write_text, "\n".join(extensions) + "\n")
+    # The number in the subject tells authorities that follow each other apart.
+    authority = ("-subj", f"/CN=understudy-webhook-ca-{time.time_ns()}", "-days", days)
+    await run("req", "-x509", *_CURVE, "-keyout", files["ca.key"], *authority, "-out", files["ca.crt"])
+    subject = ("-subj", f"/CN={names[0][:64]}")
+    await run("req", "-new", *_CURVE, "-keyout", files["tls.key"], *subject, "-out", files["tls.csr"])
+    signed_by = ("-CA", files["ca.crt"], "-CAkey", files["ca.key"], "-CAcreateserial", "-days", days)
+    what = ("-in", files["tls.csr"], "-extfile", files["extensions"], "-out", files["tls.crt"])
+    await run("x509", "-req", *signed_by, *what)
+    certificate, key, authority_pem = [
+        await asyncio.to_thread(Path(files[name]).read_text) for name in ("tls.crt", "tls.key", "ca.crt")
+    ]
+    return Made(certificate, key, authority_pem, await ends_at(certificate))
+
+
+async def ends_at(certificate: str) -> float:
+    """Raises OpensslFailed, also where it is no certificate."""
+    told = await run("x509", "-noout", "-enddate", stdin=certificate)
+    return parse_end(told)
+
+
+def parse_end(told: str) -> float:
+    """`notAfter=Nov 21 23:26:06 2026 GMT`."""
+    return float(calendar.timegm(time.strptime(told.strip().removeprefix("notAfter="), "%b %d %H:%M:%S %Y %Z")))
+
+
+async def run(*words: str, stdin: str = "") -> str:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "openssl",
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+        )
+    except OSError as error:
+        raise OpensslFailed(
+            f"openssl cannot be run: {error}; take an image that has it, or other certificates"
+        ) from error
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            out, err = await process.communicate(stdin.encode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise OpensslFailed(f"openssl {words[0]} took more than {LIMIT_S:g} s") from None
+    if process.returncode != 0:
+        raise OpensslFailed(
+            f"openssl {words[0]} ended with {process.returncode}: {err.decode(errors='replace')[-500:]}"
+        )
+    return out.decode()

@@ -1,0 +1,80 @@
+"""The sidecar of an injected pod without a launcher: it is no member of anything, and keeps `verdict.json` for
+`understudy_torch.exit_on_fault()`.
+
+What is held about the node reaches it as an annotation of the pod, which the operator writes (annotation.py); and as a
+file of the node's, where one is named. It ends when it is asked to: the kubelet does that once the pod's own containers
+have ended.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy_protocol import pod
+from understudy_protocol.membership import NodeVerdict
+from understudy_sidecar import health, records
+from understudy_sidecar.annotation import EVERY_S, Annotation
+from understudy_sidecar.node_file import NodeFile
+from understudy_sidecar.records import SHIPPED
+from understudy_sidecar.verdicts import Verdicts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AloneSettings:
+    folder: Path
+    told: Path  # the file with the annotation's text
+    shipped: Path
+    look_every_s: float = EVERY_S
+    nologin: str = ""
+    listen: str | None = None
+    health_port: int = pod.HEALTH_PORT
+
+
+def read_alone(env: Mapping[str, str]) -> AloneSettings:
+    return AloneSettings(
+        folder=Path(env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER),
+        told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
+        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
+        nologin=env.get(pod.ENV_NOLOGIN, ""),
+        listen=env.get(pod.ENV_LISTEN) or None,
+    )
+
+
+class Alone:
+    def __init__(self, settings: AloneSettings) -> None:
+        self._settings = settings
+        self._verdicts = Verdicts(settings.folder, settings.nologin)
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ended.set)
+        records.install_launcher(self._settings.folder, self._settings.shipped)
+        self._verdicts.found(False)
+        annotation = Annotation(self._settings.told, self._told, self._settings.look_every_s)
+        annotation.start()
+        node_file = self._watch_node()
+        probes = await health.listen(self._settings.health_port, self._settings.listen)
+        log.info("alone: there is no launcher, and so no member; what is held about the node is kept")
+        await self._ended.wait()
+        annotation.stop()
+        if node_file is not None:
+            node_file.stop()
+        probes.close()
+
+    def _told(self, verdict: NodeVerdict) -> None:
+        log.info("told of the node: %s", verdict)
+        self._verdicts.told(verdict)
+
+    def _watch_node(self) -> NodeFile | None:
+        if not self._settings.nologin:
+            return None
+        path = Path(pod.NODE_FOLDER) / os.path.basename(self._settings.nologin)
+        node_file = NodeFile(path, self._verdicts.found)
+        node_file.start()
+        return node_file

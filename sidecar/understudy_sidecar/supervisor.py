@@ -1,0 +1,83 @@
+"""Keeps a sidecar's process running inside its container, so that its crash is no restart of the container.
+
+A Job counts those, and ends for them (its init containers' restarts count towards backoffLimit). Rules: a child that
+ends with 0 is done, and so is this process, and one whose settings are wrong (2) would end so again: its code is this
+one's. After every other end it is started anew, 0.1 s later, twice as late each time it lives for less than STEADY_S,
+at most LONGEST_S. SIGTERM goes to the child, whose code is then this one's, whatever it is.
+
+Nothing is imported here that the child needs: this process is small, and stays for as long as the pod.
+"""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+FIRST_S = 0.1
+LONGEST_S = 5.0
+STEADY_S = 60.0
+MISCONFIGURED = 2
+log = logging.getLogger(__name__)
+
+
+def run(command: Sequence[str]) -> int:
+    """The exit code for the container."""
+    return _Supervisor(command).run()
+
+
+class _Supervisor:
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._child = 0
+        self._asked_to_end = False
+        self._pause_s = FIRST_S
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def run(self) -> int:
+        while True:
+            began = time.monotonic()
+            code = self._once()
+            if code in (0, MISCONFIGURED) or self._asked_to_end:
+                return max(code, 0)
+            if time.monotonic() - began >= STEADY_S:
+                self._pause_s = FIRST_S
+            log.error("the sidecar ended with %s; it starts anew in %g s", _told(code), self._pause_s)
+            self._sleep()
+            if self._asked_to_end:
+                return 0
+            self._pause_s = min(2 * self._pause_s, LONGEST_S)
+
+    def _once(self) -> int:
+        """Its exit code, or the number of the signal that ended it, negative."""
+        # Blocked, so that no SIGTERM falls between the child's start and the moment its pid is known.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            self._child = os.posix_spawn(self._command[0], self._command, os.environ, setsigmask=[])
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if self._asked_to_end:
+            self._end_child()
+        while True:
+            pid, status = os.wait()  # as pid 1 it reaps whatever is left to it
+            if pid == self._child:
+                self._child = 0
+                return os.waitstatus_to_exitcode(status)
+
+    def _sleep(self) -> None:
+        until = time.monotonic() + self._pause_s
+        while not self._asked_to_end and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def _on_sigterm(self, _: int, __: FrameType | None) -> None:
+        self._asked_to_end = True
+        self._end_child()
+
+    def _end_child(self) -> None:
+        if self._child:
+            os.kill(self._child, signal.SIGTERM)
+
+
+def _told(code: int) -> str:
+    return f"code {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,0 +1,135 @@
+"""Jobs and JobSets with the label, on the local cluster: the training of examples/ddp, which knows nothing of it.
+
+The TrainingJob of examples/ddp is restated as what a user has: its pod template in an indexed Job, or in a JobSet.
+JobSet's own controller runs on the host, with its webhooks off: its manifests spell out what these would fill in.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.operator.jobset_build import ensure_jobset
+from benchmarks.operator.programs import Program
+from benchmarks.operator.systems import HEALTH_PORT, jobset_configuration
+from tests.cluster import Cluster
+from tests.cluster.commands import Progress, run
+from tests.cluster.host_tools import tool
+from tests.e2e.training import LABEL_JOB, Raw, Training
+from tests.e2e.waiting import wait_until
+
+NAMESPACE = "understudy-e2e-inject"
+ANNOTATIONS = {"understudy.dev/nproc-per-node": "2", "understudy.dev/world-size": "6"}
+PODS = 4  # three that train, and a spare
+
+
+def label_namespace(cluster: Cluster, name: str = NAMESPACE) -> None:
+    cluster.kubectl("create", "namespace", name, check=False)
+    cluster.kubectl("label", "namespace", name, "understudy.dev/inject=enabled", "--overwrite")
+
+
+@contextmanager
+def jobset_controller(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """JobSet's manager against the cluster, for as long as this lasts."""
+    built = ensure_jobset(Progress(quiet=True))
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(built.crd))
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
+    run([tool("openssl"), "req", "-x509", *key, "-subj", "/CN=localhost", "-days", "1", "-out", folder / "tls.crt"])
+    configuration = folder / "configuration.json"
+    configuration.write_text(json.dumps(jobset_configuration(folder, in_place=False)))
+    with Program(
+        "jobset-e2e", [str(built.manager), f"--config={configuration}"], {"KUBECONFIG": str(cluster.kubeconfig)}
+    ):
+        wait_until("JobSet's controller is ready", lambda: _answers(HEALTH_PORT), 60)
+        yield
+
+
+def _answers(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@dataclass
+class InjectedTraining(Training):
+    """kind: Job or JobSet. bash: the command is a torchrun inside of `bash -c`."""
+
+    kind: str = "Job"
+    bash: bool = False
+
+    @property
+    def group(self) -> str:
+        """The InjectedJob, as its pods are labelled."""
+        return f"{self.kind.lower()}.{self.name}"
+
+    def status(self) -> Raw:
+        found = self.cluster.kubectl("-n", self.namespace, "get", "ij", self.group, "--ignore-not-found", "-o", "json")
+        status: Raw = json.loads(found).get("status", {}) if found.strip() else {}
+        return status
+
+    def target(self) -> Raw:
+        return self._get(self.kind.lower(), self.name)
+
+    def jobs(self) -> list[Raw]:
+        items: list[Raw] = self._get("jobs")["items"]
+        return [job for job in items if job["metadata"]["name"].startswith(self.name)]
+
+    def pods(self) -> list[Raw]:
+        pods: list[Raw] = self._get("pods", "-l", f"{LABEL_JOB}={self.group}")["items"]
+        return pods
+
+    def pods_text(self) -> str:
+        return self.cluster.kubectl("-n", self.namespace, "get", "ij,jobs,pods", "-o", "wide", check=False)
+
+    def delete(self) -> None:
+        gone = ("--ignore-not-found", "--wait=true", "--cascade=foreground")
+        self.cluster.kubectl("-n", self.namespace, "delete", self.kind.lower(), self.name, *gone)
+        wait_until("all pods of the job are gone", lambda: not self.pods(), 90, seen=self.pods_text)
+        left = ("-n", self.namespace, "get", "ij,secrets,services", "-l", f"{LABEL_JOB}={self.group}", "-o", "name")
+        wait_until("nothing of it is left", lambda: not self.cluster.kubectl(*left).strip(), 60, seen=self.pods_text)
+
+    def _example(self) -> list[Raw]:
+        items = super()._example()
+        return [self._restated(item) if item["kind"] == "TrainingJob" else item for item in items]
+
+    def _restated(self, job: Raw) -> Raw:
+        (entry,) = job["spec"]["replicatedJobs"]
+        spec = entry["template"]["spec"] | {"parallelism": PODS, "completions": PODS, "backoffLimit": 0}
+        template = spec["template"]
+        template["metadata"] = {"labels": {"understudy.dev/inject": "true"}, "annotations": dict(ANNOTATIONS)}
+        for constraint in template["spec"].get("topologySpreadConstraints", []):
+            constraint["labelSelector"] = {"matchLabels": {LABEL_JOB: self.group}}
+        if self.bash:
+            self._in_bash(template)
+        metadata = {"name": self.name}
+        if self.kind == "Job":
+            return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+        template["spec"]["restartPolicy"] = "Never"
+        whole: dict[str, Any] = {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "successPolicy": {"operator": "All"},
+            "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+            "replicatedJobs": [
+                {"name": "workers", "groupName": "default", "replicas": 1, "template": {"spec": spec}},
+            ],
+        }
+        return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": whole}
+
+    def _in_bash(self, template: Raw) -> None:
+        trainer = template["spec"]["containers"][0]
+        words = " ".join(trainer["args"])
+        # As JobSet's PyTorch example has it: a static rendezvous, which nobody asks any more.
+        options = (
+            "--nnodes=3 --nproc_per_node=2 --master_addr=nowhere --master_port=3389 --node_rank=$JOB_COMPLETION_INDEX"
+        )
+        torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {options} /example/train.py {words}"
+        trainer |= {"command": ["bash", "-c", torchrun], "args": []}
+        del template["metadata"]["annotations"]["understudy.dev/nproc-per-node"]

@@ -1,0 +1,237 @@
+"""Jobs that know nothing of Understudy, with a label on their pods: a plain Job, a JobSet, torchrun inside of bash.
+
+Each survives a worker that is killed, a pod that is lost and a node that is powered off, with backoffLimit 0, and its
+pods all exit 0, the spare's too. The measured times are in build/bench/injection.json.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.records import Sample, sum_up, write_records
+from tests.cluster import Cluster
+from tests.e2e import acts
+from tests.e2e.acts import Act
+from tests.e2e.conftest import NAMESPACE as PLAIN_NAMESPACE
+from tests.e2e.injected import NAMESPACE, InjectedTraining, jobset_controller, label_namespace
+from tests.e2e.success import exit_codes, wait_for_end
+from tests.e2e.training import CHECKOUT, Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+WORLD_SIZE = 6
+RESULTS = CHECKOUT / "build" / "bench" / "injection.json"
+KINDS = {"job": ("Job", False), "jobset": ("JobSet", False), "torchrun": ("Job", True)}
+ALONE = """
+import os, signal, sys, time
+from understudy_torch import exit_on_fault
+def save(*_):
+    print("saved a checkpoint", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+exit_on_fault()
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def samples() -> Iterator[list[Sample]]:
+    taken: list[Sample] = []
+    yield taken
+    if taken:
+        write_records(RESULTS, sum_up(taken))
+
+
+@pytest.fixture(scope="module")
+def jobsets(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with jobset_controller(cluster, tmp_path_factory.mktemp("jobset")):
+        yield
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def training(cluster: Cluster, jobsets: None, request: pytest.FixtureRequest) -> Iterator[InjectedTraining]:
+    del jobsets
+    kind, bash = KINDS[request.param]
+    # A namespace of its own each: the example's claim is bound to one folder a namespace.
+    namespace = f"{NAMESPACE}-{request.param}"
+    label_namespace(cluster, namespace)
+    folder = CHECKOUT / "build" / f"e2e-storage-inject-{request.param}"
+    training = InjectedTraining(cluster, folder, namespace, name="ddp", steps=800, kind=kind, bash=bash)
+    training.delete()
+    training.apply()
+    yield training
+    training.delete()
+
+
+def note(samples: list[Sample], training: InjectedTraining, case: str, act: Act) -> None:
+    what = "torchrun" if training.bash else training.kind.lower()
+    samples.append(Sample("understudy", f"{what}-{case}", 4, 1, {"first_step_s": act.resumed_s}))
+
+
+def test_pods_with_the_label_train_as_one_and_the_pod_beyond_the_world_size_is_a_spare(
+    training: InjectedTraining,
+) -> None:
+    acts.settle(training)
+    status = training.status()
+    assert status["members"] == {"desired": 3, "active": 3, "ready": 3}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert acts.world_size(training) == WORLD_SIZE
+    wait_until("its Jobs leave faults to the ladder", lambda: limits(training) == {2**31 - 1}, 30)
+
+
+def test_a_killed_worker_restarts_in_place(training: InjectedTraining, samples: list[Sample]) -> None:
+    act = acts.kill_worker(training)
+    assert (act.fault, act.strategy) == ("Process", "InPlace")
+    assert act.pods_after == act.pods_before
+    note(samples, training, "worker", act)
+
+
+def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
+    pod = acts.running_pods(training)[0]["metadata"]["name"]
+    supervisor = training.cluster.container_pids(training.namespace, pod)["understudy-sidecar"]
+    (sidecar,) = acts._children(supervisor)
+    os.kill(sidecar, signal.SIGKILL)
+    wait_until("it is started anew", lambda: set(acts._children(supervisor)) not in ({sidecar}, set()), 30)
+    acts.settle(training)
+    assert acts.restarts(training) == 0
+    assert failed_pods(training) == 0
+
+
+def test_a_deleted_pod_is_replaced_by_the_spare(training: InjectedTraining, samples: list[Sample]) -> None:
+    act = acts.delete_pod(training)
+    assert act.strategy == "SpareSwap"
+    note(samples, training, "pod", act)
+    acts.settle(training)
+
+
+def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: list[Sample]) -> None:
+    act = acts.power_off_node(training)
+    assert (act.fault, act.strategy) == ("Node", "SpareSwap")
+    assert act.recovery["cause"]["node"] == act.victim.node
+    note(samples, training, "node", act)
+    wait_until("the dead node's pod is gone", lambda: act.victim.uid not in acts.uids(training), 120)
+    training.cluster.restore(act.victim.node)
+    acts.settle(training)
+
+
+def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) -> None:
+    training.hurry_to_the_end()
+    wait_for_end(training, 120)
+    codes = exit_codes(training)
+    assert len(codes) >= 8, codes
+    assert set(codes.values()) == {0}, codes
+    kind = "Completed" if training.kind == "JobSet" else "Complete"
+
+    def completed() -> bool:
+        conditions = training.target()["status"].get("conditions", ())
+        return any((x["type"], x["status"]) == (kind, "True") for x in conditions)
+
+    wait_until(f"the {training.kind} has completed", completed, 90, seen=training.pods_text)
+
+
+def limits(training: InjectedTraining) -> set[int]:
+    return {job["spec"]["backoffLimit"] for job in training.jobs()}
+
+
+def failed_pods(training: InjectedTraining) -> int:
+    return sum(job["status"].get("failed", 0) for job in training.jobs())
+
+
+# A script without the launcher ---------------------------------------------------------------------------------------
+
+
+def plain_job(cluster: Cluster, name: str, script: str, **annotations: str) -> Raw:
+    told = {f"understudy.dev/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    trainer = {"name": "trainer", "image": cluster.base_image, "imagePullPolicy": "IfNotPresent"}
+    pod = {
+        "terminationGracePeriodSeconds": 20,
+        "restartPolicy": "Never",
+        "containers": [{**trainer, "command": ["python3", "-u", "-c", script]}],
+    }
+    template = {"metadata": {"labels": {"understudy.dev/inject": "true"}, "annotations": told}, "spec": pod}
+    spec = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "backoffLimit": 0, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+
+
+@pytest.fixture
+def alone(cluster: Cluster) -> Iterator[Raw]:
+    """The pod of a Job without a launcher, whose script is ready."""
+    label_namespace(cluster)
+    kubectl = ("-n", NAMESPACE)
+    cluster.kubectl(*kubectl, "delete", "job", "alone", "--ignore-not-found", "--wait=true", "--cascade=foreground")
+    manifest = plain_job(cluster, "alone", ALONE, launcher="None")
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+
+    def ready() -> str:
+        found = cluster.kubectl(*kubectl, "get", "pods", "-l", "job-name=alone", "-o", "name").strip()
+        said = cluster.kubectl(*kubectl, "logs", found, "-c", "trainer", check=False) if found else ""
+        return found if "ready" in said else ""
+
+    name = wait_until("the script is ready", ready, 90)
+    pod: Raw = json.loads(cluster.kubectl(*kubectl, "get", name, "-o", "json"))
+    yield pod
+    cluster.kubectl("annotate", "node", pod["spec"]["nodeName"], "understudy.dev/faulty-", check=False)
+    cluster.kubectl(*kubectl, "delete", "job", "alone", "--ignore-not-found", "--wait=true", "--cascade=foreground")
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
+    cluster: Cluster, alone: Raw, faulty: bool, tmp_path: Path
+) -> None:
+    name, node = alone["metadata"]["name"], alone["spec"]["nodeName"]
+    if faulty:
+        cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
+
+        def told() -> bool:
+            words = ("exec", name, "-c", "trainer", "--", "cat", "/understudy/verdict.json")
+            return "Xid 79" in cluster.kubectl("-n", NAMESPACE, *words, check=False)
+
+        wait_until("the verdict is in the pod", told, 60)
+    pid = cluster.container_pids(NAMESPACE, name)["trainer"]
+    # SIGTERM as the kubelet sends it; the pod's object stays, and with it the log.
+    os.kill(pid, signal.SIGTERM)
+
+    def ended() -> Raw | None:
+        pod: Raw = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pod", name, "-o", "json"))
+        (status,) = pod["status"]["containerStatuses"]
+        state: Raw | None = status["state"].get("terminated")
+        return state
+
+    state = wait_until("the trainer has ended", ended, 60)
+    assert state is not None
+    said = cluster.kubectl("-n", NAMESPACE, "logs", name, "-c", "trainer")
+    assert state["exitCode"] == (1 if faulty else 0)
+    assert ("saved a checkpoint" in said) != faulty
+    assert ("no checkpoint is tried: the node is faulty: Xid 79" in said) == faulty
+
+
+# What is not injected ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(cluster: Cluster) -> None:
+    label_namespace(cluster)
+    manifest = plain_job(cluster, "wrong", "pass", world_size="8")
+    said = cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest), check=False)
+    assert cluster.kubectl("-n", NAMESPACE, "get", "job", "wrong", "--ignore-not-found").strip() == "", said
+
+
+def test_a_namespace_without_the_label_is_left_alone(cluster: Cluster) -> None:
+    manifest = plain_job(cluster, "untouched", "pass")
+    manifest["metadata"]["namespace"] = PLAIN_NAMESPACE
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+
+    def pods() -> list[Raw]:
+        words = ("-n", PLAIN_NAMESPACE, "get", "pods", "-l", "job-name=untouched", "-o", "json")
+        items: list[Raw] = json.loads(cluster.kubectl(*words))["items"]
+        return items
+
+    (pod,) = wait_until("its pod is there", pods, 30)
+    assert "initContainers" not in pod["spec"]
+    cluster.kubectl("-n", PLAIN_NAMESPACE, "delete", "job", "untouched", "--wait=false")

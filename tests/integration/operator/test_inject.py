@@ -1,0 +1,292 @@
+"""Injection against a real API server: the chart's webhook configuration, the real webhook, the real operator.
+
+Nobody makes pods of Jobs here: the test makes them as the Job controller would.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.integration.conftest import free_port
+from tests.integration.operator.conftest import ROOT, SYSTEM, must
+from tests.integration.operator.kube import Kube
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.plan.injection.care import NO_LIMIT
+from understudy_protocol import pod as names
+from understudy_webhook import openssl
+from understudy_webhook.serving import Serving
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+Raw = dict[str, Any]
+IMAGE = "example.com/sidecar:1"
+WEBHOOK = "understudy-webhook"
+
+
+def rendered(api_server: "ApiServer") -> list[Raw]:
+    """What the chart installs for the webhook, but for its pods and its Service."""
+    chart = ["template", "understudy", str(ROOT / "charts" / "understudy"), "--namespace", SYSTEM]
+    told = subprocess.run(
+        [api_server.binaries / "helm", *chart, "--show-only", "templates/webhook.yaml"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    items = [item for item in yaml.safe_load_all(told.stdout) if item]
+    return [item for item in items if item["kind"] not in ("Deployment", "Service", "PodDisruptionBudget")]
+
+
+def apply(api_server: "ApiServer", items: list[Raw]) -> None:
+    body = {"apiVersion": "v1", "kind": "List", "items": items}
+    must(api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(body)))
+
+
+@pytest.fixture
+async def webhook(api_server: "ApiServer", kube: Kube) -> AsyncIterator[None]:
+    """The webhook under a URL of this machine, else as the chart configures it; the test's namespace is chosen."""
+    made = await openssl.make(["localhost"], 86400.0)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"tls.crt": made.certificate, "tls.key": made.key}
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
+        serving = Serving(IMAGE)
+        serving.load(Path(folder) / "tls.crt", Path(folder) / "tls.key")
+    port = await serving.listen(0)
+    configurations = [item for item in rendered(api_server) if item["kind"].endswith("WebhookConfiguration")]
+    for configuration in configurations:
+        for entry in configuration["webhooks"]:
+            path = entry["clientConfig"]["service"]["path"]
+            bundle = base64.b64encode(made.authority.encode()).decode()
+            entry["clientConfig"] = {"url": f"https://localhost:{port}{path}", "caBundle": bundle}
+            entry["failurePolicy"] = "Fail"  # so that a check that fails is seen
+            # The API server is the session's, and other tests' namespaces do without.
+            entry.setdefault("namespaceSelector", {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}})
+    await kube.call(
+        "PATCH", f"/api/v1/namespaces/{kube.namespace}", {"metadata": {"labels": {names.LABEL_INJECT: "enabled"}}}
+    )
+    await asyncio.to_thread(apply, api_server, configurations)
+    await kube.until("the API server calls the webhook", lambda: calls(kube))
+    yield
+    for configuration in configurations:
+        kind = f"{configuration['kind'].lower()}s"
+        await kube.call("DELETE", f"/apis/admissionregistration.k8s.io/v1/{kind}/{WEBHOOK}")
+    await serving.close()
+
+
+async def calls(kube: Kube) -> bool:
+    made = await kube.call("POST", "pods", a_pod(kube, 0), dryRun="All")
+    return "initContainers" in made["spec"]
+
+
+def a_job(**spec: Any) -> Raw:
+    metadata = golden_pod("job")["metadata"]
+    annotations = {name: text for name, text in metadata["annotations"].items() if names.GROUP in name}
+    container = golden_pod("job")["spec"]["containers"][1] | {"volumeMounts": []}
+    template = {
+        "metadata": {"labels": {names.LABEL_INJECT: "true"}, "annotations": annotations},
+        "spec": {"restartPolicy": "OnFailure", "containers": [container]},
+    }
+    whole = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "backoffLimit": 0, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {**whole, **spec}}
+
+
+def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
+    """As the Job controller makes it."""
+    raw = golden_pod("job")
+    labels = raw["metadata"]["labels"] | {"batch.kubernetes.io/controller-uid": uid}
+    annotations = raw["metadata"]["annotations"] | {"batch.kubernetes.io/job-completion-index": str(index)}
+    raw["metadata"] = {
+        "name": f"train-{index}-x",
+        "namespace": kube.namespace,
+        "labels": labels,
+        "annotations": annotations,
+    }
+    return raw
+
+
+async def injected(kube: Kube) -> tuple[Raw, list[Raw]]:
+    """The Job, and its pods."""
+    job = await kube.call("POST", "jobs", a_job())
+    pods = [await kube.call("POST", "pods", a_pod(kube, index, job["metadata"]["uid"])) for index in range(3)]
+    return job, pods
+
+
+async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: None) -> None:
+    job, pods = await injected(kube)
+    uid = job["metadata"]["uid"]
+    for pod in pods:
+        assert pod["spec"]["initContainers"][0]["name"] == names.SIDECAR_CONTAINER
+        assert pod["spec"]["restartPolicy"] == "Never"
+        assert pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid
+
+    async def secret() -> Raw | None:
+        found = [x for x in await kube.list("secrets") if x["metadata"]["name"] == "job.train-membership"]
+        return found[0] if found else None
+
+    made = await kube.until("the pods' Secret", secret)
+    assert made is not None
+    told = json.loads(base64.b64decode(made["data"][names.INJECTED_FILE]))
+    (service,) = [x for x in await kube.list("services") if x["metadata"]["name"] == "job-train-understudy"]
+    assert told["coordinator"] == f"{service['spec']['clusterIP']}:{names.COORDINATOR_PORT}"
+    assert (told["shape"]["actives"], told["shape"]["nproc_per_node"], told["shape"]["uid"]) == (2, 8, uid)
+
+    async def limit() -> bool:
+        return bool((await kube.call("GET", "jobs/train"))["spec"]["backoffLimit"] == NO_LIMIT)
+
+    await kube.until("the Job leaves faults to the ladder", limit)
+
+    async def status() -> Raw | None:
+        found: Raw | None = (await kube.call("GET", "injectedjobs/job.train")).get("status")
+        return found
+
+    status_told = await kube.until("its status", status)
+    assert status_told is not None
+    assert (status_told["phase"], status_told["members"]["desired"], status_told["spares"]["desired"]) == (
+        "Pending",
+        2,
+        1,
+    )
+
+
+async def test_a_second_mutation_finds_nothing_to_do(kube: Kube, webhook: None) -> None:
+    first = await kube.call("POST", "pods", a_pod(kube, 0), dryRun="All")
+    again = {**a_pod(kube, 0), "spec": first["spec"]}
+    again["metadata"] |= {"labels": first["metadata"]["labels"], "annotations": first["metadata"]["annotations"]}
+    second = await kube.call("POST", "pods", again, dryRun="All")
+    assert second["spec"] == first["spec"]
+
+
+async def test_other_pods_are_not_touched(kube: Kube, webhook: None) -> None:
+    raw = a_pod(kube, 0)
+    del raw["metadata"]["labels"][names.LABEL_INJECT]
+    made = await kube.call("POST", "pods", raw, dryRun="All")
+    assert [x["name"] for x in made["spec"]["initContainers"]] == ["fetch"]
+
+
+async def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason(kube: Kube, webhook: None) -> None:
+    raw = a_pod(kube, 0)
+    raw["metadata"]["annotations"]["understudy.dev/nproc-per-node"] = "many"
+    with pytest.raises(AssertionError, match=r"understudy\.dev/nproc-per-node is 'many': set it to the number"):
+        await kube.call("POST", "pods", raw)
+
+
+async def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(kube: Kube, webhook: None) -> None:
+    with pytest.raises(AssertionError, match="completionMode has to be Indexed"):
+        await kube.call("POST", "jobs", a_job(completionMode="NonIndexed"))
+
+
+async def test_without_checks_it_is_told_as_an_event_of_the_job(kube: Kube) -> None:
+    # Given a Job that no webhook has looked at, and its pods as they would have been injected
+    from understudy_operator.plan.injection.pods import inject
+
+    job = await kube.call("POST", "jobs", a_job(backoffLimitPerIndex=1))
+    await kube.call("POST", "pods", inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod)
+
+    async def told() -> Raw | None:
+        found = [event for event in await kube.list("events") if event["reason"] == "NotInjected"]
+        return found[0] if found else None
+
+    event = await kube.until("an event tells why", told)
+    assert event is not None
+    assert event["regarding"]["name"] == "train"
+    assert "backoffLimitPerIndex" in event["note"]
+
+
+async def test_an_injected_jobs_spec_is_what_was_found_and_is_not_changed(kube: Kube, webhook: None) -> None:
+    await injected(kube)
+
+    async def there() -> bool:
+        return bool(await kube.list("injectedjobs"))
+
+    await kube.until("the InjectedJob", there)
+    with pytest.raises(AssertionError, match="is not changed"):
+        await kube.call("PATCH", "injectedjobs/job.train", {"spec": {"members": 3}})
+
+
+# The webhook as a process, with no more rights than the chart gives it -----------------------------------------------
+
+
+@pytest.fixture
+def configured(api_server: "ApiServer", kubeconfig: Path, tmp_path: Path) -> Iterator[Path]:
+    """The chart's objects, and the kubeconfig of its service account."""
+    items = rendered(api_server)
+    for item in items:
+        for entry in item.get("webhooks", ()):  # nobody is to be called here
+            entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "nowhere"}}
+    apply(api_server, items)
+    token = must(api_server.kubectl("-n", SYSTEM, "create", "token", WEBHOOK, "--duration=1h")).strip()
+    configuration = json.loads(kubeconfig.read_text())
+    configuration["users"][0]["user"] = {"token": token}
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(configuration))
+    yield file
+    for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+        api_server.kubectl("delete", kind, WEBHOOK)
+    api_server.kubectl("-n", SYSTEM, "delete", "secret", f"{WEBHOOK}-tls", "--ignore-not-found")
+
+
+async def test_it_makes_its_certificate_and_has_it_trusted_with_the_rights_of_the_chart(
+    configured: Path, kube: Kube, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(configured),
+        "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
+        "PYTHONWARNINGS": "ignore",
+        "UNDERSTUDY_SIDECAR_IMAGE": IMAGE,
+        "UNDERSTUDY_CERTIFICATES": "self-made",
+        "UNDERSTUDY_WEBHOOK": f"{SYSTEM}/{WEBHOOK}",
+        "UNDERSTUDY_SCRATCH": str(scratch),
+        "UNDERSTUDY_PORT": str(free_port()),
+        "UNDERSTUDY_HEALTH_PORT": str(free_port()),
+        "UNDERSTUDY_DRAIN_S": "0.1",
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: ASYNC220 (it is only started)
+            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "understudy_webhook"],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    try:
+        configuration = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{WEBHOOK}"
+
+        async def trusted() -> str:
+            assert process.poll() is None, log.read_text()
+            (webhook,) = (await kube.call("GET", configuration))["webhooks"]
+            return str(webhook["clientConfig"].get("caBundle", ""))
+
+        bundle = await kube.until("the API server trusts it", trusted)
+        secret = await kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets/{WEBHOOK}-tls")
+        assert secret["data"]["ca.crt"] == bundle
+        assert await openssl.run("verify", "-CAfile", str(authority(tmp_path, bundle)), stdin=pem(secret)) != ""
+    finally:
+        process.terminate()
+        code = await asyncio.to_thread(process.wait, 20)
+    assert code == 0, log.read_text()
+    assert "is forbidden" not in log.read_text()
+
+
+def authority(folder: Path, bundle: str) -> Path:
+    file = folder / "authority.pem"
+    file.write_bytes(base64.b64decode(bundle))
+    return file
+
+
+def pem(secret: Raw) -> str:
+    return base64.b64decode(secret["data"]["tls.crt"]).decode()

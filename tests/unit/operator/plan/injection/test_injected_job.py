@@ -1,0 +1,183 @@
+"""An InjectedJob: what it is made from, and how its pass differs from a TrainingJob's."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    ADDRESS,
+    FAILED,
+    IMAGE,
+    NOW,
+    SUCCEEDED,
+    S,
+    a_pod,
+    a_snapshot,
+    ended,
+    in_round,
+    lost,
+    observed,
+)
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.observe.read_injected import read_injected
+from understudy_operator.plan.injection.care import NO_LIMIT, placed
+from understudy_operator.plan.injection.owner import read_owner
+from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
+from understudy_operator.plan.intents import DeletePod, PatchJob
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
+from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol import pod as names
+from understudy_protocol.words import Fault
+
+Raw = dict[str, Any]
+
+
+def job_of_three() -> Raw:
+    raw = golden_pod("job")
+    template = {"metadata": {"labels": raw["metadata"]["labels"], "annotations": raw["metadata"]["annotations"]}}
+    spec = {"completionMode": "Indexed", "parallelism": 3, "completions": 3, "template": template}
+    return {"metadata": {"name": "train", "uid": "u"}, "spec": spec}
+
+
+def manifest() -> Raw:
+    pod = inject(golden_pod("job"), IMAGE).pod
+    owner = read_owner(pod)
+    return manifest_of("research", owner, spec_of(read_target("Job", job_of_three()), owner, pod))
+
+
+def stored(status: Raw | None = None) -> Raw:
+    raw = manifest()
+    raw["metadata"] |= {"uid": "own-uid", "resourceVersion": "7", "creationTimestamp": "2026-11-20T10:00:00Z"}
+    return {**raw, "status": status or {}}
+
+
+def an_injected_job(status: Raw | None = None) -> Job:
+    return read_injected(stored(status))
+
+
+def at(pod: Pod, index: int) -> Pod:
+    """The pod with that completion index, as it is read: nobody has told it its rank."""
+    labels = {keys.JOB_NAME: "train"}
+    return replace(pod, index=None, spare=True, labels=labels, annotations={names.ANNOTATION_PLACE: f"pods/0/{index}"})
+
+
+PODS = (at(A0, 0), at(A1, 1), at(S, 2))
+
+
+def given(status: Raw | None = None, pods: tuple[Pod, ...] = PODS, **changes: Any) -> Observed:
+    return observed(an_injected_job(status), pods, **changes)
+
+
+def plan(facts: Observed) -> Any:
+    return reconcile(facts, IMAGE, NOW)
+
+
+# What it is made from ------------------------------------------------------------------------------------------------
+
+
+def test_it_says_who_trains_and_goes_with_its_job() -> None:
+    raw = manifest()
+    assert raw["metadata"]["name"] == "job.train"
+    (reference,) = raw["metadata"]["ownerReferences"]
+    assert (reference["kind"], reference["name"], reference["controller"]) == ("Job", "train", False)
+    spec = raw["spec"]
+    assert (spec["pods"], spec["members"], spec["nprocPerNode"], spec["graceSeconds"]) == (3, 2, 8, 60)
+    assert spec["podGroups"] == [{"name": "pods", "first": 0, "podsPerJob": 3}]
+    assert spec["settings"]["max-restarts"] == "3"
+
+
+def test_it_is_read_as_a_job_whose_other_pods_are_spares() -> None:
+    job = an_injected_job()
+    assert (job.world.actives, job.world.spares, job.world.nproc_per_node) == (2, 1, 8)
+    assert job.world.in_place_max_restarts == 3
+    assert job.membership == golden_pod("job")["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+
+
+def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
+    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "true"}}}
+
+    def entry(name: str, replicas: int, pods: int, template: Raw) -> Raw:
+        return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": pods, "template": template}}}
+
+    jobs = [entry("lead", 1, 1, labelled), entry("logs", 9, 9, {"spec": {}}), entry("workers", 2, 4, labelled)]
+    target = read_target("JobSet", {"spec": {"replicatedJobs": jobs}})
+    assert [(x.name, x.first, x.pods_per_job) for x in target.groups] == [("lead", 0, 1), ("workers", 1, 4)]
+    assert target.pods == 9
+
+
+# A pass over it ------------------------------------------------------------------------------------------------------
+
+
+def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
+    assert [(x.index, x.spare) for x in placed(given()).pods] == [(0, False), (1, False), (None, True)]
+
+
+def test_no_pod_is_made_or_tried() -> None:
+    told = plan(given(pods=PODS[:1], has_secret=False, coordinator_address=""))
+    assert (told.checks, told.pods) == ((), ())
+
+
+def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_lets_the_pods_start() -> None:
+    waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False) for pod in PODS)
+    (service,) = plan(given(pods=waiting, has_secret=False, coordinator_address="")).objects
+    assert service.manifest["metadata"]["name"] == "job-train-understudy"
+    (secret,) = plan(given(pods=waiting, has_secret=False)).objects
+    metadata, data = secret.manifest["metadata"], secret.manifest["stringData"]
+    assert metadata["name"] == "job.train-membership"
+    assert metadata["labels"][names.LABEL_JOB_UID] == an_injected_job().uid
+    assert metadata["ownerReferences"][0]["kind"] == "InjectedJob"
+    assert metadata["ownerReferences"][0]["uid"] == "own-uid"
+    told = json.loads(data[names.INJECTED_FILE])
+    assert (told["coordinator"], told["shape"]["actives"], told["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
+    assert (told["shape"]["grace_s"], told["shape"]["uid"]) == (60.0, an_injected_job().uid)
+
+
+def test_the_spare_coordinates_first() -> None:
+    office = plan(given()).status["coordinator"]
+    assert office["podUID"] == S.uid
+
+
+def test_its_job_has_no_limit_of_lost_pods_while_the_training_goes_on() -> None:
+    (patch,) = plan(given()).jobs
+    assert isinstance(patch, PatchJob)
+    assert (patch.name, patch.patch["spec"]) == ("train", {"backoffLimit": NO_LIMIT})
+    child = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT)
+    assert plan(given(children=(child,))).jobs == ()
+    # When somebody has set it again since, then it is theirs to say
+    assert plan(given(children=(replace(child, backoff_limit=6),))).jobs == ()
+
+
+def test_once_the_training_has_failed_for_good_its_job_has_none_left() -> None:
+    child = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT)
+    pods = (ended(PODS[0], FAILED), *PODS[1:])
+    (patch,) = plan(given(in_round(0), pods, children=(child,))).jobs
+    assert patch.patch["spec"] == {"backoffLimit": 0}
+    assert plan(given(in_round(0), pods, children=(replace(child, ended=True),))).jobs == ()
+
+
+def test_a_lost_pod_on_a_silent_node_is_removed_so_that_its_controller_makes_another() -> None:
+    silent = lost(A1, Fault.NODE)
+    told = plan(given(in_round(0), snapshot=a_snapshot(lost=[silent])))
+    assert [(x.name, x.grace_s) for x in told.pods if isinstance(x, DeletePod)] == [("a1", None)]
+
+
+def test_nothing_that_runs_is_removed_after_the_end() -> None:
+    pods = (ended(PODS[0], SUCCEEDED), PODS[1], at(a_pod("new", 2, sidecar_ran=False, sidecar_started=False), 2))
+    assert [x for x in plan(given(in_round(0), pods)).pods if isinstance(x, DeletePod)] == []
+
+
+def test_who_starts_only_after_the_end_is_told_of_it() -> None:
+    pods = (ended(PODS[0], SUCCEEDED), PODS[1], PODS[2])
+    link = plan(given(in_round(0), pods)).link
+    assert {callee.pod_uid for callee in link.others} == {A1.uid, S.uid}
+    assert {callee.end.reason.value for callee in link.others} == {"Succeeded"}
+
+
+def test_a_success_is_told_in_status() -> None:
+    pods = tuple(ended(pod, SUCCEEDED) for pod in PODS)
+    told = plan(given(in_round(0), pods)).status
+    assert (told["phase"], told["terminalState"]) == ("Succeeded", "Completed")

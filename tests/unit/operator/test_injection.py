@@ -1,0 +1,134 @@
+"""Injected pods in the operator's store: each job of theirs gets its InjectedJob; who is alone is told of its node."""
+
+import asyncio
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from tests.unit.operator.fake_api import FakeApi
+from tests.unit.operator.given import IMAGE
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.clock import Clock
+from understudy_operator.injection import Injection
+from understudy_operator.observe.store import Key, Kind, Store
+from understudy_operator.plan.injection.pods import inject
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import Verdict
+
+Raw = dict[str, Any]
+UID = golden_pod("job")["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+JOB = "/apis/batch/v1/namespaces/research/jobs/train"
+INJECTED = "/apis/understudy.dev/v1alpha1/namespaces/research/injectedjobs"
+
+
+class World:
+    def __init__(self) -> None:
+        self.api, self.store = FakeApi(), Store()
+        self.woken: list[Key] = []
+        self.injection = Injection(self.api, self.store, self.woken.append, Clock())
+
+    def job(self, **spec: Any) -> None:
+        metadata = golden_pod("job")["metadata"]
+        template = {"metadata": {"labels": metadata["labels"], "annotations": metadata["annotations"]}}
+        whole = {"completionMode": "Indexed", "parallelism": 3, "completions": 3, "template": template, **spec}
+        self.api.put(JOB, {"kind": "Job", "metadata": {"uid": UID}, "spec": whole})
+
+    def pod(self, name: str, number: int = 0) -> Raw:
+        raw = inject(golden_pod(name), IMAGE).pod
+        raw["metadata"] |= {"name": f"{name}-{number}", "uid": f"pod-{number}"}
+        raw["spec"]["nodeName"] = "n1"
+        made = self.api.put(f"/api/v1/namespaces/research/pods/{name}-{number}", raw)
+        self.store.put(Kind.POD, made)
+        return made
+
+    def node(self, faulty: str) -> None:
+        metadata = {"name": "n1", "annotations": {names.ANNOTATION_FAULTY: faulty}}
+        self.store.put(Kind.NODE, self.api.put("/api/v1/nodes/n1", {"metadata": metadata}))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
+                await asyncio.sleep(0.01)
+
+    def made(self) -> list[Raw]:
+        return self.api.of_kind("InjectedJob")
+
+
+async def test_the_first_pod_makes_the_injected_job_and_the_others_find_it() -> None:
+    world = World()
+    world.job()
+    for number in range(3):
+        world.injection.look(world.pod("job", number))
+    await world.until(lambda: bool(world.woken))
+    assert [raw["metadata"]["name"] for raw in world.made()] == ["job.train"]
+    world.injection.look_at_all()
+    await world.injection.stop()
+    assert [call for call in world.api.calls if call[0] == "POST"] == [("POST", f"{INJECTED}/job.train")]
+    assert world.woken == [("research", "job.train")]
+
+
+async def test_a_job_that_cannot_train_as_one_is_told_so_once() -> None:
+    world = World()
+    world.job(completions=5)
+    for number in range(3):
+        world.injection.look(world.pod("job", number))
+    await world.until(lambda: bool(world.api.of_kind("Event")))
+    world.injection.look_at_all()
+    await asyncio.sleep(0)
+    await world.injection.stop()
+    (event,) = world.api.of_kind("Event")
+    assert (event["reason"], event["regarding"]["kind"], event["regarding"]["name"]) == ("NotInjected", "Job", "train")
+    assert "spec.completions is 5 and parallelism 3" in event["note"]
+    assert world.made() == []
+
+
+async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:
+    world = World()
+    world.job()
+    world.api.objects[JOB]["metadata"]["uid"] = "another"
+    world.injection.look(world.pod("job"))
+    await world.until(lambda: ("GET", JOB) in world.api.calls)
+    await world.injection.stop()
+    assert world.made() == []
+
+
+async def test_a_jobset_that_has_restarted_is_done_with_its_former_attempt() -> None:
+    world = World()
+    metadata = golden_pod("jobset")["metadata"]
+    job = {"parallelism": 2, "template": {"metadata": {"labels": metadata["labels"]}}}
+    spec = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
+    uid = metadata["labels"]["jobset.sigs.k8s.io/jobset-uid"]
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/research/jobsets/llm"
+    world.api.put(path, {"metadata": {"uid": uid}, "spec": spec})
+    world.api.put(f"{INJECTED}/jobset.llm", {"kind": "InjectedJob", "metadata": {"name": "jobset.llm"}})
+    world.injection.look(world.pod("jobset"))
+    await world.until(lambda: bool(world.woken))
+    await world.injection.stop()
+    assert [raw["metadata"]["name"] for raw in world.made()] == ["jobset.llm.1"]
+
+
+async def test_a_pod_without_a_launcher_is_told_what_is_held_about_its_node_and_when_it_is_taken_back() -> None:
+    world = World()
+    world.node("Xid 79")
+    made = world.pod("alone")
+    path = "/api/v1/namespaces/research/pods/alone-0"
+
+    def told() -> tuple[Verdict, str] | None:
+        text = world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_VERDICT)
+        found = None if text is None else wire.decode(text, {"NodeVerdict": NodeVerdict})
+        return (found.verdict, found.reason) if isinstance(found, NodeVerdict) else None
+
+    world.injection.look(made)
+    await world.until(lambda: told() is not None)
+    assert told() == (Verdict.FAULTY, "annotation: Xid 79")
+    await world.until(lambda: not world.injection._tasks)
+    patches = copy.copy(world.api.calls)
+    world.injection.look_at_all()
+    assert world.api.calls == patches
+    world.node("false")
+    world.injection.look_at_all()
+    await world.until(lambda: told() == (Verdict.UNKNOWN, ""))
+    await world.injection.stop()
+    assert world.made() == []

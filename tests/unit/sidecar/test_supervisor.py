@@ -1,0 +1,82 @@
+"""A sidecar's process that is started anew inside its container."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import wait_for
+
+RUN = "import sys; from understudy_sidecar import supervisor; sys.exit(supervisor.run(sys.argv[1:]))"
+_STARTED: list[subprocess.Popen[bytes]] = []
+#: Writes its pid, and goes on as told: the number of the child picks the word.
+CHILD = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+number = len(list(folder.glob("child-*")))
+(folder / f"child-{number}.new").write_text(str(os.getpid()))
+what = sys.argv[2:][number] if number < len(sys.argv[2:]) else "wait"
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if what != "stubborn" else 5))
+os.rename(folder / f"child-{number}.new", folder / f"child-{number}")
+if what.isdigit():
+    sys.exit(int(what))
+if what == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+def start(folder: Path, *lives: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", RUN, sys.executable, "-c", CHILD, str(folder), *lives]
+    process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command])
+    _STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    yield
+    while _STARTED:
+        process = _STARTED.pop()
+        if process.poll() is None:
+            process.terminate()
+            process.wait(20)
+
+
+def children(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("child-*") if not path.name.endswith(".new")]
+
+
+@pytest.mark.parametrize("end", ["1", "kill", "137"])
+def test_a_child_that_crashes_is_started_anew_and_its_success_is_the_containers(tmp_path: Path, end: str) -> None:
+    process = start(tmp_path, end, end, "0")
+    assert process.wait(20) == 0
+    assert len(children(tmp_path)) == 3
+
+
+def test_wrong_settings_end_the_container_with_their_code(tmp_path: Path) -> None:
+    process = start(tmp_path, "2")
+    assert process.wait(20) == 2
+    assert len(children(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("life", "code"), [("wait", 0), ("stubborn", 5)])
+def test_sigterm_goes_to_the_child_whose_code_is_the_containers(tmp_path: Path, life: str, code: int) -> None:
+    process = start(tmp_path, life)
+    wait_for(lambda: len(children(tmp_path)) == 1, "the child runs")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == code
+    assert len(children(tmp_path)) == 1
+
+
+def test_sigterm_while_nothing_runs_starts_nothing_anew(tmp_path: Path) -> None:
+    process = start(tmp_path, *["1"] * 9)
+    wait_for(lambda: len(children(tmp_path)) >= 4, "four lives")  # from here on the pauses are longer than the lives
+    process.send_signal(signal.SIGTERM)
+    before = time.monotonic()
+    process.wait(20)
+    assert time.monotonic() - before < 3

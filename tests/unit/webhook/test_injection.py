@@ -1,0 +1,229 @@
+"""A pod as its controller makes it, and what injection makes of it: golden files, and what it declines."""
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text
+from understudy_operator.plan.injection.json_patch import json_patch
+from understudy_operator.plan.injection.pods import Injection, inject
+from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection
+from understudy_protocol import pod as names
+
+Raw = dict[str, Any]
+
+
+def changed(name: str, change: Callable[[Raw], object]) -> Raw:
+    raw = pod(name)
+    change(raw)
+    return raw
+
+
+def injected(raw: Raw) -> Injection:
+    return inject(raw, IMAGE)
+
+
+def container(raw: Raw, name: str) -> Raw:
+    (found,) = [x for x in (*raw["spec"]["initContainers"], *raw["spec"]["containers"]) if x["name"] == name]
+    return dict(found)
+
+
+def env(raw: Raw, name: str) -> dict[str, str]:
+    return {x["name"]: x.get("value", "") for x in container(raw, name)["env"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pod_is_injected_as_its_golden_file_says(name: str) -> None:
+    assert text(injected(pod(name)).pod) == golden(name), "python -m tests.unit.webhook.golden writes it anew"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_patch_makes_the_injected_pod_of_the_pod(name: str) -> None:
+    before, after = pod(name), injected(pod(name)).pod
+    assert jsonpatch.apply_patch(before, json_patch(before, after)) == after
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_call_changes_nothing(name: str) -> None:
+    once = injected(pod(name)).pod
+    again = injected(once)
+    assert json_patch(once, again.pod) == []
+    assert again.warnings == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pod_that_was_sent_is_not_changed(name: str) -> None:
+    raw = pod(name)
+    injected(raw)
+    assert raw == pod(name)
+
+
+# After another webhook -----------------------------------------------------------------------------------------------
+
+
+def test_what_another_webhook_has_changed_of_ours_stays() -> None:
+    once = injected(pod("job")).pod
+    once["spec"]["initContainers"][0]["image"] = "mirror.example.com/sidecar:1"
+    once["spec"]["initContainers"].insert(0, {"name": "mesh", "image": "mesh:1"})
+    once["spec"]["containers"][1]["env"].append({"name": "MESH", "value": "1"})
+    assert json_patch(once, injected(once).pod) == []
+
+
+def test_what_another_webhook_has_taken_away_comes_back() -> None:
+    once = injected(pod("job")).pod
+    missing = copy.deepcopy(once)
+    missing["spec"]["initContainers"] = [x for x in missing["spec"]["initContainers"] if x["name"] == "fetch"]
+    missing["spec"]["volumes"] = missing["spec"]["volumes"][:1]
+    assert injected(missing).pod == once
+
+
+def test_a_container_that_another_webhook_puts_first_does_not_become_the_trainer() -> None:
+    once = injected(pod("jobset")).pod
+    once["spec"]["containers"].insert(0, {"name": "mesh", "image": "mesh:1", "command": ["mesh"]})
+    assert json_patch(once, injected(once).pod) == []
+
+
+# Which launcher, and how many workers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "stub"),
+    [
+        (["torchrun", "t.py"], "launch-torchrun"),
+        (["bash", "-c", "cd /src && torchrun --nproc_per_node=2 t.py"], "launch-torchrun"),
+        (["python", "-m", "torch.distributed.run", "t.py"], "launch-torchrun"),
+        (["python", "torchrunner.py"], "launch"),
+        (["/opt/venv/bin/torchrun", "t.py"], "launch-torchrun"),
+    ],
+)
+def test_a_command_that_names_torchrun_keeps_it_and_any_other_is_wrapped(command: list[str], stub: str) -> None:
+    raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(command=command))
+    assert container(injected(raw).pod, "trainer")["command"] == ["/bin/sh", f"/understudy/{stub}", *command]
+
+
+@pytest.mark.parametrize("option", ["--nproc-per-node=8", "--nproc_per_node 8", "--nproc_per_node=8;"])
+def test_torchrun_says_itself_how_many_workers_it_starts(option: str) -> None:
+    raw = changed(
+        "jobset", lambda x: x["spec"]["containers"][0].update(command=["sh", "-c", f"torchrun {option} t.py"])
+    )
+    assert env(injected(raw).pod, "trainer")[names.ENV_NPROC] == "8"
+
+
+def test_the_rendezvous_that_a_controller_has_set_up_is_left_out_and_told() -> None:
+    done = injected(pod("pytorchjob"))
+    assert names.ENV_NPROC in env(done.pod, "pytorch")
+    assert "PET_RDZV_BACKEND" not in env(done.pod, "pytorch")
+    assert any("PET_RDZV_BACKEND" in warning for warning in done.warnings)
+
+
+def test_restarts_become_the_launchers_and_that_is_told() -> None:
+    done = injected(pod("job"))
+    assert done.pod["spec"]["restartPolicy"] == "Never"
+    assert any("restartPolicy" in warning for warning in done.warnings)
+
+
+# Whose pod it is -----------------------------------------------------------------------------------------------------
+
+
+def test_the_pods_of_a_restarted_jobset_are_a_job_of_their_own() -> None:
+    labels = injected(pod("jobset")).pod["metadata"]["labels"]
+    assert labels[names.LABEL_JOB] == "jobset.llm.1"
+    assert labels[names.LABEL_JOB_UID].endswith("000000000002-1")
+    first = changed("jobset", lambda x: x["metadata"]["labels"].update({"jobset.sigs.k8s.io/restart-attempt": "0"}))
+    labels = injected(first).pod["metadata"]["labels"]
+    assert (labels[names.LABEL_JOB], labels[names.LABEL_JOB_UID][-5:]) == ("jobset.llm", "00002")
+
+
+def test_a_name_that_is_too_long_for_a_label_is_shortened_and_stays_its_own() -> None:
+    def named(last: str) -> str:
+        long = changed(
+            "job", lambda x: x["metadata"]["labels"].update({"batch.kubernetes.io/job-name": "j" * 62 + last})
+        )
+        return str(injected(long).pod["metadata"]["labels"][names.LABEL_JOB])
+
+    assert len(named("a")) <= 63
+    assert named("a") != named("b")
+
+
+# What it declines ----------------------------------------------------------------------------------------------------
+
+
+def annotated(name: str, value: str) -> Callable[[Raw], object]:
+    return lambda raw: raw["metadata"]["annotations"].update({f"understudy.dev/{name}": value})
+
+
+def without_labels(raw: Raw) -> None:
+    raw["metadata"]["labels"] = {"understudy.dev/inject": "true"}
+
+
+def without_index(raw: Raw) -> None:
+    for field in ("labels", "annotations"):
+        raw["metadata"][field].pop("batch.kubernetes.io/job-completion-index")
+
+
+def of_other_kubeflow_job(raw: Raw) -> None:
+    raw["metadata"]["ownerReferences"][0]["kind"] = "MPIJob"
+
+
+def command_of(text: str) -> Callable[[Raw], object]:
+    return lambda raw: raw["spec"]["containers"][0].update(command=["bash", "-c", text])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("job", without_labels, "for pods of a Job, a JobSet or a PyTorchJob"),
+        ("pytorchjob", of_other_kubeflow_job, "Kubeflow's other jobs"),
+        ("job", lambda x: x["metadata"]["labels"].update({names.LABEL_JOB: "llm"}), "the pod is of TrainingJob llm"),
+        ("jobset", without_index, "completionMode has to be Indexed"),
+        ("jobset", lambda x: x["metadata"]["labels"].pop("jobset.sigs.k8s.io/jobset-uid"), "JobSet 0.6 or newer"),
+        ("jobset", lambda x: x["spec"].update(hostNetwork=True), "hostNetwork has to be false"),
+        ("jobset", lambda x: x["spec"]["containers"][0].pop("command"), "container trainer needs a command"),
+        ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
+        ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),
+        ("job", annotated("container", "tainer"), "set it to one of logs, trainer"),
+        ("job", annotated("nproc-per-node", "0"), "set it to the number of workers of each pod"),
+        ("job", annotated("step-timeout", "ten"), "set it to a duration such as"),
+        ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
+        ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is not known: correct it"),
+        ("jobset", command_of("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),
+        ("jobset", command_of("torchrun --standalone t.py"), "has --standalone"),
+        (
+            "jobset",
+            command_of("torchrun --nproc-per-node=gpu t.py"),
+            "say it in annotation understudy.dev/nproc-per-node",
+        ),
+    ],
+)
+def test_what_cannot_be_injected_is_declined_with_the_mend(
+    name: str, change: Callable[[Raw], object], message: str
+) -> None:
+    with pytest.raises(Objection) as refused:
+        injected(changed(name, change))
+    assert message in str(refused.value)
+
+
+def test_torchrun_and_the_annotation_may_not_differ() -> None:
+    raw = changed("torchrun", annotated("nproc-per-node", "4"))
+    with pytest.raises(Objection, match="remove one of them"):
+        injected(raw)
+
+
+def test_a_variable_as_torchruns_number_needs_the_annotation() -> None:
+    raw = changed("torchrun", command_of("torchrun --nproc-per-node=$GPUS t.py"))
+    with pytest.raises(Objection, match="no number yet"):
+        injected(raw)
+    annotated("nproc-per-node", "8")(raw)
+    assert env(injected(raw).pod, "pytorch")[names.ENV_NPROC] == "8"
+
+
+def test_the_documentation_has_a_row_for_each_annotation_and_no_other() -> None:
+    docs = (Path(__file__).resolve().parents[3] / "docs" / "inject.md").read_text(encoding="utf-8")
+    table = docs.split("## Annotations")[1].split("## What changes")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(name for row in rows for name in re.findall(r"`([a-z-]+)`", row)) == sorted(ANNOTATIONS)

@@ -1,0 +1,144 @@
+"""AdmissionReviews in, answers out; and jobs that are checked when they are applied."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.webhook.golden import IMAGE, pod
+from understudy_operator.plan.injection.json_patch import json_patch
+from understudy_operator.plan.injection.pods import inject
+from understudy_webhook.checks import objections
+from understudy_webhook.review import NoReview, mutate, read_request, validate
+
+Raw = dict[str, Any]
+
+
+def request(raw: Raw, kind: str = "Pod") -> Raw:
+    return {"uid": "u-1", "kind": {"kind": kind}, "object": raw}
+
+
+def response(review: Raw) -> Raw:
+    assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert review["response"]["uid"] == "u-1"
+    return dict(review["response"])
+
+
+def test_a_pod_with_the_label_is_let_through_with_a_patch() -> None:
+    told = response(mutate(request(pod("job")), IMAGE))
+    assert (told["allowed"], told["patchType"]) == (True, "JSONPatch")
+    assert json.loads(base64.b64decode(told["patch"])) == json_patch(pod("job"), inject(pod("job"), IMAGE).pod)
+    assert any("restartPolicy" in warning for warning in told["warnings"])
+
+
+@pytest.mark.parametrize("label", ["false", "", "TRUE"])
+def test_a_pod_without_the_label_is_never_touched(label: str) -> None:
+    raw = pod("job")
+    raw["metadata"]["labels"]["understudy.dev/inject"] = label
+    assert response(mutate(request(raw), IMAGE)) == {"uid": "u-1", "allowed": True}
+
+
+def test_what_is_no_pod_is_never_touched() -> None:
+    assert response(mutate(request(pod("job"), "Job"), IMAGE)) == {"uid": "u-1", "allowed": True}
+
+
+def test_a_pod_that_is_injected_already_needs_no_patch() -> None:
+    told = response(mutate(request(inject(pod("job"), IMAGE).pod), IMAGE))
+    assert told == {"uid": "u-1", "allowed": True}
+
+
+def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason() -> None:
+    raw = pod("jobset")
+    raw["spec"]["hostNetwork"] = True
+    told = response(mutate(request(raw), IMAGE))
+    assert not told["allowed"]
+    assert told["status"]["message"].startswith("understudy cannot inject this pod: hostNetwork has to be false")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "a"}}']
+)
+def test_what_is_no_review_is_told_so(body: bytes) -> None:
+    with pytest.raises(NoReview):
+        read_request(body)
+
+
+# Jobs, when they are applied -----------------------------------------------------------------------------------------
+
+
+def template(**annotations: str) -> Raw:
+    told = {f"understudy.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": told}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "t", "command": ["python", "t.py"]}]}}
+
+
+def a_job(**spec: Any) -> Raw:
+    ordinary = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "template": template()}
+    return {"metadata": {"name": "train"}, "spec": {**ordinary, **spec}}
+
+
+def a_jobset(*templates: Raw) -> Raw:
+    jobs: list[Raw] = [{"name": f"r{i}", "replicas": 2, "template": a_job(template=x)} for i, x in enumerate(templates)]
+    return {"metadata": {"name": "train"}, "spec": {"replicatedJobs": jobs}}
+
+
+def a_pytorch_job(template: Raw) -> Raw:
+    replicas = {"Master": {"replicas": 1, "template": template}, "Worker": {"replicas": 3, "template": template}}
+    return {"metadata": {"name": "train"}, "spec": {"pytorchReplicaSpecs": replicas}}
+
+
+def training_job(**spec: Any) -> Raw:
+    jobs: list[Raw] = [{"name": name, "template": {"spec": {"template": {"spec": {}}}}} for name in ("a", "b")]
+    return {"metadata": {"name": "train", "namespace": "n"}, "spec": {"replicatedJobs": jobs, **spec}}
+
+
+def in_a_circle() -> Raw:
+    raw = training_job()
+    for job, other in zip(raw["spec"]["replicatedJobs"], "ba", strict=True):
+        job["dependsOn"] = [{"name": other, "status": "Ready"}]
+    return raw
+
+
+def with_pattern(text: str) -> Raw:
+    rule = {"action": "FailJobSet", "onJobFailureMessagePatterns": [text]}
+    return training_job(failurePolicy={"maxRestarts": 1, "rules": [rule]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        ("Job", a_job()),
+        ("Job", a_job(template=template(world_size="2"))),
+        ("Job", {"metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}),
+        ("JobSet", a_jobset(template(world_size="5", nproc_per_node="1"))),
+        ("JobSet", {"metadata": {"name": "x"}, "spec": {"replicatedJobs": []}}),
+        ("PyTorchJob", a_pytorch_job(template())),
+        ("TrainingJob", training_job()),
+        ("ConfigMap", {"metadata": {}}),
+    ],
+)
+def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
+    assert objections(kind, raw) == []
+    assert response(validate(request(raw, kind)))["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "message"),
+    [
+        ("Job", a_job(completionMode="NonIndexed"), "spec.completionMode has to be Indexed"),
+        ("Job", a_job(completions=5), "spec.completions is 5 and parallelism 3"),
+        ("Job", a_job(backoffLimitPerIndex=1), "spec.backoffLimitPerIndex ends an index"),
+        ("Job", a_job(template=template(world_size="8")), "takes 8 pods of 1 workers, and the job has 3"),
+        ("Job", a_job(template=template(world_size="3", nproc_per_node="2")), "multiple of the 2 workers"),
+        ("Job", a_job(template=template(min_world_size="4")), "understudy.dev/min-world-size is 4"),
+        ("JobSet", a_jobset(template(), template(zygote="false")), "r0, r1 train as one, and their annotations"),
+        ("PyTorchJob", a_pytorch_job(template(world_size="5")), "and the job has 4"),
+        ("TrainingJob", in_a_circle(), "dependsOn"),
+        ("TrainingJob", with_pattern("("), "onJobFailureMessagePatterns"),
+    ],
+)
+def test_what_would_be_refused_later_is_refused_at_once(kind: str, raw: Raw, message: str) -> None:
+    told = response(validate(request(raw, kind)))
+    assert not told["allowed"]
+    assert message in told["status"]["message"]
