@@ -47,7 +47,8 @@ class World:
     processes: list[Process] = field(default_factory=list)  # all that there ever were
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
-    keys: dict[str, str] = field(default_factory=dict)  # the first of each job, by its uid
+    keys: dict[str, str] = field(default_factory=dict)  # of each job, by its uid
+    mounted: set[str] = field(default_factory=set)  # uids of the jobs whose key some pod has
     violations: list[str] = field(default_factory=list)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
@@ -222,11 +223,11 @@ class World:
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
+            self.mounted.add(raw["metadata"]["labels"][names.LABEL_JOB_UID])
             self.claims.told(kind, raw, self._writer)
         if plural == "secrets" and kind == "ADDED":
             uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
-            mounted = any(pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid for pod in self.server.of("pods"))
-            if mounted and self.keys.get(uid, key) != key:
+            if uid in self.mounted and self.keys[uid] != key:
                 self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
             self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
