@@ -184,8 +184,14 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             silent = entry.fault is Fault.NODE
             if (silent and not observed.cut_off) or (not silent and now - entry.at >= RETURN_S):
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
-        elif not pod.ended and dead_node and pod.uid not in live:
+        elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
+
+
+def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:
+    """It was made since its node fell silent: the scheduler has seen that come back, and our watch may be behind."""
+    node = observed.nodes.get(pod.node)
+    return node is not None and 0.0 < node.since < pod.created_at and now - pod.created_at < RETURN_S
 
 
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:

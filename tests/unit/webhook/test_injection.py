@@ -127,6 +127,14 @@ def test_restarts_become_the_launchers_and_that_is_told() -> None:
     assert any("restartPolicy" in warning for warning in done.warnings)
 
 
+def test_what_the_manifest_says_of_the_launchers_own_variables_does_not_count() -> None:
+    own = [{"name": names.ENV_NPROC, "value": "99"}]
+    raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(env=own))
+    done = injected(raw).pod
+    assert container(done, "trainer")["command"][1] == "/understudy/launch"
+    assert env(done, "trainer")[names.ENV_NPROC] == "1"
+
+
 # Whose pod it is -----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ webhook only what that has taken away. The trainer that was chosen first stays t
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from understudy_operator.plan import pods
@@ -85,7 +85,8 @@ def _refuse_taken_names(pod: Raw, owner: Owner) -> None:
 def _change(
     spec: dict[str, Any], trainer: dict[str, Any], owner: Owner, settings: Settings, image: str
 ) -> tuple[str, ...]:
-    launched = any(x["name"] == names.ENV_NPROC for x in trainer.get("env", ()))  # and then its command is a stub's
+    stubs = (names.LAUNCHER_STUB, names.TORCHRUN_STUB)
+    launched = any(f"{names.SHARED_FOLDER}/{stub}" in trainer.get("command", ()) for stub in stubs)
     alone = settings.launcher == NONE
     mode = settings.launcher if launched or alone else command.launcher_of(trainer, settings)
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
@@ -108,8 +109,8 @@ def _change(
 
 def _job(owner: Owner, settings: Settings, nproc: int, mode: str) -> Job:
     """As much of it as a pod's containers are told."""
-    world = Settings(**{**vars(settings), "world": {**settings.world, "mode": mode}, "min_world_size": 0})
-    spec = JobSpec((), world.of_world(nproc, actives=1, spares=0))
+    world = replace(settings.of_world(nproc, actives=1, spares=0), mode=mode, min_actives=0)
+    spec = JobSpec((), world)
     return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, {})
 
 

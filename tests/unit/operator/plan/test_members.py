@@ -411,3 +411,18 @@ def test_labels_stay_while_nobody_is_seated(snapshot: None):
 def test_labels_of_a_pod_that_ends_stay_for_who_looks_back(fate: Pod):
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=1)
     assert patched(observed(a_job(status=in_round(1)), (A0, fate), snapshot)) == []
+
+
+def test_a_pod_that_was_made_since_its_node_fell_silent_has_a_moment_to_be_heard():
+    # Given a spare that the scheduler has put on a node which this operator still believes to be silent
+    new = replace(starting(a_pod("new")), created_at=NOW - 1)
+    silent = replace(Node(new.node, False), since=NOW - 30)
+    given = observed(pods=(A0, A1, S, new), snapshot=a_snapshot())
+    assert deleted(replace(given, nodes={**given.nodes, new.node: silent})) == {}
+    # But not for ever, and not if it was there before
+    old = replace(new, created_at=NOW - 20)
+    given = observed(pods=(A0, A1, S, old), snapshot=a_snapshot())
+    assert deleted(replace(given, nodes={**given.nodes, new.node: silent})) == {"new": 0}
+    before = replace(new, created_at=NOW - 31)
+    given = observed(pods=(A0, A1, S, before), snapshot=a_snapshot())
+    assert deleted(replace(given, nodes={**given.nodes, new.node: silent})) == {"new": 0}
