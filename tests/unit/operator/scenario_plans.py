@@ -8,11 +8,13 @@ writes the plans anew, for the diff to be read.
 
 A scenario has `given`: `groups` (replicatedJobs by name, with what is special in each), `world` (names of those whose
 pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `pods` (of
-the world, by name) and `told` (by its coordinator). All that is left out is ordinary: see given.py.
+the world, by name) and `told` (by its coordinator); `nodes` (by name: what is special in the object) and `offenders`
+(nodes that have failed jobs before). All that is left out is ordinary: see given.py.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import yaml
 
 from tests.unit.operator.given import ADDRESS, AN_HOUR_AGO, IMAGE, NOW, TEMPLATE, a_pod, a_snapshot, member, observed
 from understudy_operator.observe.read import read_job
+from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.intents import (
     CreateJob,
     CreatePod,
@@ -32,7 +35,7 @@ from understudy_operator.plan.intents import (
     Unfollow,
 )
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
-from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
+from understudy_operator.plan.observed import ChildJob, Job, Node, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
@@ -78,7 +81,7 @@ def state(given: Raw) -> Observed:
     snapshot = None if told is None else _snapshot(told, pods, seats)
     children = tuple(_child(job, name, told) for name, told in given.get("jobs", {}).items())
     facts = given.get("facts", {})
-    return observed(
+    ordinary = observed(
         job,
         pods,
         snapshot,
@@ -89,7 +92,17 @@ def state(given: Raw) -> Observed:
         has_hostnames_service=not facts.get("nothing", False),
         coordinator_address="" if facts.get("nothing", False) else ADDRESS,
         not_ready=facts.get("not ready", ()),
+        offenders=given.get("offenders", {}),
     )
+    special = {name: _node(name, told) for name, told in given.get("nodes", {}).items()}
+    return replace(ordinary, nodes={**ordinary.nodes, **special})
+
+
+def _node(name: str, told: Raw) -> Node:
+    metadata = {"name": name, "labels": told.get("labels", {}), "annotations": told.get("annotations", {})}
+    spec = {field: told[field] for field in ("taints", "unschedulable") if field in told}
+    conditions = [{"type": "Ready", "status": "True"}, *told.get("conditions", ())]
+    return read_node({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
 
 
 def manifest(given: Raw) -> Raw:
@@ -168,8 +181,9 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
     match plan.link:
-        case Follow(office):
+        case Follow(office, nodes=nodes):
             yield f"follow the coordinator of epoch {office.epoch}"
+            yield from (f"tell it that {x.node} is {'broken' if x.faulty else 'about to go'}" for x in nodes)
         case Unfollow(end):
             yield "end the line" + ("" if end is None else f": {end.reason.value}: {end.message}")
         case None:
@@ -190,6 +204,7 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "round",
         "coordinator",
         "recoveriesByStrategy",
+        "avoidedNodes",
     ):
         if status.get(field) != before.get(field, 0 if field.startswith("restarts") else None):
             yield f"status {field}: {_compact(status.get(field))}"
@@ -216,7 +231,12 @@ def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
 def _pod_line(intent: CreatePod | DeletePod | PatchPod) -> str:
     match intent:
         case CreatePod(given, reason):
-            return f"create Pod {given['metadata']['name'][:-6]}: {reason}"
+            off = [
+                given["metadata"]["annotations"].get(key, "")
+                for key in (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
+            ]
+            where = [f"{how} {nodes}" for how, nodes in zip(("never on", "rather not on"), off, strict=True) if nodes]
+            return f"create Pod {given['metadata']['name'][:-6]}{''.join(f', {word}' for word in where)}: {reason}"
         case DeletePod(name, _, grace_s, reason):
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):
