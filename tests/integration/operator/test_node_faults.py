@@ -114,12 +114,12 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
 async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
     training: Training, kube: Kube, replicas: Replicas
 ):
-    # given a job on whose node two faults have happened
+    # given a job on whose node three faults have happened, since that was made
     a0, a1, spare = await training.start()
     await training.tell(0, [(a0, 0), (a1, 1), (spare, None)])
     node, now = f"node-{a1['metadata']['name']}", time.time()
     cause = Cause(2, a1["metadata"]["name"], node, None, None, "its connection went silent")
-    faults = [Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, now - age, now - age + 1) for age in (3.0, 2.0, 1.0)]
+    faults = [Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, now + at, now + at + 1) for at in (0.0, 0.1, 0.2)]
     await training.tell(1, [(a0, 0), (a1, 1), (spare, None)], recoveries=tuple(faults))
 
     async def memory() -> str:

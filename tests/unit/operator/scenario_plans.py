@@ -9,12 +9,14 @@ writes the plans anew, for the diff to be read.
 A scenario has `given`: `groups` (replicatedJobs by name, with what is special in each), `world` (names of those whose
 pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `job pods`
 (those of their pods that hold them up), `pods` (of the world, by name; `gang` is its pod group in Kueue's queue),
-`told` (by its coordinator) and `facts` (whatever else is not ordinary). All that is left out is ordinary: see given.py.
-A pod has the `rank` that it was made for, and holds it, unless it says `seat`.
+`told` (by its coordinator), `nodes` (by name: what is special in the object), `offenders` (nodes that have failed jobs
+before) and `facts` (whatever else is not ordinary). All that is left out is ordinary: see given.py. A pod has the
+`rank` that it was made for, and holds it, unless it says `seat`.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.observe.read import read_job
 from understudy_operator.plan import queue as kueue
+from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.intents import (
     CreateJob,
     CreatePod,
@@ -49,7 +52,7 @@ from understudy_operator.plan.intents import (
 )
 from understudy_operator.plan.jobset.keys import JOB_NAME
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
-from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
+from understudy_operator.plan.observed import ChildJob, Job, Node, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import judged
 from understudy_operator.plan.rfc3339 import micro_time
@@ -116,7 +119,7 @@ def state(given: Raw) -> Observed:
     snapshot = None if told is None else _snapshot(told, pods, seats)
     children = tuple(_child(job, name, told) for name, told in given.get("jobs", {}).items())
     facts = given.get("facts", {})
-    return observed(
+    ordinary = observed(
         job,
         pods,
         snapshot,
@@ -126,7 +129,17 @@ def state(given: Raw) -> Observed:
         job_pods=tuple(_pod(name, told or {}) for name, told in given.get("job pods", {}).items()),
         not_ready=facts.get("not ready", ()),
         **_objects(facts),
+        offenders=given.get("offenders", {}),
     )
+    special = {name: _node(name, told) for name, told in given.get("nodes", {}).items()}
+    return replace(ordinary, nodes={**ordinary.nodes, **special})
+
+
+def _node(name: str, told: Raw) -> Node:
+    metadata = {"name": name, "labels": told.get("labels", {}), "annotations": told.get("annotations", {})}
+    spec = {field: told[field] for field in ("taints", "unschedulable") if field in told}
+    conditions = [{"type": "Ready", "status": "True"}, *told.get("conditions", ())]
+    return read_node({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
 
 
 def _objects(facts: Raw) -> dict[str, Any]:
@@ -257,8 +270,9 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
     match plan.link:
-        case Follow(office):
+        case Follow(office, nodes=nodes):
             yield f"follow the coordinator of epoch {office.epoch}"
+            yield from (f"tell it that {x.node} is {'broken' if x.faulty else 'about to go'}" for x in nodes)
         case Unfollow(end):
             yield "end the line" + ("" if end is None else f": {end.reason.value}: {end.message}")
         case None:
@@ -280,6 +294,7 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "coordinator",
         "recoveriesByStrategy",
         "rollouts",
+        "avoidedNodes",
     ):
         if status.get(field) != before.get(field, 0 if field.startswith("restarts") else None):
             yield f"status {field}: {_compact(status.get(field))}"
@@ -313,7 +328,7 @@ def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
 def _pod_line(intent: PodIntent) -> str:
     match intent:
         case CreatePod(given, reason):
-            return f"create Pod {given['metadata']['name'][:-6]}{_place(given)}: {reason}"
+            return f"create Pod {given['metadata']['name'][:-6]}{_place(given)}{_off(given)}: {reason}"
         case DeletePod(name, _, grace_s, reason, _):
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):

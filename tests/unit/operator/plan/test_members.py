@@ -33,7 +33,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, Pod
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault
+from understudy_protocol.words import Fault, FaultClass
 
 AVOIDED_FIELD = "metadata.name"
 
@@ -335,6 +335,35 @@ def test_one_that_waits_for_a_node_is_made_anew_when_one_that_it_is_kept_off_is_
     assert deleted(replace(given, nodes={**given.nodes, "node-x": faulty})) == {}
     pulls = starting(a_pod("t", annotations=keeps_off, trouble="container trainer: ImagePullBackOff"))
     assert deleted(observed(pods=(A0, A1, S, pulls), snapshot=a_snapshot(), job=given.job)) == {}
+
+
+def test_a_pod_on_broken_hardware_that_holds_no_rank_is_replaced():
+    """It would never be given one, and the job would wait for it."""
+    broken = {**observed().nodes, S.node: Node(S.node, True, findings=(XID_79,))}
+    assert deleted(observed(nodes=broken, snapshot=a_snapshot())) == {"s": None}
+    assert (
+        deleted(observed(nodes=broken, snapshot=a_snapshot(), job=a_job(status=in_round(0), avoid_nodes="Off"))) == {}
+    )
+    goes = {
+        **observed().nodes,
+        S.node: Node(S.node, True, findings=(replace(XID_79, fault_class=FaultClass.MAINTENANCE),)),
+    }
+    assert deleted(observed(nodes=goes, snapshot=a_snapshot())) == {}
+
+
+def test_but_one_that_holds_a_rank_trains_on():
+    broken = {**observed().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
+    assert deleted(observed(nodes=broken, snapshot=a_snapshot())) == {}
+
+
+def test_nor_is_one_removed_while_a_coordinator_that_is_new_in_office_asks_who_holds_what():
+    broken = {**observed().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
+    asks = a_snapshot([member(x, None) for x in (A0, A1, S)], waiting_for="the members of the former round")
+    assert deleted(observed(nodes=broken, snapshot=asks)) == {}
+    waits = a_snapshot([member(A0, 0), member(A1, None), member(S, None)], waiting_for="1 of 2 pods")
+    given = observed(nodes=broken, snapshot=waits)
+    long_found = replace(given, coordination=replace(given.coordination, since=NOW - members.SETTLED_S))
+    assert deleted(long_found) == {"a1": None}
 
 
 # Failed pods, and the end -------------------------------------------------------------------------------------------

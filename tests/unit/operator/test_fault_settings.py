@@ -1,0 +1,33 @@
+"""What the chart says about faults: read at the start, or the operator ends with what is wrong."""
+
+import logging
+
+import pytest
+
+from understudy_operator import __main__ as program
+from understudy_operator.fault_settings import FaultSettings, read_fault_settings
+from understudy_operator.plan.faults.built_in import BUILT_IN
+
+WRONG = '[{"name": "cordon", "enabled": false}, {"name": "x", "signal": "Label", "keys": ["x"], "class": "hardware"}]'
+
+
+def test_nothing_said_is_the_built_in_table_and_a_memory_of_the_process() -> None:
+    assert read_fault_settings({}) == FaultSettings(BUILT_IN, None)
+
+
+def test_the_memorys_place_is_a_namespace_and_a_name() -> None:
+    assert read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "a/b"}).memory == ("a", "b")
+    with pytest.raises(ValueError, match=r"UNDERSTUDY_NODE_FAULTS is .b.: it names a ConfigMap"):
+        read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "b"})
+
+
+def test_a_wrong_row_ends_the_operator_at_its_start_with_its_number_field_and_mend(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_SIDECAR_IMAGE", "example.com/sidecar:1")
+    monkeypatch.delenv("UNDERSTUDY_LEASE", raising=False)
+    monkeypatch.setenv("UNDERSTUDY_FAULT_SOURCES", WRONG)
+    with caplog.at_level(logging.ERROR):
+        assert program.main() == 2
+    said = "faults.sources[1].class: is 'hardware'; set it to Hardware, Maintenance or Preemption"
+    assert said in caplog.text
