@@ -5,7 +5,7 @@ away. What the others do then is for `shards` to say. Whoever else leaves may sa
 their workers get SIGTERM too and may save for as long as the one that leaves may. The next round follows when
 all their workers have ended and the leaving ones are gone, or when the grace period, less a margin, is over. A spare
 that leaves is only no candidate any more. A coordinator that leaves passes its office on first. Whoever leaves and does
-not know of what has followed a worker's failure left before it, on a slow network: its end is what the worker failed of.
+not know of what has followed the failure of a worker left before it, on a slow network: that is what it failed of.
 """
 
 from understudy_protocol import membership as m
