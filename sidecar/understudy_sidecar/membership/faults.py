@@ -35,20 +35,33 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
     if rank is None or rank in desk.roster.finished:
         return
     desk.backoff.excuse()
-    cause = Cause(rank * desk.shape.nproc_per_node, member.name, member.node, None, None, reason)
-    why = LEAVES if leaves else LOST
+    cause, why = _cause_of_loss(desk, member, reason), LEAVES if leaves else LOST
     blamed = desk.book.blames_worker()
     if blamed is not None and desk.offences.gave_up(blamed.detected_at):
         blamed = None  # everybody else was there then
     if blamed is not None and (not acked or member.last_heard <= blamed.detected_at):
-        desk.book.revise(fault, cause, why)  # its peers' workers only failed because it was gone
-        desk.offences.take_back(blamed.detected_at)
-        desk.dismissal = None
-        desk.inherit_later(now)
+        take_blame(desk, member, fault, reason, why, now)
+        _break(desk, fault, cause, now)
+    elif desk.book.tells(cause.pod, why):
         _break(desk, fault, cause, now)
     else:
         desk.book.lost(member.name, why)
         open_fault(desk, fault, cause, now, why)
+
+
+def take_blame(desk: Desk, member: Member, fault: Fault, reason: str, why: str, now: float) -> None:
+    """Off the worker that the newest entry blames: it only failed because this member was gone, or was going."""
+    blamed = desk.book.blames_worker()
+    assert blamed is not None
+    desk.book.revise(fault, _cause_of_loss(desk, member, reason), why)
+    desk.offences.take_back(blamed.detected_at)
+    desk.dismissal = None
+    desk.inherit_later(now)
+
+
+def _cause_of_loss(desk: Desk, member: Member, reason: str) -> Cause:
+    rank = None if member.group_rank is None else member.group_rank * desk.shape.nproc_per_node
+    return Cause(rank, member.name, member.node, None, None, reason)
 
 
 def forget_old_losses(desk: Desk) -> None:

@@ -3,8 +3,10 @@
 Rules: whoever hangs holds up all others in their next collective, so all tell within a moment, each of its slowest
 worker. They are gathered until every active has told or has finished, or for GATHER_S, or until a worker fails of it.
 The slowest rank is the cause: the one with the lowest step, of these the one that made it first. From there on it is as
-with a failed worker. A step takes back what its member has told. Members that leave, or are silent, are the cause of
-what hangs; who neither steps nor tells is for silence.py to find. Everything that is asked at each message is O(1).
+with a failed worker; but its pod is given up only if no other pod can be the one that the others wait for: all have
+told, and nobody else is at that step. A step takes back what its member has told. Members that leave, or are silent,
+are the cause of what hangs; who neither steps nor tells is for silence.py to find. Everything that is asked at each
+message is O(1).
 """
 
 from understudy_protocol import membership as m
@@ -16,6 +18,7 @@ from understudy_sidecar.membership.roster import Member
 
 #: Launchers look twice a second, and let the stacks of their workers out first.
 GATHER_S = 3.0
+UNCERTAIN = "nobody knows which pod hangs"
 
 
 def on_hung(desk: Desk, member: Member, hung: m.Hung, now: float) -> None:
@@ -62,8 +65,15 @@ def _decide(desk: Desk, now: float) -> bool:
     if not faults.is_consequence(desk, now):
         member, slowest = min(hung, key=lambda x: (x[1].step, x[1].at, x[0].group_rank))
         cause = _cause(desk, member, slowest, [x.step for _, x in hung if x is not slowest])
-        escalation.worker_fault(desk, Fault.HANG, member, cause, now)
+        stays = "" if _is_certain(desk, hung, slowest) else UNCERTAIN
+        escalation.worker_fault(desk, Fault.HANG, member, cause, now, stays=stays)
     return True
+
+
+def _is_certain(desk: Desk, hung: list[tuple[Member, m.Hung]], slowest: m.Hung) -> bool:
+    """Whether only the slowest member can hold up the others. Who waits in a collective may be at the same step."""
+    all_told = len(hung) + len(desk.roster.finished) >= len(desk.roster.holders)
+    return all_told and sum(message.step == slowest.step for _, message in hung) == 1
 
 
 def _cause(desk: Desk, member: Member, slowest: m.Hung, others: list[int]) -> Cause:

@@ -4,7 +4,8 @@ Rules: on a node with a Faulty verdict nothing is saved: who leaves it has ended
 away. What the others do then is for `shards` to say. Whoever else leaves may save, and all other actives are drained:
 their workers get SIGTERM too and may save for as long as the one that leaves may. The next round follows when
 all their workers have ended and the leaving ones are gone, or when the grace period, less a margin, is over. A spare
-that leaves is only no candidate any more. A coordinator that leaves passes its office on first.
+that leaves is only no candidate any more. A coordinator that leaves passes its office on first. Whoever leaves and does
+not know of what has followed the failure of a worker left before it, on a slow network: that is what it failed of.
 """
 
 from understudy_protocol import membership as m
@@ -37,8 +38,23 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
         return
     desk.roster.leaving[member.uid] = now + leaving.grace_s
     desk.members_changed(now)
-    if desk.state is State.RUNNING and member.group_rank is not None and member.group_rank not in desk.roster.finished:
+    if member.group_rank is None or member.group_rank in desk.roster.finished:
+        return
+    if _left_before(desk, member, now):
+        faults.take_blame(desk, member, Fault.POD, f"it was asked to leave: {leaving.reason}", faults.LEAVES, now)
+    if desk.state is State.RUNNING:
         drain(desk, leaving.grace_s, now)
+
+
+def _left_before(desk: Desk, member: Member, now: float) -> bool:
+    """Its word has come after that of a peer whose worker failed, and before any of the round that followed."""
+    blamed = desk.book.blames_worker()
+    if blamed is None or blamed.fault is not Fault.PROCESS or blamed.cause.pod == member.name:
+        return False
+    if desk.offences.gave_up(blamed.detected_at):
+        return False  # everybody else was there then
+    knows = desk.state is State.RUNNING and member.uid not in desk.roster.unacked
+    return not knows and now <= blamed.detected_at + desk.silence.answer_s_of(len(desk.roster.holders))
 
 
 def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> None:

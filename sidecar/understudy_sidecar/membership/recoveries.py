@@ -1,9 +1,9 @@
 """The book of recoveries: what broke, who was the cause, how and why so it was mended, and when training stepped again.
 
 Rules: the first fault of a round is its cause, and what follows from it within the round is no entry of its own. A
-member that proves to have been lost before or at the same time revises the cause: its peers' workers only failed
-because it was gone. A fault that comes while another recovery still lasts is an entry of its own; the next step ends
-them all. What lasts at the end of an office goes on in the next one, as the same entry.
+member that proves to have been lost, or to have left, before or at the same time revises the cause: its peers' workers
+only failed because it was gone. A fault that comes while another recovery still lasts is an entry of its own; the next
+step ends them all. What lasts at the end of an office goes on in the next one, as the same entry.
 """
 
 from collections import Counter, deque
@@ -37,6 +37,11 @@ class RecoveryBook:
     def blames_worker(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
         return self.open[-1] if self.open and self.open[-1].fault in OF_A_WORKER else None
+
+    def tells(self, pod: str, reason: str) -> bool:
+        """Whether an open entry is this pod's for this reason, and no round has mended it yet."""
+        told = (pod, reason, None)
+        return any((entry.cause.pod, entry.reason, entry.strategy) == told for entry in self.open)
 
     def unmended(self) -> Recovery | None:
         """The newest open entry for which no round has been formed."""

@@ -35,8 +35,8 @@ from tests.unit.operator.given import (
     observed,
 )
 from understudy_operator.observe.read import read_job
-from understudy_operator.plan import queue as kueue
 from understudy_operator.observe.read_node import read_node
+from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.intents import (
     CreateJob,
     CreatePod,
@@ -328,7 +328,7 @@ def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
 def _pod_line(intent: PodIntent) -> str:
     match intent:
         case CreatePod(given, reason):
-            return f"create Pod {given['metadata']['name'][:-6]}{_place(given)}{_off(given)}: {reason}"
+            return f"create Pod {given['metadata']['name'][:-6]}{_place(given)}: {reason}"
         case DeletePod(name, _, grace_s, reason, _):
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):
@@ -337,14 +337,21 @@ def _pod_line(intent: PodIntent) -> str:
             return f"release Pod {name}, which keeps {list(finalizers)}: {reason}"
 
 
+def _off(pod: Raw) -> str:
+    """The nodes that it is kept off."""
+    annotations = pod["metadata"].get("annotations", {})
+    off = [annotations.get(key, "") for key in (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)]
+    where = zip((", never on", ", rather not on"), off, strict=True)
+    return "".join(f"{how} {nodes}" for how, nodes in where if nodes)
+
+
 def _place(pod: Raw) -> str:
     """In Kueue's queue, and in the scheduler's."""
-    labels, avoids = pod["metadata"]["labels"], pod["metadata"]["annotations"].get(names.ANNOTATION_AVOIDS)
+    labels = pod["metadata"]["labels"]
     queued = f" in queue {labels[kueue.QUEUE]}" if kueue.QUEUE in labels else ""
     group = f", group {labels[kueue.GROUP_NAME]}" if kueue.GROUP_NAME in labels else ""
     priority = pod["spec"].get("priorityClassName")
-    where = f", not on {avoids}" if avoids else ""
-    return queued + group + (f", priority {priority}" if priority else "") + where
+    return queued + group + (f", priority {priority}" if priority else "") + _off(pod)
 
 
 def _compact(value: Any) -> str:

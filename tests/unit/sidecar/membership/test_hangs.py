@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
@@ -91,6 +93,39 @@ def test_it_costs_a_restart_of_the_budget_and_with_none_left_the_hung_pod_is_giv
     assert office.coordinator.closed is not None
     assert office.coordinator.closed.reason is CloseReason.FAILED
     assert "rank 0 on active-0: no step for 600 s" in office.coordinator.closed.message
+
+
+@pytest.mark.parametrize(
+    ("steps", "gathers_s"),
+    [
+        pytest.param({"active-0": 17, "active-1": 17, "active-2": 18}, 0.0, id="two are at the lowest step"),
+        pytest.param({"active-0": 17, "active-1": 18}, GATHER_S, id="one has told nothing"),
+    ],
+)
+def test_a_pod_is_not_given_up_where_another_may_be_the_one_that_hangs(steps: dict[str, int], gathers_s: float) -> None:
+    """Found by the simulation (seed 910): all were at one step, and the pod of the first rank was given up for it."""
+    # given a job in which no pod may cost a restart in place
+    office = running(3, in_place_max_per_pod=0)
+    # when its workers hang
+    for name, step in steps.items():
+        hangs(office, name, step)
+    office.later(gathers_s, *EVERYBODY)
+    # then all restart in place, and the budget is charged, but no pod's own share
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    assert office.lost() == {}
+    failed = "pod active-0 failed once within 1 h, but nobody knows which pod hangs"
+    assert office.recovery().reason == f"restart 1 of 2 within 1 h; {failed}"
+    (offence,) = office.coordinator.desk.offences.within(office.now)
+    assert (offence.charged, offence.pod_uid) == (True, "")
+
+
+def test_it_is_given_up_where_all_others_are_a_step_ahead_or_have_finished() -> None:
+    office = running(3, in_place_max_per_pod=0)
+    office.hear("active-0", m.Finished(office.token))
+    hangs(office, "active-1", 17)
+    hangs(office, "active-2", 16)
+    office.answers("active-0", "active-1")
+    assert office.lost() == {"active-2": "Process"}
 
 
 def test_what_is_told_of_a_round_that_is_over_is_dropped() -> None:

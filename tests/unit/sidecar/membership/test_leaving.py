@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.observer import NodeFact, Nodes
-from understudy_protocol.words import Fault, Verdict, WorkersState
+from understudy_protocol.words import Fault, Strategy, Verdict, WorkersState
 from understudy_sidecar.membership.desk import State
 from understudy_sidecar.membership.events import Told
 
@@ -64,6 +64,71 @@ def test_from_a_faulty_node_it_is_swapped_at_once_and_nobody_saves() -> None:
     assert office.take("active-1", m.Drain) == []
     assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
     assert office.recovery().fault is Fault.NODE
+
+
+# A leave that is told late --------------------------------------------------------------------------------------------
+
+
+def blamed(office: Driven) -> list[tuple[Fault, str]]:
+    return [(x.fault, x.cause.pod) for x in office.coordinator.snapshot().recoveries]
+
+
+def test_a_peer_whose_worker_failed_of_a_leave_that_is_told_after_it_is_not_blamed() -> None:
+    """Found by the simulation (seed 1883): the network of the pod that was deleted was slow."""
+    # given a worker that has failed because its peer ended, of which nobody knows, and the round that followed
+    office = running(3)
+    office.worker_fails("active-1", "a peer has gone")
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    # when the word of that peer comes, before it has heard of that round
+    office.hear("active-0", LEAVING)
+    # then its leave is the cause, and costs nothing
+    assert blamed(office) == [(Fault.POD, "active-0")]
+    assert office.coordinator.desk.offences.within(office.now) == []
+    # and its end, when all have saved, is no fault of its own
+    drained(office, "active-1", "active-2")
+    office.hear("active-0", m.Gone("its launcher has ended"))
+    assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    assert blamed(office) == [(Fault.POD, "active-0")]
+    assert (office.recovery().strategy, office.recovery().reason) == (Strategy.SPARE_SWAP, "its pod was asked to end")
+
+
+def test_nor_is_its_pod_given_up_for_it() -> None:
+    office = running(3, in_place_max_per_pod=0)
+    office.worker_fails("active-1", "a peer has gone")
+    office.hear("active-0", LEAVING)
+    office.answers("active-0", "active-2")
+    assert office.take("active-1", m.GivenUp) == []
+    office.hear("active-0", m.Gone("its launcher has ended"))
+    assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    assert blamed(office) == [(Fault.POD, "active-0")]
+
+
+def test_who_leaves_the_round_that_followed_has_left_too_late_to_be_the_cause() -> None:
+    office = running(3)
+    office.worker_fails("active-1")
+    office.started("active-0")
+    office.hear("active-0", LEAVING)
+    assert blamed(office) == [(Fault.PROCESS, "active-1")]
+
+
+def test_nor_is_one_the_cause_that_leaves_long_after_while_the_next_round_waits() -> None:
+    office = running(3, max_in_place=10, backoff_max_s=60.0)
+    for pause_s in (0.0, 1.0, 2.0):
+        office.worker_fails("active-1")
+        office.later(pause_s, *OTHERS, "spare-0")
+        office.started(*OTHERS)
+    office.worker_fails("active-1")
+    office.later(3.5, *OTHERS, "spare-0")
+    assert office.coordinator.state is State.WAITING
+    office.hear("active-0", LEAVING)
+    assert set(blamed(office)) == {(Fault.PROCESS, "active-1")}
+
+
+def test_a_worker_that_failed_before_its_own_pod_was_asked_to_end_is_blamed() -> None:
+    office = running(3)
+    office.worker_fails("active-1")
+    office.hear("active-1", LEAVING)
+    assert blamed(office) == [(Fault.PROCESS, "active-1")]
 
 
 # Replica groups: 0 and 1 hold one part of what is saved, 2 and 3 another ----------------------------------------------
