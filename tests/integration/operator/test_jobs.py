@@ -126,7 +126,7 @@ async def test_a_job_that_rests_is_woken_with_another_node_selector(training: Tr
     told = await kube.until("resumed Jobs", resumed)
     assert [x["metadata"]["uid"] for x in told] == [x["metadata"]["uid"] for x in made]
     assert {x["spec"]["template"]["spec"]["nodeSelector"]["pool"] for x in told} == {"a"}
-    assert await training.events("Resumed") != []
+    await jobs.kube.until("event Resumed", lambda: training.events("Resumed"))
 
 
 async def test_a_typo_in_one_template_leaves_nothing_half_made(training: Training, kube: Kube):
