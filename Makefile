@@ -11,17 +11,7 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test: check  ## all tests, the e2e ones on the real local cluster included
-	$(MAKE) --no-print-directory -j2 --output-sync=line off-cluster conformance
-	$(MAKE) --no-print-directory e2e E2E="tests/e2e --ignore=tests/e2e/test_conformance.py"
-
-.PHONY: off-cluster
-# Next to the conformance tests, which wait for containers most of the time.
-off-cluster:
-	$(MAKE) --no-print-directory simulation
-	$(MAKE) --no-print-directory integration
-	$(MAKE) --no-print-directory torchrun
-	$(MAKE) --no-print-directory rollout
+test: check simulation integration torchrun rollout e2e  ## all tests, the e2e ones on the real local cluster included
 
 check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: under a minute
 	$(PY) -m ruff check .
