@@ -23,6 +23,7 @@ _INTERNAL = (
     pod.ENV_SHARED_FOLDER,
     pod.ENV_KEY_FOLDER,
     pod.ENV_SHIPPED_FOLDER,
+    pod.ENV_TOLD_FOLDER,
     pod.ENV_LISTEN,
     pod.ENV_NPROC,
     pod.ENV_GRACE,
