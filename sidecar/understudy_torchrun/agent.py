@@ -92,6 +92,7 @@ class Agent:
             c.HungUp: self._on_hung_up,
             c.WorkersSeen: self._on_workers_seen,
             e.WorkerEnded: self._on_worker_ended,
+            e.StepsRead: self._on_steps_read,
             e.AskedToEnd: self._on_asked_to_end,
             e.Tick: self._on_tick,
         }
@@ -174,6 +175,10 @@ class Agent:
             self._go_on_once_all_have_ended()
         elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
             self._nothing_runs()
+
+    def _on_steps_read(self, event: e.StepsRead) -> None:
+        if self._begin is None:  # else it is of the workers before, whose folder is there until the next ones begin
+            self._tell(event)
 
     def _go_on_once_all_have_ended(self) -> None:
         if self._alive or not self._runs:

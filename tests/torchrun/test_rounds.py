@@ -92,8 +92,8 @@ def have_printed(member: Member, number: int) -> bool:
 def in_step(number: int, *members: Member) -> list[set[int]]:
     """The ranks of each, once all of them step in that round."""
     for member in members:
-        member.sidecar.expect(Stepped)
-        wait_for(partial(have_printed, member, number), "what they print")
+        assert member.sidecar.expect(Stepped).token == token(number)
+        wait_for(partial(have_printed, member, number), lambda: "\n".join(each.out + each.err for each in members))
     return [set(ranks(member, number)) for member in members]
 
 

@@ -23,11 +23,12 @@ Message = TypeVar("Message")
 Value = TypeVar("Value")
 
 
-def wait_for(condition: Callable[[], Value], what: str, limit_s: float = LIMIT_S) -> Value:
-    """The first true value of the condition."""
+def wait_for(condition: Callable[[], Value], what: str | Callable[[], str], limit_s: float = LIMIT_S) -> Value:
+    """The first true value of the condition. what: is waited for; or tells how things are when it has not come."""
     end = time.monotonic() + limit_s
     while not (value := condition()):
-        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
+        told = what if isinstance(what, str) or time.monotonic() < end else what()
+        assert time.monotonic() < end, f"not within {limit_s} s: {told}"
         time.sleep(0.01)
     return value
 

@@ -140,6 +140,20 @@ def test_while_workers_run_the_agent_goes_on_and_steps_are_told() -> None:
     ]
 
 
+def test_a_step_that_is_read_late_is_none_of_the_next_round() -> None:
+    # given workers that have ended for a newer round, which the agent has still to begin
+    driven = running()
+    driven.looks_around()
+    driven.do(start(1))
+    driven.looks_around()
+    assert INTERRUPT in driven.do(died(0), died(1))
+    # when a first step is read only now
+    # then it is not taken for the first of that round, with which a recovery would end
+    assert driven.do(e.StepsRead(0, 7, 100, 1, 1000.0, driven.now)) == []
+    assert c.Begin(start(1)) in driven.wants_round()
+    assert m.Stepped(token(1), 8, 100, 0.0, 1000.0) in reports(driven.do(e.StepsRead(0, 8, 100, 1, 1000.0, driven.now)))
+
+
 def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
     driven = running()
     assert driven.do(start(1)) == [], "a worker that dies before the agent looks costs it a restart"
