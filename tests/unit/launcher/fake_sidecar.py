@@ -27,8 +27,8 @@ def wait_for(condition: Callable[[], Value], what: str | Callable[[], str], limi
     """The first true value of the condition. what: is waited for; or tells how things are when it has not come."""
     end = time.monotonic() + limit_s
     while not (value := condition()):
-        told = what if isinstance(what, str) or time.monotonic() < end else what()
-        assert time.monotonic() < end, f"not within {limit_s} s: {told}"
+        if time.monotonic() >= end:
+            raise AssertionError(f"not within {limit_s} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.01)
     return value
 
