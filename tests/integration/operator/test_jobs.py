@@ -88,9 +88,9 @@ async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
 
     async def new() -> list[Raw]:
         await jobs.collect()
-        there = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
         uids = {x["metadata"]["uid"] for x in former}
-        return [] if uids & {x["metadata"]["uid"] for x in there} else there
+        there = [x for x in await jobs.kube.list("jobs") if x["metadata"]["uid"] not in uids]
+        return there if len(there) == len(former) else []
 
     # then all are made anew
     made = await jobs.kube.until("new Jobs", new)

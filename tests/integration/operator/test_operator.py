@@ -304,11 +304,15 @@ async def test_the_coordinator_is_told_where_the_jobs_nodes_are(training: Traini
     assert (shape["min_actives"], shape["spare_timeout_s"], shape["fence_s"]) == (1, 5.0, 0.0)
 
     # and the coordinator knows the racks, also of a node that moves
-    def told(*racks: str) -> Nodes:
-        return Nodes(tuple(sorted((NodeFact(node_of(x), rack) for x, rack in zip(pods, racks, strict=True)), key=str)))
+    def facts(*racks: str) -> tuple[NodeFact, ...]:
+        return tuple(sorted((NodeFact(node_of(x), rack) for x, rack in zip(pods, racks, strict=True)), key=str))
+
+    def told() -> tuple[NodeFact, ...]:
+        newest = training.coordinator.heard[-1]
+        return newest.facts if isinstance(newest, Nodes) else ()
 
     async def heard() -> bool:
-        return bool(training.coordinator.heard[-1] == told("r0", "r1", "r2"))
+        return told() == facts("r0", "r1", "r2")
 
     for number, pod in enumerate(pods):
         await training.label_node(node_of(pod), rack=f"r{number}")
@@ -316,7 +320,7 @@ async def test_the_coordinator_is_told_where_the_jobs_nodes_are(training: Traini
     await training.label_node(node_of(pods[1]), rack="r7")
 
     async def heard_again() -> bool:
-        return bool(training.coordinator.heard[-1] == told("r0", "r7", "r2"))
+        return told() == facts("r0", "r7", "r2")
 
     await kube.until("the new rack is told", heard_again)
 
