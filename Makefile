@@ -55,6 +55,10 @@ e2e:  ## real pods, real torch, real faults on the local cluster
 	$(PY) -m tests.e2e.prepare
 	$(PY) -m pytest -q -x $(or $(E2E),tests/e2e) --logs $(E2E_LOGS)
 
+e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool: ten minutes
+	$(PY) -m tests.e2e.prepare
+	UNDERSTUDY_KILLS=50 $(PY) -m pytest -q tests/e2e/test_pool.py -k no_kill --logs $(E2E_LOGS)
+
 conformance:  ## of the e2e tests those that run JobSet's examples as TrainingJobs
 	$(PY) -m tests.e2e.prepare
 	$(PY) -m pytest -q tests/e2e/test_conformance.py --logs build/conformance-logs

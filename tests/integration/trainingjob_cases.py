@@ -330,6 +330,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.replicatedJobs",
         "the trainer container needs a command",
     ),
+    "spares of a priority class that no object can be named by": (
+        lambda job: job["spec"]["spares"].update(priorityClassName="Low Priority"),
+        "spec.spares.priorityClassName",
+        "spares.priorityClassName must be the name of a PriorityClass: use lower-case letters",
+    ),
     "-1 spares": (
         lambda job: job["spec"]["spares"].update(replicas=-1),
         "spec.spares.replicas",

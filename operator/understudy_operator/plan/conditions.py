@@ -61,17 +61,6 @@ def plan_conditions(
     return [_condition(entry, before.get(entry[0]), now) for entry in wanted]
 
 
-def told_refusal(status: Mapping[str, Any]) -> str:
-    """The refusal that a status tells; "" where nothing was refused."""
-    told = condition(status, "Invalid").get("message") or condition(status, "Blocked").get("message")
-    return str(told or "")
-
-
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of that type in a status; empty where there is none."""
-    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
-
-
 def _condition(wanted: Wanted, before: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
     kind, holds, reason, message = wanted
     value = "True" if holds else "False"

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan.causes import adds_to
-from understudy_operator.plan.conditions import condition, told_refusal
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.faults import avoidance
 from understudy_operator.plan.intents import Event
@@ -15,6 +14,7 @@ from understudy_operator.plan.pool.told import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.pool.told import pool_events
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified
+from understudy_operator.plan.told_before import condition, told_refusal
 
 
 def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -> tuple[Event, ...]:

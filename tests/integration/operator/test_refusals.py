@@ -1,13 +1,18 @@
 """What an API server refuses for reasons that are not the job's: each is told in a condition, and passes."""
 
+import base64
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from tests.integration.conftest import free_port
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.training import NAME, Training
+from understudy_webhook import openssl
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -82,17 +87,20 @@ def here(kube: Kube) -> Raw:
     return {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}}
 
 
-async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Training, kube: Kube):
-    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-    webhook = {
+PODS = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+
+
+def of_pods(kube: Kube, name: str, client: Raw) -> Raw:
+    """The configuration of a webhook that is asked for this namespace's new pods."""
+    return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": f"down-{kube.namespace}"},
+        "metadata": {"name": f"{name}-{kube.namespace}"},
         "webhooks": [
             {
-                "name": "down.example.com",
-                "clientConfig": {"url": f"https://127.0.0.1:{free_port()}/"},
-                "rules": [pods],
+                "name": name,
+                "clientConfig": client,
+                "rules": [PODS],
                 "failurePolicy": "Fail",
                 "timeoutSeconds": 1,
                 "sideEffects": "None",
@@ -101,6 +109,24 @@ async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Tr
             }
         ],
     }
+
+
+async def until_refused(kube: Kube, words: str) -> None:
+    """It takes the API server a moment to hear of a new rule."""
+
+    async def refused() -> bool:
+        pod = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        try:
+            await kube.call("POST", "pods", pod, dryRun="All")
+        except AssertionError as error:
+            return words in str(error)
+        return False
+
+    await kube.until(f"pods are refused: {words}", refused)
+
+
+async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Training, kube: Kube):
+    webhook = of_pods(kube, "down.example.com", {"url": f"https://127.0.0.1:{free_port()}/"})
     async with in_force(kube, validatingwebhookconfigurations=webhook):
         await training.apply()
         message = await blocked(training, kube, "WebhookFailed")
@@ -110,15 +136,55 @@ async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Tr
     await until_free(training, kube)
 
 
+@asynccontextmanager
+async def refusing(folder: Path, reason: str) -> AsyncIterator[tuple[str, str]]:
+    """A webhook that refuses everything: its URL, and the base64 of what its certificate is verified with."""
+    made = await openssl.make(["localhost"], 86400.0)
+    (folder / "tls.crt").write_text(made.certificate)
+    (folder / "tls.key").write_text(made.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+
+    async def refuse(request: web.Request) -> web.Response:
+        review = await request.json()
+        no = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": reason}}
+        return web.json_response({key: review[key] for key in ("apiVersion", "kind")} | {"response": no})
+
+    app = web.Application()
+    app.router.add_post("/", refuse)
+    runner, port = web.AppRunner(app), free_port()
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
+    try:
+        yield f"https://localhost:{port}/", base64.b64encode(made.authority.encode()).decode()
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_webhook_that_refuses_is_told_in_its_own_words(training: Training, kube: Kube, tmp_path: Path):
+    async with refusing(tmp_path, "pods need an owner label") as (url, bundle):
+        webhook = of_pods(kube, "owners.example.com", {"url": url, "caBundle": bundle})
+        async with in_force(kube, validatingwebhookconfigurations=webhook):
+            await until_refused(kube, "pods need an owner label")
+            await training.apply()
+            message = await blocked(training, kube, "AdmissionDenied")
+            assert message.endswith(
+                'admission webhook "owners.example.com" denied the request: pods need an owner label'
+            )
+            assert await training.pods() == []
+            assert await training.condition("Invalid") == ("False", "")
+    await training.until_pods(3)
+    await until_free(training, kube)
+
+
 async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(training: Training, kube: Kube):
-    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     name = f"no-pods-{kube.namespace}"
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            "matchConstraints": {"resourceRules": [pods], "namespaceSelector": here(kube)},
+            "matchConstraints": {"resourceRules": [PODS], "namespaceSelector": here(kube)},
             "validations": [{"expression": "false", "message": "no pods on Sundays"}],
         },
     }
@@ -129,16 +195,7 @@ async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(trainin
         "spec": {"policyName": name, "validationActions": ["Deny"]},
     }
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
-        # given that the policy is in force, which takes the API server a moment
-        async def refused() -> bool:
-            pod = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
-            try:
-                await kube.call("POST", "pods", pod, dryRun="All")
-            except AssertionError as error:
-                return "no pods on Sundays" in str(error)
-            return False
-
-        await kube.until("the policy is in force", refused)
+        await until_refused(kube, "no pods on Sundays")
         await training.apply()
         assert "no pods on Sundays" in await blocked(training, kube, "AdmissionDenied")
     await training.until_pods(3)

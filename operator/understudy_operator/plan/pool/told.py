@@ -5,9 +5,8 @@ from typing import Any
 
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.pool.vacancies import candidates, coming_claims, is_stuck, vacant
+from understudy_operator.plan.pool.vacancies import CONDITION, candidates, coming_claims, is_stuck, vacant
 
-CONDITION = "PoolAvailable"
 IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
 
 

@@ -13,8 +13,12 @@ claims nothing more until the stuck one is gone, because the next spare would be
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pool.facts import available, claimed_at, template_of, unclaimed
+from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.told_before import condition
 from understudy_protocol import pod as names
 
+#: The type of the condition by which a job tells what it has of the pool.
+CONDITION = "PoolAvailable"
 #: How long a pod that is bound to a spare's node may wait for the scheduler to put it there.
 BOUND_S = 10.0
 
@@ -114,9 +118,18 @@ def _is_bound(pod: Pod, now: float) -> bool:
 def _waits_for_refill(observed: Observed, now: float) -> bool:
     if observed.pool is None or not (observed.pool.desired or unclaimed(observed.pool.pods)):
         return False
+    return now - _vacant_since(observed, now) < observed.job.world.spare_timeout_s
+
+
+def _vacant_since(observed: Observed, now: float) -> float:
+    """When the job began to wait, as its status tells; or the newest loss after that.
+
+    The coordinator alone does not know: of a job that has no majority left, nobody says that a pod is lost.
+    """
+    told = condition(observed.job.status, CONDITION)
+    began = unix(told["lastTransitionTime"]) if told.get("status") == "False" else now
     lost = () if observed.snapshot is None else observed.snapshot.lost
-    since = max((x.at for x in lost), default=0.0)
-    return now - since < observed.job.world.spare_timeout_s
+    return max([began, *(x.at for x in lost)])
 
 
 def _lost_domains(observed: Observed) -> set[str]:

@@ -203,8 +203,19 @@ def test_a_job_that_finds_the_pool_empty_says_so_and_waits_for_its_refill():
     assert (event.type, event.message) == ("Warning", "pool shared has no spare to claim: waiting for its refill")
 
 
-def test_after_the_spare_timeout_it_makes_a_pod_of_its_own():
-    assert len(creations(one_lost(not_ready(P)), NOW + 31)) == 1
+def waiting(*pool: Pod, known: bool = True) -> Observed:
+    """Since NOW, as its status tells. known: whether a coordinator has told of the loss."""
+    given = one_lost(*pool)
+    told = given.job.status | {"conditions": (plan(given).status or {})["conditions"]}
+    snapshot = given.snapshot if known or given.snapshot is None else replace(given.snapshot, lost=())
+    return replace(given, job=replace(given.job, status=told), snapshot=snapshot)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a loss that is told", "one of which no coordinator has told"])
+def test_after_the_spare_timeout_it_makes_a_pod_of_its_own(known: bool):
+    given = waiting(not_ready(P), known=known)
+    assert creations(given, NOW + 29) == []
+    assert len(creations(given, NOW + 31)) == 1
 
 
 def test_a_pool_that_is_not_there_or_is_to_be_empty_is_not_waited_for():
