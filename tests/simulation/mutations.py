@@ -163,6 +163,19 @@ def _give_up_without_asking(desk: Desk, now: float) -> None:
 
 
 @contextmanager
+def _a_minority_counts() -> Iterator[None]:
+    """As if whoever takes itself for the coordinator were it."""
+    count = escalation.count
+
+    def counting(*args: Any, **given: Any) -> None:
+        with mock.patch.object(Desk, "has_majority", _always):
+            count(*args, **given)
+
+    with mock.patch.object(escalation, "count", counting):
+        yield
+
+
+@contextmanager
 def _each_leave_costs_a_restart() -> Iterator[None]:
     """As if the workers that end with a pod that is asked to had failed."""
     gone = leaving.on_gone
@@ -179,9 +192,19 @@ def _any_failure_is_final(desk: Desk, told: ReplicasTold) -> bool:
     return told.replicas.failure is not None
 
 
-def _drain_nobody(desk: Desk, grace_s: float, now: float) -> None:
-    """Members that leave are never waited for, nor ever lost."""
-    desk.roster.leaving.clear()
+@contextmanager
+def _drain_nobody() -> Iterator[None]:
+    """Members that leave are never waited for, nor ever lost. Who is swapped is drained as ever."""
+    drain = leaving.drain
+
+    def forgetting(desk: Desk, grace_s: float, now: float) -> None:
+        if desk.swaps:
+            drain(desk, grace_s, now)
+        else:
+            desk.roster.leaving.clear()
+
+    with mock.patch.object(leaving, "drain", forgetting):
+        yield
 
 
 MUTATIONS = (
@@ -198,11 +221,12 @@ MUTATIONS = (
     Mutation("old workers live on beside the new ones", _old_workers_live_on),
     Mutation("a rank is given twice", _survivors_are_moved),
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
-    Mutation("who leaves is forgotten", _patch(leaving, "_drain", _drain_nobody), 3000),
+    Mutation("who leaves is forgotten", _drain_nobody, 3000),
     Mutation("nobody is told that workers hang", _patch(hangs, "on_hung", lambda desk, member, hung, now: None)),
     Mutation("the budget of restarts has no end", _patch(escalation, "climb", _climb_without_a_budget)),
     Mutation("a rank may cost any number of pods", _patch(escalation, "climb", _climb_whatever_the_rank_did)),
     Mutation("who told first is given up unasked", _patch(escalation, "on_time", _give_up_without_asking), 2000),
+    Mutation("restarts are charged without a majority", _a_minority_counts, 1000),
     Mutation("a pod that leaves costs a restart", _each_leave_costs_a_restart),
     Mutation("no failed update may be tried again", _patch(rollouts, "_is_final", _any_failure_is_final), 1000),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),

@@ -11,6 +11,7 @@
     RUNNING   so does one, right at the start of the round     WAITING   the same after a pause (backoff.py)
     RUNNING   one of a pod that is to be given up              WAITING   asks whether everybody else is there
     WAITING   everybody else has answered                      WAITING   GivenUp; its rank is vacant (escalation.py)
+    RUNNING   a worker failed, and there is no majority        WAITING   counted once one is back (escalation.py)
     RUNNING   a worker failed, at the end of the ladder        CLOSED    Close(Failed)
     RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
     RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
@@ -27,7 +28,8 @@
     WAITING   for RESIGN_S, and no operator watches            -         Resign, where no electorate counts yet
 
 Rules: one push a round, no barrier. Messages of another round than the running one are dropped. The first close stays.
-Silence is no loss as long as the coordinator itself may be the one that is cut off: without a majority it loses nobody.
+Silence is no loss as long as the coordinator itself may be the one that is cut off: without a majority it loses nobody,
+and counts no fault of a worker.
 """
 
 from understudy_protocol import membership as m

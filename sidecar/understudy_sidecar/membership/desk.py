@@ -77,6 +77,17 @@ class Dismissal:
 
 
 @dataclass
+class Uncounted:
+    """A worker's fault that came to a coordinator without a majority: it is mended once that is back."""
+
+    uid: str
+    cause: Cause
+    at: float  # when the recovery began that this is about
+    failed_at: float | None  # as in Dismissal
+    stays: str  # why its pod cannot be given up
+
+
+@dataclass
 class Doubt:
     """The coordinator has stood still: it decides nothing before a majority has answered this heartbeat or a later."""
 
@@ -127,6 +138,7 @@ class Desk:
     hanging: Hanging | None = None
     doubt: Doubt | None = None
     dismissal: Dismissal | None = None
+    uncounted: Uncounted | None = None
     rollouts: dict[int, ReplicasTold] = field(default_factory=dict)  # by rank, who told last is the last
     heartbeat: int = 0  # the number of the newest
     succession_due: float | None = None

@@ -2,8 +2,10 @@
 
 Rules: a member is given up only when it is certain that it was first. All other actives are asked whether they are
 there: one that is not was lost before, and is the cause. One whose own worker had failed earlier, as both launchers'
-clocks say, makes it uncertain who was first, and nobody is given up. A coordinator whose own pod is given up passes its
-office on first, with all that it knows. A member that was given up and comes back is told again.
+clocks say, makes it uncertain who was first, and nobody is given up. A coordinator without a majority counts nothing,
+and ends no job for a spent budget: it may be cut off, or replaced, and the worker have failed of that. One whose own
+pod is given up passes its office on first, with all that it knows. A member that was given up and comes back is told
+again.
 """
 
 from understudy_protocol import membership as m
@@ -11,7 +13,7 @@ from understudy_protocol.observer import Cause, Lost
 from understudy_protocol.recovery import History, Offence
 from understudy_protocol.words import CloseReason, Fault
 from understudy_sidecar.membership import ending, faults, leaving, succession
-from understudy_sidecar.membership.desk import Desk, Dismissal, State
+from understudy_sidecar.membership.desk import Desk, Dismissal, State, Uncounted
 from understudy_sidecar.membership.events import Hangup, Send
 from understudy_sidecar.membership.ladder import Case, Rung, Step, climb
 from understudy_sidecar.membership.roster import Member
@@ -48,15 +50,17 @@ def worker_fault(
         desk.backoff.failed(now)
         if desk.backoff.waits(now):
             desk.say(f"the next round waits for {desk.backoff.why}")
-    count(desk, member, cause, now, failed_at=failed_at, stays=stays)
+    count(desk, member, cause, now, now, failed_at=failed_at, stays=stays)
 
 
 def count(
-    desk: Desk, member: Member, cause: Cause, now: float, *, failed_at: float | None = None, stays: str = ""
+    desk: Desk, member: Member, cause: Cause, at: float, now: float, *, failed_at: float | None = None, stays: str = ""
 ) -> None:
-    """The newest open entry of the book is about this fault: mend it."""
+    """The open entry of the book that began then is about this fault: mend it, with a majority."""
+    if not desk.has_majority():
+        desk.uncounted = Uncounted(member.uid, cause, at, failed_at, stays)
+        return
     step = climb(_case(desk, member, cause, stays, now), desk.offences.limits)
-    at = desk.book.open[-1].detected_at
     if step.rung is not Rung.GIVE_UP:
         _stays(desk, member, cause, step, at, now, certain=not stays)
         return
@@ -80,11 +84,17 @@ def answered(desk: Desk, member: Member, heartbeat: int | None = None) -> None:
 
 def failed_too(desk: Desk, member: Member, failed: m.WorkerFailed) -> None:
     """A worker of another member ended in the round that is over: a consequence, or what was first."""
-    dismissal = desk.dismissal
-    if dismissal is None or failed.token != desk.token or dismissal.failed_at is None:
+    dismissal, uncounted = desk.dismissal, desk.uncounted
+    if failed.token != desk.token:
         return
-    if member.uid != dismissal.uid and failed.at < dismissal.failed_at:
+    if dismissal is not None and _earlier(dismissal, member, failed):
         dismissal.earlier = member.name
+    elif uncounted is not None and _earlier(uncounted, member, failed):
+        uncounted.stays = UNCERTAIN
+
+
+def _earlier(told: Dismissal | Uncounted, member: Member, failed: m.WorkerFailed) -> bool:
+    return member.uid != told.uid and told.failed_at is not None and failed.at < told.failed_at
 
 
 def deadline(desk: Desk) -> float | None:
@@ -93,6 +103,7 @@ def deadline(desk: Desk) -> float | None:
 
 def on_time(desk: Desk, now: float) -> None:
     """Give the member up, once everybody else has answered; who has not in time was lost before."""
+    _count_with_majority(desk, now)
     dismissal = desk.dismissal
     if dismissal is None:
         return
@@ -107,6 +118,18 @@ def on_time(desk: Desk, now: float) -> None:
         for member in [desk.roster.members[uid] for uid in dismissal.pending if uid in desk.roster.members]:
             faults.lose(desk, member, Fault.NODE, reason, now)
         dismissal.pending.clear()
+
+
+def _count_with_majority(desk: Desk, now: float) -> None:
+    """What was left uncounted without one; of what was lost or has left meanwhile `faults.take_blame` knows."""
+    uncounted = desk.uncounted
+    if uncounted is None or not desk.has_majority():
+        return
+    desk.uncounted = None
+    member = desk.roster.members.get(uncounted.uid)
+    if member is not None and member.uid not in desk.roster.leaving:  # else it goes by itself, and costs nothing
+        failed_at, stays = uncounted.failed_at, uncounted.stays
+        count(desk, member, uncounted.cause, uncounted.at, now, failed_at=failed_at, stays=stays)
 
 
 def _decide(desk: Desk, dismissal: Dismissal, now: float) -> None:

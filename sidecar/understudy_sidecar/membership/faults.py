@@ -55,7 +55,7 @@ def take_blame(desk: Desk, member: Member, fault: Fault, reason: str, why: str, 
     assert blamed is not None
     desk.book.revise(fault, _cause_of_loss(desk, member, reason), why)
     desk.offences.take_back(blamed.detected_at)
-    desk.dismissal = None
+    desk.dismissal = desk.uncounted = None
     desk.inherit_later(now)
 
 

@@ -72,7 +72,7 @@ class RecoveryBook:
     def lost(self, pod: str, reason: str) -> None:
         """A pod whose workers are to be restarted is not there any more."""
         self.open = [
-            replace(entry, reason=f"{entry.reason}; {reason}")
+            replace(entry, reason="; ".join(filter(None, (entry.reason, reason))))
             if entry.strategy is None and entry.fault in OF_A_WORKER and entry.cause.pod == pod
             else entry
             for entry in self.open

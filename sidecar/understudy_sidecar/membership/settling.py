@@ -69,7 +69,7 @@ def _goes_on(desk: Desk, now: float) -> bool:
     if culprit is None and entry.reason not in desk.offences.given_up.values():
         desk.book.lost(entry.cause.pod, faults.LOST)
     elif culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
-        escalation.count(desk, culprit, entry.cause, now, stays=escalation.UNCERTAIN)
+        escalation.count(desk, culprit, entry.cause, entry.detected_at, now, stays=escalation.UNCERTAIN)
     return True
 
 

@@ -1,0 +1,80 @@
+"""Invariant 8 of docs/design.md: budgets are kept; no rank costs two pods; nobody innocent is charged, or given up.
+
+A worker that fails before anybody has told of the end of its peer's pod is charged at first: the sidecar that would
+tell may hang, or its network be slow, and the next round waits for no doubt. So a charge is held against failures only
+once it stands: until every active has acknowledged the round that follows, one of them may still prove to have been
+lost, or to have left, before. But who may be cut off itself charges nothing: what it takes for a failure may be the
+end of a round that a newer office has replaced, and an heir would carry the charge there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.sidecars import Sidecar
+from tests.simulation.world import Violation
+from understudy_protocol.recovery import Offence
+from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.recoveries import OF_A_WORKER
+
+
+@dataclass
+class LadderInvariants:
+    cluster: SimulatedCluster
+    _given_up: set[str] = field(default_factory=set)  # uids
+    _charges: set[float] = field(default_factory=set)  # that somebody has made, by time: others inherit them
+    _cut_off: set[Sidecar] = field(default_factory=set)  # that had no majority when they were looked at last
+
+    def check(self) -> None:
+        for sidecar in self.cluster.offices:
+            coordinator = sidecar.office.coordinator
+            if coordinator is None:
+                continue
+            desk = coordinator.desk
+            offences = desk.offences.within(desk.now)
+            self.budgets_are_kept(desk, offences)
+            self.nothing_is_charged_without_a_majority(sidecar, desk, offences)
+            given_up = [offence for offence in offences if offence.given_up]
+            if len({offence.rank for offence in given_up}) < len(given_up):
+                raise Violation(f"a rank costs two pods: {given_up}")
+            if sum(not offence.charged for offence in given_up) > 1:
+                raise Violation(f"more than one pod is given up with the budget spent: {given_up}")
+            for uid in desk.offences.given_up.keys() - self._given_up:
+                self._given_up.add(uid)
+                self.no_innocent_pod_is_given_up(uid, desk.offences.given_up[uid])
+
+    def budgets_are_kept(self, desk: Desk, offences: list[Offence]) -> None:
+        cluster, charged = self.cluster, sum(offence.charged for offence in offences)
+        if charged > cluster.setup.max_in_place:
+            raise Violation(f"{charged} restarts are charged to a budget of {cluster.setup.max_in_place}")
+        failures = len(cluster.worker_faults) + cluster.training.stale_saves
+        if charged <= failures or cluster.step_timeout_s:  # what breaks otherwise may hang, and costs as much
+            return
+        stand = sum(offence.charged for offence in offences if not _may_be_taken_back(desk, offence))
+        if stand > failures:
+            raise Violation(f"{stand} restarts are charged, and only {failures} workers failed")
+
+    def nothing_is_charged_without_a_majority(self, sidecar: Sidecar, desk: Desk, offences: Iterable[Offence]) -> None:
+        """Where it had none before the event, nor has one after it. (A loss in the same event may have cost it.)"""
+        new = {offence.at for offence in offences if offence.charged and not offence.given_up} - self._charges
+        self._charges |= new
+        cut_off = not desk.has_majority()
+        if new and cut_off and (desk.doubt is not None or sidecar in self._cut_off):
+            raise Violation(f"{sidecar.pod.name} charges a restart, and may be the one that is cut off")
+        (self._cut_off.add if cut_off else self._cut_off.discard)(sidecar)
+
+    def no_innocent_pod_is_given_up(self, uid: str, reason: str) -> None:
+        pod = next(pod for pod in self.cluster.pods if pod.uid == uid)
+        guilty = self.cluster.culprits | self.cluster.training.stale_savers
+        if pod.machine.faulty or pod.machine.goes:
+            return
+        if pod.name not in guilty and not self.cluster.clocks_differ:
+            raise Violation(f"{pod.name} is given up ({reason}), and none of its workers has failed by itself")
+
+
+def _may_be_taken_back(desk: Desk, offence: Offence) -> bool:
+    """Its recovery lasts and blames a worker, and not all actives are known to follow the round that mends it."""
+    blames = any(entry.detected_at == offence.at and entry.fault in OF_A_WORKER for entry in desk.book.open)
+    return blames and (desk.state is State.WAITING or bool(desk.roster.unacked))
