@@ -203,17 +203,22 @@ def test_a_job_that_finds_the_pool_empty_says_so_and_waits_for_its_refill():
     assert (event.type, event.message) == ("Warning", "pool shared has no spare to claim: waiting for its refill")
 
 
-def waiting(*pool: Pod, known: bool = True) -> Observed:
-    """Since NOW, as its status tells. known: whether a coordinator has told of the loss."""
-    given = one_lost(*pool)
-    told = given.job.status | {"conditions": (plan(given).status or {})["conditions"]}
-    snapshot = given.snapshot if known or given.snapshot is None else replace(given.snapshot, lost=())
-    return replace(given, job=replace(given.job, status=told), snapshot=snapshot)
+def told(given: Observed, now: float = NOW) -> Observed:
+    """Its status says what it says then."""
+    conditions = (plan(given, now).status or {})["conditions"]
+    return replace(given, job=replace(given.job, status={**given.job.status, "conditions": conditions}))
+
+
+def unheard(given: Observed) -> Observed:
+    """No coordinator has told of a loss."""
+    assert given.snapshot is not None
+    snapshot = replace(given.snapshot, lost=())
+    return replace(given, coordination=replace(given.coordination, snapshot=snapshot))
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["a loss that is told", "one of which no coordinator has told"])
 def test_after_the_spare_timeout_it_makes_a_pod_of_its_own(known: bool):
-    given = waiting(not_ready(P), known=known)
+    given = told(one_lost(not_ready(P)) if known else unheard(one_lost(not_ready(P))))
     assert creations(given, NOW + 29) == []
     assert len(creations(given, NOW + 31)) == 1
 
@@ -312,7 +317,7 @@ def test_a_pod_that_finds_no_room_in_the_spares_place_is_told_and_costs_no_secon
     assert (claims(given), creations(given)) == ([], [])
     assert claims(given, NOW + BOUND_S) == []
     assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
-    assert len(creations(given, NOW + 31)) == 1
+    assert len(creations(told(given, NOW + BOUND_S), NOW + BOUND_S + 31)) == 1
 
 
 def test_what_found_no_room_goes_first_once_all_ranks_are_held():
