@@ -10,8 +10,8 @@ from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.pool.told import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.pool.told import pool_events
+from understudy_operator.plan.pool.vacancies import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified
 from understudy_operator.plan.told_before import condition, told_refusal
