@@ -68,6 +68,8 @@ def test_the_scheduler_keeps_pods_off_cordoned_tainted_and_unready_nodes_by_itse
     assert {name for name, by_itself in known.items() if by_itself} == {
         "GKE, a node that is taken away",
         "AWS, a spot machine that is reclaimed",
+        "AWS, a spot machine that may be reclaimed soon",
+        "AWS, a machine that its group gives up",
         "AWS, maintenance of the host",
         "the cluster autoscaler removes it",
         "Karpenter replaces it",
