@@ -86,8 +86,8 @@ class Source:
     def matches(self, signal: Signal) -> bool:
         if signal.kind is not self.kind or not self._is_key(signal.key):
             return False
-        value = _plain(signal.value)
-        if value in map(_plain, self.excepted) or (self.values and value not in map(_plain, self.values)):
+        value = plain(signal.value)
+        if value in map(plain, self.excepted) or (self.values and value not in map(plain, self.values)):
             return False
         return not self.xids or bool(self.xids & named(f"{signal.value} {signal.text}"))
 
@@ -112,5 +112,6 @@ def time_in(text: str) -> float | None:
         return None
 
 
-def _plain(value: str) -> str:
+def plain(value: str) -> str:
+    """As values are compared."""
     return value.strip().casefold()
