@@ -45,6 +45,7 @@ class Signal:
     value: str
     text: str = ""  # in the source's own words: a condition's reason and message
     since: float | None = None  # Unix seconds; None where the object does not say
+    soft: bool = False  # a taint that pods are only preferably kept off for
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Source:
             reason=told[:REASON_CHARACTERS],
             until=self._until(signal, annotations),
             grace_s=self.grace_s,
-            known_to_scheduler=self.kind in _KNOWN_TO_SCHEDULER or signal.key == READY,
+            known_to_scheduler=(self.kind in _KNOWN_TO_SCHEDULER and not signal.soft) or signal.key == READY,
         )
 
     def _until(self, signal: Signal, annotations: Mapping[str, str]) -> float | None:
