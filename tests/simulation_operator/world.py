@@ -48,7 +48,6 @@ class World:
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
     keys: dict[str, str] = field(default_factory=dict)  # of each job, by its uid
-    mounted: set[str] = field(default_factory=set)  # uids of the jobs whose key some pod has
     violations: list[str] = field(default_factory=list)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
@@ -223,11 +222,10 @@ class World:
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
-            self.mounted.add(raw["metadata"]["labels"][names.LABEL_JOB_UID])
             self.claims.told(kind, raw, self._writer)
         if plural == "secrets" and kind == "ADDED":
             uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
-            if uid in self.mounted and self.keys[uid] != key:
+            if self._has_pods(uid) and self.keys.get(uid, key) != key:
                 self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
             self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
@@ -235,6 +233,10 @@ class World:
         for training in list(self.trainings.values()):
             if plural in ("pods", "nodes"):
                 self.loop.call_soon(training.tick)
+
+    def _has_pods(self, job_uid: str) -> bool:
+        pods = (raw for (plural, _, _), raw in self.server.objects.items() if plural == "pods")
+        return any(raw["metadata"]["labels"].get(names.LABEL_JOB_UID) == job_uid for raw in pods)
 
     def _tick(self) -> None:
         self.claims.tick()
