@@ -1,8 +1,9 @@
 """The two clocks of the operator, so that tests can run it in a time of their own; and pauses that meet nobody's."""
 
+import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -15,3 +16,10 @@ class Clock:
 def jittered(pause_s: float) -> float:
     """About so long, so that those whom one outage has stopped do not all come back at one moment."""
     return pause_s * random.uniform(0.75, 1.25)
+
+
+class Backoffs:
+    """Of a watch whose API server is away: it asks for as long as it takes, at times of its own."""
+
+    def __iter__(self) -> Iterator[float]:
+        return (jittered(pause_s) for pause_s in itertools.chain((0.5, 1.0, 2.0), itertools.repeat(4.0)))

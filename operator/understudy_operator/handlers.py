@@ -1,12 +1,11 @@
-"""kopf's door: watches go in here, and nothing is decided.
+"""kopf's door: the operator's start and end, and watches that go in here. Nothing is decided.
 
 `on.event` handlers only: they put the object into the store and wake the job. kopf swallows their errors, and its
-indexes, daemons and timers cost more than they give at thousands of pods.
+indexes, daemons and timers cost more than they give at thousands of pods. Pods and nodes, of which there are thousands,
+have a watch of our own (watch.py): kopf keeps a task, a queue and copies for each object.
 """
 
-import itertools
 import os
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from kubernetes.aio import client, config
 
 from understudy_operator import health
 from understudy_operator.apply.api import Api
-from understudy_operator.clock import Clock, jittered
+from understudy_operator.clock import Backoffs, Clock
 from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.kopf_storage import NoDiffs, NoProgress
 from understudy_operator.observe.store import Kind
@@ -25,13 +24,6 @@ from understudy_protocol import pod as names
 
 GROUP, VERSION = API_VERSION.split("/")
 HEALTH_PORT = 8080
-
-
-class Backoffs:
-    """Of a watch whose API server is away: it asks for as long as it takes, at times of its own."""
-
-    def __iter__(self) -> Iterator[float]:
-        return (jittered(pause_s) for pause_s in itertools.chain((0.5, 1.0, 2.0), itertools.repeat(4.0)))
 
 
 @kopf.on.startup()
@@ -44,7 +36,6 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.client_timeout = 330
     settings.networking.error_backoffs = Backoffs()
     settings.networking.enforce_retry_after = True
-    settings.watching.label_selectors["pods"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["services"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["secrets"] = names.LABEL_JOB_UID
     settings.watching.label_selectors["jobs"] = names.LABEL_JOB_UID
@@ -59,6 +50,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         new_identity(os.environ.get("HOSTNAME", "understudy-operator")),
         Clock(),
         read_fault_settings(os.environ),
+        watches=(Kind.POD, Kind.NODE),
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))
@@ -88,11 +80,6 @@ async def injected_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.INJECTED, event["type"], event["object"])
 
 
-@kopf.on.event("pods", labels={names.LABEL_JOB_UID: kopf.PRESENT})
-async def pod_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
-    memo.operator.saw(Kind.POD, event["type"], event["object"])
-
-
 @kopf.on.event("batch", "v1", "jobs", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def child_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.CHILD, event["type"], event["object"])
@@ -111,8 +98,3 @@ async def secret_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event("persistentvolumeclaims", labels={names.LABEL_JOB_UID: kopf.PRESENT})
 async def claim_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
     memo.operator.saw(Kind.CLAIM, event["type"], event["object"])
-
-
-@kopf.on.event("nodes")
-async def node_event(event: Any, memo: kopf.Memo, **_: Any) -> None:
-    memo.operator.saw(Kind.NODE, event["type"], event["object"])

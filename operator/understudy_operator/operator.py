@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from understudy_operator.apply.api import TROUBLE, Api
@@ -18,6 +18,7 @@ from understudy_operator.observe.read_pool import claimed_pods, interested, pool
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import Resync
+from understudy_operator.watch import Watch
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 
@@ -30,7 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class Operator:
-    """lease: namespace and name of the Lease that its replicas share; None for one that is alone."""
+    """lease: namespace and name of the Lease that its replicas share; None for one that is alone.
+    watches: the kinds that it watches itself; of all others `saw` is called.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Operator:
         identity: str,
         clock: Clock,
         faults: FaultSettings | None = None,
+        watches: Iterable[Kind] = (),
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -54,6 +58,7 @@ class Operator:
         self._injection = Injection(self._writer, self.store, self._wake, clock, self._read_node)
         self._resync = Resync(api, self.store, clock, self._wake_all)
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
+        self._watches = [Watch(api, kind, self._resync, self.saw) for kind in watches]
         self._remembering: asyncio.Task[None] | None = None
         self._sidecar_image = sidecar_image
         self._workers: dict[Key, JobWorker] = {}
@@ -65,6 +70,7 @@ class Operator:
     def start(self) -> None:
         """Keep the store warm from now on, and act as soon as it is and this replica leads."""
         self._tasks.append(asyncio.create_task(self._resync.run(), name="resync"))
+        self._tasks += [asyncio.create_task(watch.run(), name=watch.name) for watch in self._watches]
         if self._election is None:
             log.warning("there is no lease (UNDERSTUDY_LEASE): this operator takes itself to be the only one")
             self._lead()

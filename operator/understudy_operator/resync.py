@@ -19,7 +19,7 @@ from understudy_protocol import pod as names
 RESYNC_S = 60.0
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
-_PATHS = {
+PATHS = {
     Kind.NODE: ("/api/v1/nodes", ""),
     Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 class Resync:
     def __init__(self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None]) -> None:
         self._api, self._store, self._clock, self._on_listed = api, store, clock, on_listed
+        self._versions: dict[Kind, str] = {}
+        self._listed = {kind: asyncio.Event() for kind in PATHS}
         self.done_once = False
 
     async def run(self) -> None:
@@ -52,11 +54,21 @@ class Resync:
             self._on_listed()
             await asyncio.sleep(jittered(RESYNC_S))
 
-    async def list_kind(self, kind: Kind) -> None:
-        path, selector = _PATHS[kind]
+    async def list_kind(self, kind: Kind) -> str:
+        """The version that a watch goes on from."""
+        path, selector = PATHS[kind]
         asked_at = self._clock.steady()
-        self._store.replace(kind, await self._api.list(path, selector), asked_at)
+        listed = await self._api.list(path, selector)
+        self._store.replace(kind, listed.items, asked_at)
+        self._versions[kind] = listed.version
+        self._listed[kind].set()
+        return listed.version
+
+    async def first(self, kind: Kind) -> str:
+        """The version of the kind's newest list, as soon as there is one."""
+        await self._listed[kind].wait()
+        return self._versions[kind]
 
     async def _list(self) -> None:
-        for kind in _PATHS:
+        for kind in PATHS:
             await self.list_kind(kind)

@@ -6,15 +6,17 @@ too much to do (429) is asked again when it says; everything else is the caller'
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import msgspec
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
 from understudy_operator.clock import jittered
+from understudy_operator.observe import shapes
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
@@ -27,6 +29,9 @@ RETRY_AFTER_S = 1.0
 LONGEST_RETRY_AFTER_S = 30.0
 #: How often a list begins anew whose next page is not to be had any more (410).
 LISTS = 3
+#: How long a watch is asked for; and how long one may be silent, though the API server marks time once a minute.
+WATCH_S = 300
+SILENCE_S = 100.0
 
 
 class ApiError(Exception):
@@ -35,6 +40,11 @@ class ApiError(Exception):
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
         super().__init__(message)
         self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
+
+    @property
+    def gone(self) -> bool:
+        """Where a list or a watch is to go on from is too long ago: only a new list tells how things are now."""
+        return self.status == 410
 
 
 class NotLeading(Exception):
@@ -45,6 +55,12 @@ class NotLeading(Exception):
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 #: What may go wrong with a request, and is no error of ours.
 TROUBLE = (ApiError, NotLeading, *NO_ANSWER)
+
+
+@dataclass(frozen=True)
+class Listed:
+    items: list[Raw]
+    version: str  # what a watch goes on from
 
 
 class Api:
@@ -71,7 +87,7 @@ class Api:
     async def get(self, path: str) -> Raw:
         return await self._call("GET", path)
 
-    async def _pages(self, path: str, selector: str) -> list[Raw]:
+    async def _pages(self, path: str, selector: str) -> Listed:
         items: list[Raw] = []
         query = [("limit", str(PAGE)), ("labelSelector", selector)]
         token = ""
@@ -80,7 +96,7 @@ class Api:
             items += page["items"]
             token = page["metadata"].get("continue", "")
             if not token:
-                return items
+                return Listed(items, page["metadata"].get("resourceVersion", ""))
 
     async def some(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
         """The first few items. Not those of a cache (resourceVersion 0): it would answer with all of them."""
@@ -88,15 +104,26 @@ class Api:
         items: list[Raw] = (await self._call("GET", path, query=query))["items"]
         return items
 
-    async def list(self, path: str, selector: str = "") -> list[Raw]:
+    async def list(self, path: str, selector: str = "") -> Listed:
         """All items as they were at one moment after this call, page by page."""
         for _ in range(LISTS - 1):
             try:
                 return await self._pages(path, selector)
             except ApiError as error:
-                if error.status != 410:
+                if not error.gone:
                     raise
         return await self._pages(path, selector)
+
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[shapes.Told]:
+        """What has changed since that version, until the API server ends it. Raises ApiError, or one of NO_ANSWER."""
+        query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_S))]
+        query += [("resourceVersion", version), ("labelSelector", selector)]
+        async with aclosing(self.lines(path, [(name, value) for name, value in query if value])) as lines:
+            async for line in lines:
+                told = shapes.told(line)
+                if told.type == "ERROR":
+                    raise _error(0, bytes(told.object), {})
+                yield told
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
@@ -156,6 +183,36 @@ class Api:
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         """One request and its answer. Raises an ApiError, or one of NO_ANSWER."""
+        response = await self._asked(method, path, query, body, content, REQUEST_S)
+        text = await response.read()
+        if not 200 <= response.status <= 299:
+            raise _error(response.status, text or b"", response.headers)
+        return shapes.decoder(method, path)(text)  # type: ignore[no-any-return]
+
+    async def lines(self, path: str, query: Query) -> AsyncGenerator[bytes]:
+        """Of an answer that goes on: each as it comes. Raises an ApiError, or one of NO_ANSWER."""
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=SILENCE_S)
+        async with await self._asked("GET", path, query, None, "application/json", patience) as response:
+            if response.status != 200:
+                raise _error(response.status, await response.read(), response.headers)
+            parts: list[bytes] = []
+            async for chunk in response.content.iter_any():
+                *ends, rest = chunk.split(b"\n")
+                for end in ends:
+                    yield b"".join([*parts, end])
+                    parts = []
+                parts.append(rest)
+                await asyncio.sleep(0)  # while thousands of pods change there is always more: others are to be heard
+
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Mapping[str, Any] | None,
+        content: str,
+        patience: float | aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
         assert self._client is not None
         request = await self._client.param_serialize(
             method,
@@ -166,18 +223,17 @@ class Api:
             auth_settings=["BearerToken"],
         )
         try:
-            response = await self._client.call_api(*request, _request_timeout=REQUEST_S)
-            text = await response.read()  # type: ignore[no-untyped-call]
+            answer = await self._client.call_api(*request, _request_timeout=patience)
         except ApiException as error:
             raise _error(error.status or 0, error.body or "", error.headers or {}) from error
-        if not 200 <= response.status <= 299:
-            raise _error(response.status, text or b"", response.headers)
-        return msgspec.json.decode(text)  # type: ignore[no-any-return]
+        response: aiohttp.ClientResponse = answer.response
+        return response
 
 
 def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiError:
     try:
         told = json.loads(body)
+        status = status or int(told.get("code", 0))
         reason, message = str(told.get("reason", "")), str(told.get("message", ""))
         after = headers.get("Retry-After") or told.get("details", {}).get("retryAfterSeconds")
     except (ValueError, AttributeError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import ATTEMPTS, PAGE, Api, ApiError, NotLeading, Query, Raw
+from understudy_operator.apply.api import ATTEMPTS, PAGE, Api, ApiError, Listed, NotLeading, Query, Raw
 
 Answer = Raw | Exception
 ONE: Raw = {"metadata": {"name": "one"}}
@@ -73,8 +73,10 @@ async def test_no_other_refusal_is_tried_again():
 
 
 async def test_a_list_comes_in_pages_and_is_consistent():
-    client = Scripted({"items": [ONE], "metadata": {"continue": "next"}}, {"items": [TWO], "metadata": {}})
-    assert await client.list("/api/v1/pods", "label") == [ONE, TWO]
+    client = Scripted(
+        {"items": [ONE], "metadata": {"continue": "next"}}, {"items": [TWO], "metadata": {"resourceVersion": "7"}}
+    )
+    assert await client.list("/api/v1/pods", "label") == Listed([ONE, TWO], "7")
     asked = [query for _, query in client.sent]
     assert asked == [
         {"limit": str(PAGE), "labelSelector": "label"},
@@ -85,7 +87,7 @@ async def test_a_list_comes_in_pages_and_is_consistent():
 async def test_a_list_whose_next_page_has_expired_begins_anew():
     first: Raw = {"items": [ONE], "metadata": {"continue": "next"}}
     client = Scripted(first, ApiError(410, "Expired", "too old"), {"items": [ONE, TWO], "metadata": {}})
-    assert await client.list("/api/v1/pods") == [ONE, TWO]
+    assert (await client.list("/api/v1/pods")).items == [ONE, TWO]
 
 
 async def test_who_does_not_lead_reads_and_writes_nothing():

@@ -1,0 +1,59 @@
+"""Our own watch of a kind that there are thousands of: a line becomes what is kept of the object, and nothing else.
+
+Rules: it goes on from where a list ended; when the API server ends it, or its machine goes silent, from the last
+version it told of; and where that is too long ago (410), from a new list, which also tells what is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.clock import Backoffs
+from understudy_operator.observe.shapes import Raw, Told, object_of
+from understudy_operator.observe.store import Kind
+from understudy_operator.resync import PATHS, Resync
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """saw: is called with the kind, the event's type and the object as it is now."""
+
+    def __init__(self, api: Api, kind: Kind, resync: Resync, saw: Callable[[Kind, str, Raw], None]) -> None:
+        self._api, self._kind, self._resync, self._saw = api, kind, resync, saw
+        self._version = ""
+        self.name = f"watch of {kind.value}"
+
+    async def run(self) -> None:
+        self._version = await self._resync.first(self._kind)
+        pauses = iter(Backoffs())
+        while True:
+            before, least_s = self._version, 0.0
+            try:
+                await self._follow()
+            except TROUBLE as error:
+                log.warning("the %s ended, and goes on soon: %r", self.name, error)
+                if isinstance(error, ApiError) and error.gone:
+                    self._version = ""
+                elif isinstance(error, ApiError) and error.status == 429:
+                    least_s = error.retry_after_s
+            if self._version == before:
+                await asyncio.sleep(max(next(pauses), least_s))
+            else:
+                pauses = iter(Backoffs())
+
+    async def _follow(self) -> None:
+        if not self._version:
+            self._version = await self._resync.list_kind(self._kind)
+        path, selector = PATHS[self._kind]
+        async with aclosing(self._api.watch(path, selector, self._version)) as events:
+            async for event in events:
+                self._heard(event)
+
+    def _heard(self, told: Told) -> None:
+        raw = object_of(self._kind.value, told)
+        if told.type != "BOOKMARK":
+            self._saw(self._kind, told.type, raw)
+        self._version = raw["metadata"]["resourceVersion"]

@@ -1,0 +1,90 @@
+"""An answer that goes on, from a real HTTP server: a watch's lines as they come, in whatever pieces."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+from aiohttp import web
+from kubernetes.aio import client
+
+from understudy_operator.apply.api import Api, ApiError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_get("/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0]
+    api_client = client.ApiClient(client.Configuration(host=f"http://{host}:{port}"))
+    try:
+        yield Api(api_client)
+    finally:
+        await api_client.close()
+        await runner.cleanup()
+
+
+def pieces(*parts: bytes) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for part in parts:
+            await response.write(part)
+            await asyncio.sleep(0)
+        return response
+
+    return answer
+
+
+async def told(api: Api) -> list[tuple[str, bytes]]:
+    async with aclosing(api.watch("/api/v1/pods", "app=a", "7")) as events:
+        return [(event.type, bytes(event.object)) async for event in events]
+
+
+async def test_lines_are_told_whole_however_they_come_in_pieces() -> None:
+    parts = (b'{"type": "ADDED", "obj', b'ect": {"a": 1}}\n{"type": "DELETED", "object": {}}\n{"typ', b'e": "')
+    async with served(pieces(*parts, b'BOOKMARK", "object": {}}\n')) as api:
+        assert await told(api) == [("ADDED", b'{"a": 1}'), ("DELETED", b"{}"), ("BOOKMARK", b"{}")]
+
+
+async def test_it_says_what_it_wants() -> None:
+    asked: dict[str, str] = {}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.update(request.query)
+        return web.Response()
+
+    async with served(answer) as api:
+        assert await told(api) == []
+    assert (asked["watch"], asked["allowWatchBookmarks"]) == ("true", "true")
+    assert (asked["labelSelector"], asked["resourceVersion"]) == ("app=a", "7")
+
+
+async def test_a_version_that_is_gone_is_told_as_such_before_the_first_line_and_after() -> None:
+    status = b'{"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}'
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(status=410, body=status)
+
+    for handler in (refuse, pieces(b'{"type": "ERROR", "object": ' + status + b"}\n")):
+        async with served(handler) as api:
+            with pytest.raises(ApiError, match="too old") as refused:
+                await told(api)
+            assert refused.value.gone
+
+
+async def test_other_refusals_are_errors() -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(status=403, body=b'{"reason": "Forbidden", "message": "may not watch"}')
+
+    async with served(refuse) as api:
+        with pytest.raises(ApiError, match="may not watch"):
+            await told(api)

@@ -1,0 +1,110 @@
+"""Our own watch: from where it goes on, and what an end of it costs."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+
+from understudy_operator.apply.api import Api, ApiError, Listed
+from understudy_operator.clock import Clock
+from understudy_operator.observe.shapes import Told
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.resync import Resync
+from understudy_operator.watch import Watch
+
+Event = tuple[str, str, int]  # type, name, version
+Stream = list[Event | Exception]
+
+
+class Streams(Api):
+    """Lists so, and plays these streams, one a call; then none any more."""
+
+    def __init__(self, lists: list[tuple[list[str], str]], *streams: Stream) -> None:
+        super().__init__(None)
+        self._lists, self._streams = lists, list(streams)
+        self.asked: list[str] = []  # the versions that streams began from
+        self.over = asyncio.Event()
+
+    async def list(self, path: str, selector: str = "") -> Listed:
+        names, version = self._lists.pop(0)
+        return Listed([_pod(name, int(version)) for name in names], version)
+
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[Told]:
+        assert (path, selector) == ("/api/v1/pods", "understudy.dev/job-uid")
+        if not self._streams:
+            self.over.set()
+            await asyncio.Event().wait()
+        self.asked.append(version)
+        for event in self._streams.pop(0):
+            if isinstance(event, Exception):
+                raise event
+            kind, name, at = event
+            yield Told(kind, msgspec.Raw(json.dumps(_pod(name, at)).encode()))
+
+
+def _pod(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"namespace": "team", "name": name, "uid": name, "resourceVersion": str(version)}}
+
+
+async def followed(api: Streams) -> list[tuple[str, str]]:
+    """What it has told by the end of the streams."""
+    store, seen = Store(), list[tuple[str, str]]()
+    resync = Resync(api, store, Clock(), lambda: None)
+    watch = Watch(api, Kind.POD, resync, lambda _, event, raw: seen.append((event, raw["metadata"]["name"])))
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(0)
+    assert not api.asked  # nothing is followed before there is a list
+    await resync.list_kind(Kind.POD)
+    await asyncio.wait_for(api.over.wait(), 10.0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return [*seen, *(("listed", raw["metadata"]["name"]) for raw in store.all(Kind.POD))]
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    pauses: list[float] = []
+    really = asyncio.sleep
+
+    async def sleep(pause_s: float) -> None:
+        if pause_s:
+            pauses.append(pause_s)
+        await really(0)
+
+    monkeypatch.setattr("understudy_operator.watch.asyncio.sleep", sleep)
+    return pauses
+
+
+async def test_it_goes_on_from_the_list_and_then_from_the_last_version_it_was_told_of(slept: list[float]) -> None:
+    api = Streams([(["a"], "10")], [("ADDED", "b", 11), ("BOOKMARK", "", 15)], [("DELETED", "a", 17)], [])
+    assert await followed(api) == [("ADDED", "b"), ("DELETED", "a"), ("listed", "a")]
+    assert api.asked == ["10", "15", "17"]
+
+
+async def test_what_is_too_long_ago_is_listed_anew(slept: list[float]) -> None:
+    api = Streams([(["a", "b"], "10"), (["b"], "50")], [ApiError(410, "Expired", "too old")], [("MODIFIED", "b", 51)])
+    assert await followed(api) == [("MODIFIED", "b"), ("listed", "b")]
+    assert api.asked == ["10", "50"]
+
+
+async def test_an_api_server_that_is_away_is_asked_again_with_growing_pauses(slept: list[float]) -> None:
+    away = OSError("connection refused")
+    await followed(Streams([([], "10")], [away], [away], [away]))
+    assert [round(pause_s) for pause_s in slept[:3]] == sorted(round(pause_s) for pause_s in slept[:3])
+    assert slept[0] <= 0.5 * 1.25
+    assert slept[2] >= 2.0 * 0.75
+
+
+async def test_a_busy_one_is_asked_when_it_says(slept: list[float]) -> None:
+    await followed(Streams([([], "10")], [ApiError(429, "TooManyRequests", "busy", 9.0)]))
+    assert slept[0] == 9.0
+
+
+async def test_streams_that_end_at_once_are_not_opened_without_a_pause(slept: list[float]) -> None:
+    await followed(Streams([([], "10")], [], [], []))
+    assert all(pause_s > 0.3 for pause_s in slept[:3])
+    assert len(slept) == 3
