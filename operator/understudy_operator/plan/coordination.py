@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, office_of
 from understudy_protocol import pod as names
 from understudy_protocol import words
@@ -141,15 +142,15 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
         return f"the coordinator's pod {holder.name} is being deleted"
     link = observed.coordination
     answer = link.answers.by_pod.get(holder.uid)
-    if answer is not None and not answer.named and not link.in_office and now - link.since >= REFUSED_S:
+    if answer is not None and not answer.named and not link.in_office and reached(link.since + REFUSED_S, now):
         return f"{holder.name} does not coordinate: {answer.reason}"
-    if now - link.since < _patience_s(observed, holder):
+    if not reached(link.since + _patience_s(observed, holder), now):
         return ""
     if not observed.node_ready(holder.node):
         return f"node {holder.node} of the coordinator's pod {holder.name} is not ready"
     if link.in_office:
         return ""
-    if now - link.since >= UNREACHABLE_S:
+    if reached(link.since + UNREACHABLE_S, now):
         return f"the coordinator's pod {holder.name} could not be reached for {UNREACHABLE_S:g} s"
     return ""
 
@@ -174,7 +175,7 @@ def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:
         return spares[0]
     first = not observed.job.status.get("coordinator", {}).get("podUID")
     begun_at = max(observed.job.created_at, min((pod.created_at for pod in observed.pods), default=0.0))
-    if first and world.spares and now - begun_at < SPARE_PATIENCE_S:
+    if first and world.spares and not reached(begun_at + SPARE_PATIENCE_S, now):
         return None
     if len(able) >= world.actives or not first:  # the first waits for everybody
         return min(able, key=lambda pod: (pod.index is None, pod.index or 0, pod.name), default=None)

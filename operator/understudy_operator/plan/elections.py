@@ -17,6 +17,7 @@ was appointed would find nobody who follows it.
 
 from collections.abc import Callable
 
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, office_of
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import COORDINATOR_PORT
@@ -43,14 +44,13 @@ def has_electorate(observed: Observed, held: Office) -> bool:
 def why_no_election(observed: Observed, held: Office, now: float) -> str:
     """Why members cannot elect anybody any more; "" as long as they may, or somebody is in office."""
     link = observed.coordination
-    alone_s = now - link.since
-    if link.in_office or alone_s < UNREACHABLE_S or now - link.answers.since < REACHED_S:
+    if link.in_office or not reached(max(link.since + UNREACHABLE_S, link.answers.since + REACHED_S), now):
         return ""
     ended = provably_ended(observed)
     if _named(observed, ended):
         return ""
     fence_s = observed.job.world.fence_s
-    if fence_s and alone_s >= 2 * fence_s:
+    if fence_s and reached(link.since + 2 * fence_s, now):
         return f"nobody was heard in office for {2 * fence_s:g} s, twice the fenceTimeout"
     told = _told(observed, held)
     proven = "" if told is None or not told.electorate else _proven(told, ended)
@@ -60,7 +60,7 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
 def waits_for_election(observed: Observed, now: float) -> str:
     """What a job without a coordinator waits for, in words; "" if it has one, or has lost it only just now."""
     link = observed.coordination
-    if observed.job.round < 0 or link.in_office or now - link.since < UNREACHABLE_S:
+    if observed.job.round < 0 or link.in_office or not reached(link.since + UNREACHABLE_S, now):
         return ""
     if named := _named(observed, provably_ended(observed)):
         names = {pod.uid: pod.name for pod in observed.pods}

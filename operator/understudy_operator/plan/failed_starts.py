@@ -12,6 +12,7 @@ forgotten, so one that starts and runs for a while begins anew.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_protocol import pod as names
 
@@ -33,7 +34,7 @@ class HeldBack:
 
 def held_back(observed: Observed, now: float) -> HeldBack:
     newest = _newest(observed, now)
-    if not newest or now >= max(pod.created_at for pod in newest) + pause_s(_in_a_row(newest[0])):
+    if not newest or reached(max(pod.created_at for pod in newest) + pause_s(_in_a_row(newest[0])), now):
         return HeldBack()
     if not observed.before_first_round:
         return HeldBack(frozenset(), len(newest), len(newest) >= ALL)
@@ -69,7 +70,7 @@ def _newest(observed: Observed, now: float) -> Sequence[Pod]:
     failed = [
         pod
         for pod in observed.pods
-        if pod.phase == "Failed" and (early or not pod.could_start) and now - pod.created_at < WINDOW_S
+        if pod.phase == "Failed" and (early or not pod.could_start) and not reached(pod.created_at + WINDOW_S, now)
     ]
     most = max((_in_a_row(pod) for pod in failed), default=0)
     return sorted((pod for pod in failed if _in_a_row(pod) == most), key=lambda pod: (pod.created_at, pod.name))

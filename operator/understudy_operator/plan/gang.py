@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking
 from understudy_operator.plan.queue import Queue
@@ -121,7 +122,9 @@ def spares_in_the_way(observed: Observed, now: float) -> tuple[Pod, ...]:
     """Spares that hold, or may get, what a gang that waits needs."""
     ours = gang(observed)
     queued = ours.queue is not None or known_to_scheduler(observed.job)
-    if not queued or ours.placed or not ours.waiting or now - min(x.created_at for x in ours.waiting) < YIELD_S:
+    if not queued or ours.placed or not ours.waiting:
+        return ()
+    if not reached(min(x.created_at for x in ours.waiting) + YIELD_S, now):
         return ()
     seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None} if observed.snapshot else set()
     return tuple(pod for pod in observed.live() if not in_gang(pod) and pod.uid not in seated)

@@ -22,6 +22,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, Pod
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking
@@ -182,7 +183,7 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
             silent = entry.fault is Fault.NODE
-            if (silent and not observed.cut_off) or (not silent and now - entry.at >= RETURN_S):
+            if (silent and not observed.cut_off) or (not silent and reached(entry.at + RETURN_S, now)):
                 yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
@@ -191,7 +192,7 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
 def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:
     """It was made since its node fell silent: the scheduler has seen that come back, and our watch may be behind."""
     node = observed.nodes.get(pod.node)
-    return node is not None and 0.0 < node.since < pod.created_at and now - pod.created_at < RETURN_S
+    return node is not None and 0.0 < node.since < pod.created_at and not reached(pod.created_at + RETURN_S, now)
 
 
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
@@ -214,7 +215,7 @@ def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
         seated = set()
     elif observed.snapshot is None or not observed.seating_known:
         return
-    elif observed.snapshot.waiting_for and now - observed.coordination.since < SETTLED_S:
+    elif observed.snapshot.waiting_for and not reached(observed.coordination.since + SETTLED_S, now):
         return  # a coordinator that is new in office may not know yet who holds which rank
     else:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
@@ -272,7 +273,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield DeletePod(pod.name, pod.uid, None, "the job has ended, and its training has not")
-        elif now - since >= CLOSED_S:
+        elif reached(since + CLOSED_S, now):
             yield DeletePod(pod.name, pod.uid, None, "the job has ended, and it has not")
 
 

@@ -8,25 +8,32 @@ from understudy_operator.plan.injection.care import placed, plan_target
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
+from understudy_operator.plan.jobset.job_pods import asks
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.ttl import left_s
 from understudy_operator.plan.members import plan_members
+from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.claiming import plan_claims
-from understudy_operator.plan.status import plan_status, rests, worth_writing
+from understudy_operator.plan.status import PROGRESS_EVERY_S, plan_status, rests, worth_writing
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
 
-#: Some decisions ripen with time alone (a grace period, a limit): while a job is alive it is looked at so often.
+#: While a coordinator is searched for, or a child Job's pods are waited for: nobody wakes a pass for what is heard.
 LOOK_AGAIN_S = 2.0
+#: While a job is alive it is looked at so often, whatever may be.
+LOOK_ANYWAY_S = 30.0
+#: Where a decision ripens it is made at most so much later: thousands of pods ripen one by one.
+AT_ONCE_S = 0.2
 #: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
 TRY_AGAIN_S = 10.0
 SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the TrainingJob is suspended"))
 
 
-def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
+def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
+    now = Moment(at)
     observed = placed(of_this_attempt(observed))
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_office(observed, now), now))
@@ -74,7 +81,7 @@ def _expired(observed: Observed, now: float) -> str:
     return f"it ended {observed.job.spec.ttl_s:g} s ago" if left is not None and left <= 0 else ""
 
 
-def _again_in_s(observed: Observed, now: float) -> float | None:
+def _again_in_s(observed: Observed, now: Moment) -> float | None:
     job = observed.job
     pods_ended = all(pod.over for pod in (*observed.pods, *observed.former))
     jobs_ended = all(child.ended for child in observed.children)
@@ -82,4 +89,16 @@ def _again_in_s(observed: Observed, now: float) -> float | None:
     if (job.terminal or world_closed) and pods_ended and jobs_ended:
         left = left_s(job, now)
         return None if left is None else max(left, LOOK_AGAIN_S)
-    return TRY_AGAIN_S if observed.refusals else LOOK_AGAIN_S
+    if observed.refusals:
+        return TRY_AGAIN_S
+    return max(AT_ONCE_S, min(_at_most_s(observed, now), now.left_s))
+
+
+def _at_most_s(observed: Observed, now: Moment) -> float:
+    """Until somebody looks what was heard that wakes nobody."""
+    searches = not observed.coordination.in_office or observed.cut_off
+    asked = asks(observed.children, observed.nodes, now).selectors
+    if asked or (searches and observed.job.spec.world is not None):
+        return LOOK_AGAIN_S
+    steps = observed.snapshot is not None and observed.snapshot.progress is not None
+    return PROGRESS_EVERY_S if steps else LOOK_ANYWAY_S

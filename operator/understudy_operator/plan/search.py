@@ -104,6 +104,7 @@ class Search:
             case Snapshot():
                 self._on_snapshot(callee, message, now)
             case Stepping(progress) if callee.pod_uid == self.knows.in_office and self.knows.snapshot is not None:
+                self.version += self.knows.snapshot.progress is None  # the first step is news, the next ones are not
                 self.knows = replace(self.knows, snapshot=replace(self.knows.snapshot, progress=progress))
             case Refused():
                 self._on_refusal(callee, message, now)

@@ -18,6 +18,7 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted
 from understudy_operator.plan.jobset.startup import NOTHING
 from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, views
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.phase import phase
 from understudy_operator.plan.recoveries import history
@@ -70,7 +71,7 @@ def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: flo
     if changed != {"progress"}:
         return bool(changed)
     told_at = before.get("progress", {}).get("at")
-    return told_at is None or now - unix(told_at) >= PROGRESS_EVERY_S
+    return told_at is None or reached(unix(told_at) + PROGRESS_EVERY_S, now)
 
 
 def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ it ever ends. Only what waits for it says so.
 
 from collections.abc import Iterable, Iterator
 
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 
 #: Beyond its grace period: a kubelet that is well takes a moment to tell that all containers have ended.
@@ -37,10 +38,10 @@ def left_of_former(observed: Observed) -> str:
 def _not_ending(observed: Observed, pod: Pod, now: float) -> str:
     if pod.deleting_since is None:
         return ""
-    if pod.held_by and now - pod.deleting_since >= HELD_S:
+    if pod.held_by and reached(pod.deleting_since + HELD_S, now):
         who = ", ".join(pod.held_by)
         return f"pod {pod.name} is over, and its object stays until somebody removes its finalizers: {who}"
-    overdue = now - pod.deleting_since >= pod.grace_s + OVERDUE_S
+    overdue = reached(pod.deleting_since + pod.grace_s + OVERDUE_S, now)
     if overdue and not pod.over and pod.node and observed.node_ready(pod.node):
         return (
             f"pod {pod.name} has not ended within its grace period: node {pod.node} is Ready, and its kubelet does not "
@@ -52,7 +53,7 @@ def _not_ending(observed: Observed, pod: Pod, now: float) -> str:
 def slow_start(pod: Pod, now: float) -> str:
     """Of a pod that is to run; "" of one that does, or that says itself what is wrong."""
     waits = bool(pod.node) and pod.phase == "Pending" and bool(pod.waits_since) and not pod.trouble
-    if not waits or now - pod.waits_since < SLOW_START_S:
+    if not waits or not reached(pod.waits_since + SLOW_START_S, now):
         return ""
     return (
         f"pod {pod.name} has been on node {pod.node} for more than {SLOW_START_S:g} s, and no container of it runs: "

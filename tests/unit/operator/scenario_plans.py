@@ -100,10 +100,10 @@ def scenarios() -> dict[str, Raw]:
     return found
 
 
-def planned(scenario: Raw) -> list[str]:
-    """The plan, a line an intent."""
+def planned(scenario: Raw, later_s: float = 0.0) -> list[str]:
+    """The plan, a line an intent; also that of a pass somewhat later, if nothing happens meanwhile."""
     given = scenario.get("given", {})
-    return list(_lines(reconcile(state(given), IMAGE, NOW), given.get("status", {})))
+    return list(_lines(reconcile(state(given), IMAGE, NOW + later_s), given.get("status", {})))
 
 
 # Given ---------------------------------------------------------------------------------------------------------------

@@ -443,6 +443,8 @@ async def test_a_pod_of_a_child_job_is_asked_for_and_told_while_its_job_waits_fo
     status = {"phase": "Pending", "conditions": [scheduled]}
     world.api.put(f"{pods}/llm-workers-0-0", {"metadata": metadata, "spec": {"containers": []}, "status": status})
     async with at_work(world):
+        await world.until(lambda: bool(world.api.of_kind("Job")))
+        world.wake()
         await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Running")[1])
         # when it is ready
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))

@@ -32,7 +32,7 @@ def patch_of(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
     told, held = _told(pod), verdict(node, now)
     if held == NOTHING if told is None else replace(told, at=0.0) == held:
         return None
-    return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=now))})
+    return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=float(now)))})
 
 
 def verdict(node: Node | None, now: float) -> NodeVerdict:

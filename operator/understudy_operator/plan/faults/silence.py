@@ -1,5 +1,6 @@
 """Nodes that fell silent a moment ago: the scheduler still believes them to be ready."""
 
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed
 from understudy_protocol.words import Fault
 
@@ -11,7 +12,7 @@ def silent_nodes(observed: Observed, now: float) -> list[str]:
     """Nodes on which a member fell silent a moment ago, and that have not become ready anew since."""
     if observed.snapshot is None:
         return []
-    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and now - x.at < SUSPECT_S]
+    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and not reached(x.at + SUSPECT_S, now)]
     return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
 
 

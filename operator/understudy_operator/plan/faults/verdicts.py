@@ -8,6 +8,7 @@ than to hang, and better to save early than too late. A source that vouches and 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from understudy_operator.plan.moment import reached
 from understudy_protocol.words import FaultClass
 
 _RANKS: dict[FaultClass | None, int] = {
@@ -47,5 +48,5 @@ class Finding:
 
 def held(findings: Iterable[Finding], now: float) -> Finding | None:
     """The verdict: of findings in their order, the first that has not expired, unless it vouches."""
-    first = next((finding for finding in findings if finding.until is None or now < finding.until), None)
+    first = next((finding for finding in findings if finding.until is None or not reached(finding.until, now)), None)
     return None if first is None or first.fault_class is None else first

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.views import is_current
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import ChildJob, Node, Observed, Pod
 from understudy_operator.plan.stuck import slow_start
 
@@ -38,7 +39,7 @@ class Asks:
 
 def asks(children: Iterable[ChildJob], nodes: Mapping[str, Node], now: float) -> Asks:
     there = [child for child in children if not child.ended]
-    waits = any(_waits(child) and now - child.created_at >= SLOW_S for child in there)
+    waits = any(_waits(child) and reached(child.created_at + SLOW_S, now) for child in there)
     ends = any(child.deleting or child.terminating for child in there)
     down = sorted(node.name for node in nodes.values() if not node.ready)[:NODES] if ends else []
     pending = ["status.phase=Pending"] if waits else []
@@ -82,6 +83,6 @@ def _missing(observed: Observed, now: float) -> Iterator[str]:
         if child.ended or not is_current(observed, child) or not _waits(child):
             continue
         there = child.active + child.succeeded
-        if there < child.wanted and now - child.created_at >= MISSING_S:
+        if there < child.wanted and reached(child.created_at + MISSING_S, now):
             often = "often a quota, a webhook, or the pause after a failed pod"
             yield f"Job {child.name} has {there} of {child.wanted} pods: its events say why ({often})"

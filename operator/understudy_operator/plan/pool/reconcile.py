@@ -1,8 +1,10 @@
 """One pass over one HotSparePool: everything observed in, everything to do out."""
 
 from collections.abc import Iterable
+from math import inf
 
 from understudy_operator.plan.intents import PoolPlan, ReleaseClaim
+from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.claiming import release
 from understudy_operator.plan.pool.facts import ObservedPool, claimant
@@ -10,12 +12,15 @@ from understudy_operator.plan.pool.holding import pause_s, plan_spares
 from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
 from understudy_operator.plan.pool.status import plan_events, plan_status
 
+#: Where a decision ripens it is made at most so much later.
+AT_ONCE_S = 0.2
 #: What the API server has refused is tried again so often.
 TRY_AGAIN_S = 10.0
 
 
-def reconcile_pool(observed: ObservedPool, now: float) -> PoolPlan:
+def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     """The plan of this pass. Pure: the same facts give the same plan."""
+    now = Moment(at)
     releases = plan_releases(observed.pods, observed.claimants)
     if observed.pool.deleting:
         return PoolPlan(releases=releases)
@@ -36,9 +41,10 @@ def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[Relea
     return tuple(release(pod, why) for pod in pods if claimant(pod) and claimant(pod) not in claimants)
 
 
-def _again_in_s(observed: ObservedPool, now: float) -> float | None:
+def _again_in_s(observed: ObservedPool, now: Moment) -> float | None:
     if observed.refusals:
         return TRY_AGAIN_S
     if (pause := pause_s(observed, now)) > 0.0:
         return pause
-    return COUNT_EVERY_S if observed.pool.auto is not None else None
+    again_in_s = min(now.left_s, inf if observed.pool.auto is None else COUNT_EVERY_S)
+    return None if again_in_s == inf else max(AT_ONCE_S, again_in_s)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import exp, lgamma, log
 from typing import Any
 
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.pool.facts import DEFAULT_FAILURES_PER_NODE_DAY, AutoSize, ObservedPool
 from understudy_operator.plan.rfc3339 import micro_time, unix
 
@@ -48,7 +49,7 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | N
     wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
     known = _bounded(int(pool.status["desired"]), pool.auto) if before else wanted
     since = unix(before["lessSince"]) if "lessSince" in before else now
-    shrinks = wanted < known and now - since < SHRINK_AFTER_S
+    shrinks = wanted < known and not reached(since + SHRINK_AFTER_S, now)
     status = {
         "nodes": nodes,
         "failuresPerNodeDay": f"{likely:.6f}",

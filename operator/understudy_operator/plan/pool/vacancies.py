@@ -11,6 +11,7 @@ claims nothing more until the stuck one is gone, because the next spare would be
 """
 
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pool.facts import available, claimed_at, template_of, unclaimed
 from understudy_operator.plan.rfc3339 import unix
@@ -82,7 +83,7 @@ def candidates(observed: Observed, now: float) -> list[Pod]:
 
 def is_stuck(pod: Pod, now: float) -> bool:
     """Whether it was to stand in a spare's place, and there is no room."""
-    return _is_from_pool(pod) and not _has_place(pod) and now - pod.created_at >= BOUND_S
+    return _is_from_pool(pod) and not _has_place(pod) and reached(pod.created_at + BOUND_S, now)
 
 
 def places_taken(observed: Observed) -> frozenset[str]:
@@ -118,7 +119,7 @@ def _is_bound(pod: Pod, now: float) -> bool:
 def _waits_for_refill(observed: Observed, now: float) -> bool:
     if observed.pool is None or not (observed.pool.desired or unclaimed(observed.pool.pods)):
         return False
-    return now - _vacant_since(observed, now) < observed.job.world.spare_timeout_s
+    return not reached(_vacant_since(observed, now) + observed.job.world.spare_timeout_s, now)
 
 
 def _vacant_since(observed: Observed, now: float) -> float:

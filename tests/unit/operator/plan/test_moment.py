@@ -1,0 +1,64 @@
+"""When the next pass has to be: not sooner than a decision ripens, and not later."""
+
+import re
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from tests.unit.operator.given import IMAGE, NOW, a_job, a_pod, observed
+from tests.unit.operator.scenario_plans import planned, scenarios
+from understudy_operator.plan.moment import Moment, reached
+from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.reconcile import AT_ONCE_S, LOOK_ANYWAY_S, reconcile
+from understudy_operator.plan.stuck import SLOW_START_S, stuck_pods
+
+SCENARIOS = scenarios()
+#: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.
+_TIMES = re.compile(r"\b1[0-9]{9}(\.[0-9]+)?\b|\bin [0-9.]+ s\b")
+
+
+def test_what_lies_ahead_is_noted_and_the_earliest_counts() -> None:
+    now = Moment(100.0)
+    assert [reached(at, now) for at in (99.0, 100.0, 130.0, 107.0, 110.0)] == [True, True, False, False, False]
+    assert (now.next_at, now.left_s) == (107.0, 7.0)
+    assert Moment(100.0).left_s == inf
+    assert reached(3.0, 4.0)
+    assert not reached(4.0, 3.0)  # any time may be asked
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_plan_changes_before_the_next_pass(name: str) -> None:
+    """All decisions that ripen with time are in the scenarios; one that does not ask `reached` is found here."""
+    told = planned(SCENARIOS[name])
+    ahead = re.fullmatch(r"look again in (.*) s", told[-1])
+    again_in_s = 600.0 if ahead is None else float(ahead[1])
+    for part in (0.3, 0.7, 0.98):
+        later = planned(SCENARIOS[name], part * again_in_s)
+        assert _without_times(later) == _without_times(told), f"after {part * again_in_s:g} s of {again_in_s:g}"
+
+
+def _without_times(told: list[str]) -> list[str]:
+    return [_TIMES.sub("TIME", line) for line in told[:-1]]
+
+
+def starting(waits_since: float) -> Pod:
+    return replace(
+        a_pod("a0", index=0), phase="Pending", sidecar_started=False, sidecar_ran=False, waits_since=waits_since
+    )
+
+
+def test_the_next_pass_is_when_a_decision_ripens() -> None:
+    # given a pod whose containers have not come up for all but seven seconds of what is tolerated
+    given = observed(a_job(), (starting(NOW - SLOW_START_S + 7.0),))
+    given = replace(given, coordination=replace(given.coordination, in_office="uid-a0"))
+    # then it is looked at again in seven seconds, and told then
+    assert reconcile(given, IMAGE, NOW).again_in_s == pytest.approx(7.0)
+    assert not stuck_pods(given, NOW + 6.9)
+    assert stuck_pods(given, NOW + 7.1)
+
+
+def test_thousands_that_ripen_one_by_one_are_looked_at_a_few_times_a_second() -> None:
+    given = observed(a_job(), (starting(NOW - SLOW_START_S + 0.001), starting(NOW - SLOW_START_S + 0.002)))
+    given = replace(given, coordination=replace(given.coordination, in_office="uid-a0"))
+    assert reconcile(given, IMAGE, NOW).again_in_s == AT_ONCE_S < LOOK_ANYWAY_S
