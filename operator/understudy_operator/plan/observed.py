@@ -178,7 +178,7 @@ class Node:
 
     def held(self, now: float) -> Finding | None:
         """The verdict about it; None if nothing is held against it."""
-        return held(self.findings, now)
+        return held(self.findings, now) if self.findings else None
 
 
 @dataclass(frozen=True)
