@@ -3,7 +3,8 @@ TrainingJob. Pods without a launcher have no coordinator, so what is held about 
 
 Rules: the first pod that is seen makes it. What cannot train as one is told once, as an event of the Job, JobSet or
 PyTorchJob, and tried again only once that was made anew: it cannot be mended as it is. Everything else that fails is
-tried again, with growing pauses. A JobSet that has restarted is done with its former attempt.
+tried again, with growing pauses, and writes go at a pace (apply/pace.py) of their own. A JobSet that has restarted is
+done with its former attempt.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
-from understudy_operator.apply.events import event_of
+from understudy_operator.apply.events import send_event
+from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import NodeReader, read_node
@@ -42,6 +44,7 @@ class Injection:
     ) -> None:
         self._api, self._store, self._on_made = api, store, on_made
         self._clock, self._read_node = clock, node_reader
+        self._pace = Pace(clock.steady)
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be had as it is
 
@@ -107,6 +110,7 @@ class Injection:
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/injectedjobs"
         if owner.attempt:
             await self._remove_former(path, owner)
+        await self._pace.turn()
         try:
             raw = await self._api.create(path, manifest)
         except ApiError as error:
@@ -120,6 +124,7 @@ class Injection:
         self._on_made(key)
 
     async def _remove_former(self, path: str, owner: Owner) -> None:
+        await self._pace.turn()
         try:
             await self._api.delete(f"{path}/{replace(owner, attempt=owner.attempt - 1).group}", {})
         except ApiError as error:
@@ -133,6 +138,7 @@ class Injection:
         if patch is None:
             return  # it was withdrawn meanwhile
         body = {"metadata": {"annotations": dict(patch.annotations)}}
+        await self._pace.turn()
         try:
             self._store.put(Kind.POD, await self._api.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", body))
         except ApiError as error:
@@ -155,8 +161,7 @@ class Injection:
     async def _say(self, namespace: str, owner: Owner, event: Event) -> None:
         regarding = {"apiVersion": PATHS[owner.kind][0], "kind": owner.kind, "name": owner.name, "uid": owner.uid}
         log.warning("%s/%s: %s", namespace, owner.name, event.message)
-        body = event_of({**regarding, "namespace": namespace}, event)
-        await self._api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
+        await send_event(self._api, self._pace, {**regarding, "namespace": namespace}, event)
 
 
 def _owner(pod: Raw) -> Owner | None:

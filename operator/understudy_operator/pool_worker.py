@@ -1,15 +1,11 @@
-"""One worker a pool: a pass after each change, backoff after each failed pass. Nothing is decided here.
+"""One worker a pool: gathers what is observed, asks the plan, executes it. Nothing is decided here.
 
 A pool that is gone may have left pods that jobs have claimed: it has a worker until the last of them is released.
 """
 
-import asyncio
-import contextlib
-import logging
 import secrets
 from collections.abc import Callable
 
-from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_node import NodeReader, read_node
@@ -22,13 +18,11 @@ from understudy_operator.observe.read_pool import (
     read_pool,
 )
 from understudy_operator.observe.store import Key, Kind, Store
+from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.intents import PoolPlan
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
 from understudy_operator.plan.pool.reconcile import TRY_AGAIN_S, plan_releases, reconcile_pool
 from understudy_operator.plan.refusals import Refusal
-from understudy_operator.worker import CONFLICT_S, FIRST_BACKOFF_S, LONGEST_BACKOFF_S
-
-log = logging.getLogger(__name__)
 
 
 class PoolWorker:
@@ -45,38 +39,15 @@ class PoolWorker:
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._read_node = node_reader
-        self._woken = asyncio.Event()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
         self._pool_uid = ""
-        self._task = asyncio.create_task(self._run(), name=f"pool {'/'.join(key)}")
-        self.wake()
+        self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass)
 
     def wake(self) -> None:
-        self._woken.set()
+        self.passes.wake()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        backoff, again_in_s = FIRST_BACKOFF_S, None
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(again_in_s):
-                    await self._woken.wait()
-            self._woken.clear()
-            try:
-                if self._over():
-                    return
-                again_in_s = await self._pass()
-                backoff = FIRST_BACKOFF_S
-            except Exception as error:
-                known = error if not isinstance(error, TROUBLE) else None
-                log.warning(
-                    "pool %s: a pass failed: %r; again in %.1f s", "/".join(self._key), error, backoff, exc_info=known
-                )
-                await asyncio.sleep(jittered(backoff))
-                again_in_s, backoff = 0.0, min(2 * backoff, LONGEST_BACKOFF_S)
+        await self.passes.stop()
 
     def _over(self) -> bool:
         if self._store.get(Kind.POOL, self._key) is not None or claimed_pods(self._store, self._key):
@@ -85,19 +56,24 @@ class PoolWorker:
         self._on_gone(self._key)
         return True
 
-    async def _pass(self) -> float | None:
+    async def _pass(self) -> Passed | None:
+        if self._over():
+            return None
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         if pool is None:
             wanted = claimants(self._store, self._key[0])
             await self._gateway.pools.claims(self._key[0], plan_releases(claimed_pods(self._store, self._key), wanted))
-            return TRY_AGAIN_S
+            return Passed(TRY_AGAIN_S)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
             self._pool_uid, self._refusals = pool.uid, None
         await self._gateway.settle(pool)
-        await self._gateway.read_nodes(self._unknown_nodes(pool))
-        plan = reconcile_pool(self._observe(pool), self._clock.wall())
-        return plan.again_in_s if await self._execute(pool, plan) else jittered(CONFLICT_S)
+        await self._gateway.read_unknown_nodes(pods_of_pool(self._store, pool.uid))
+        observed, began = self._observe(pool), self._clock.steady()
+        plan = reconcile_pool(observed, self._clock.wall())
+        thought_s = self._clock.steady() - began
+        done = await self._execute(pool, plan)
+        return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
 
     def _observe(self, pool: Pool) -> ObservedPool:
         return ObservedPool(
@@ -110,10 +86,6 @@ class PoolWorker:
             clients=clients(self._store, pool) if pool.auto is not None else (),
             refusals=self._refusals,
         )
-
-    def _unknown_nodes(self, pool: Pool) -> set[str]:
-        nodes = {pod.node for pod in pods_of_pool(self._store, pool.uid) if pod.node and not pod.ended}
-        return {node for node in nodes if self._store.get(Kind.NODE, ("", node)) is None}
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:
         """In the order that the plan promises. False: the pool has changed since it was read, so the rest was left."""

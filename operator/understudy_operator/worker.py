@@ -1,17 +1,10 @@
-"""The work queue: one worker a job, a pass after each change, backoff after each failed pass.
+"""One worker a job: gathers what is observed, asks the plan, executes it. Nothing is decided here."""
 
-Gathers what is observed, asks the plan, executes it. Nothing is decided here.
-"""
-
-import asyncio
 import base64
-import contextlib
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
@@ -23,6 +16,7 @@ from understudy_operator.observe.read_injected import read_injected, told_in_sec
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import split, view_of
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_kind, job_uid_of
+from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
@@ -32,17 +26,6 @@ from understudy_operator.plan.observed import Coordination, Job, Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
 from understudy_protocol import pod as names
-
-FIRST_BACKOFF_S = 0.2
-LONGEST_BACKOFF_S = 30.0
-#: After a failed pass nothing is tried for the backoff, at most so long; after that a wake ends the rest of it.
-REST_S = 1.0
-#: After each pass nothing is decided for so many times as long as the decision took: a job of thousands changes all the
-#: time while its pods start, and whoever decides anew at each change does nothing else.
-REST_OF_PASS, LONGEST_REST_S = 4.0, 0.5
-#: Until a pass over a job that has changed under the last one. It was read anew already.
-CONFLICT_S = 0.05
-log = logging.getLogger(__name__)
 
 
 class JobWorker:
@@ -62,8 +45,6 @@ class JobWorker:
         self._key, self._store, self._gateway = key, store, gateway
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._woken = asyncio.Event()
-        self._thought_s = 0.0  # how long the last pass took to decide
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
@@ -71,64 +52,35 @@ class JobWorker:
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
         self._checked = 0  # the generation whose templates the API server would take
-        self._task = asyncio.create_task(self._run(), name=f"job {'/'.join(key)}")
-        self.wake()
+        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass)
 
     def wake(self) -> None:
-        self._woken.set()
+        self.passes.wake()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self.passes.stop()
         await self._unfollow(Unfollow())
 
-    async def _run(self) -> None:
-        backoff = FIRST_BACKOFF_S
-        again_in_s: float | None = None
-        while True:
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(again_in_s):
-                    await self._woken.wait()
-            self._woken.clear()
-            raw = self._store.get(job_kind(self._key), self._key)
-            if raw is None:
-                await self._forget_job()
-                if self._store.get(job_kind(self._key), self._key) is None:
-                    self._on_gone(self._key)
-                    return
-                continue
-            try:
-                again_in_s = await self._pass(raw)
-                backoff = FIRST_BACKOFF_S
-                await asyncio.sleep(min(REST_OF_PASS * self._thought_s, LONGEST_REST_S))
-            except Exception as error:
-                expected = isinstance(error, TROUBLE)
-                log.warning(
-                    "job %s: a pass failed: %r; again in %.1f s",
-                    "/".join(self._key),
-                    error,
-                    backoff,
-                    exc_info=None if expected else error,
-                )
-                pause_s = jittered(backoff)
-                await asyncio.sleep(min(pause_s, REST_S))
-                again_in_s, backoff = max(0.0, pause_s - REST_S), min(2 * backoff, LONGEST_BACKOFF_S)
-
-    async def _pass(self, raw: Raw) -> float | None:
+    async def _pass(self) -> Passed | None:
+        raw = self._store.get(job_kind(self._key), self._key)
+        if raw is None:
+            await self._forget_job()
+            raw = self._store.get(job_kind(self._key), self._key)  # one that was made anew meanwhile
+        if raw is None:
+            self._on_gone(self._key)
+            return None
         job = read_injected(raw) if job_kind(self._key) is Kind.INJECTED else read_job(raw)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid = job.uid
         await self._gateway.settle(job)
-        await self._gateway.read_nodes(self._unknown_nodes(job))
+        await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, job.uid, read_pod))
         observed = await self._with_job_pods(self._observe(job))
         began = self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
-        self._thought_s = self._clock.steady() - began
-        if not await self._execute(job, plan):
-            return jittered(CONFLICT_S)
-        return plan.again_in_s
+        thought_s = self._clock.steady() - began
+        done = await self._execute(job, plan)
+        return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
 
     async def _with_job_pods(self, observed: Observed) -> Observed:
         now = self._clock.wall()
@@ -140,12 +92,6 @@ class JobWorker:
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
         self._coordination, self._refusals, self._checked = Coordination(), None, 0
-
-    def _unknown_nodes(self, job: Job) -> set[str]:
-        """Nodes of the job's pods that no watch has told of: they are gone, or the watch of pods was faster."""
-        pods = self._store.facts_of_job(Kind.POD, job.uid, read_pod)
-        nodes = {pod.node for pod in pods if pod.node and not pod.ended}
-        return {node for node in nodes if self._store.get(Kind.NODE, ("", node)) is None}
 
     def _observe(self, job: Job) -> Observed:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))

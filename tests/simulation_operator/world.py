@@ -133,7 +133,7 @@ class World:
         operator = process.operator
         assert operator is not None
         workers: list[JobWorker | PoolWorker] = [*operator._workers.values(), *operator._pool_workers.values()]
-        doomed = [*operator._tasks, operator._beginning, *(worker._task for worker in workers)]
+        doomed = [*operator._tasks, operator._beginning, *(worker.passes.task for worker in workers)]
         for task in doomed:
             if task is not None:
                 task.cancel()

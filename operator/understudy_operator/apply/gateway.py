@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from understudy_operator.apply.api import Api, ApiError, NotLeading
-from understudy_operator.apply.events import Owner, send_event
+from understudy_operator.apply.events import Owner
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod, PodIntent, ReleasePod
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.ownership import API_VERSION, kind_of, object_uid, path_of
+from understudy_operator.plan.observed import Job, Pod
+from understudy_operator.plan.ownership import kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import Refusal, Why, judged
 from understudy_protocol import pod as names
 
@@ -48,7 +49,8 @@ class Gateway:
         self._pace = Pace(clock.steady)
         self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self._pace)
-        self.pools = PoolGateway(api, store, self._pace)
+        self._subjects = Subjects(api, store, self._pace)
+        self.pools = PoolGateway(api, store, self._pace, self._subjects)
 
     async def remove(self, job: Job, reason: str) -> None:
         """Delete the TrainingJob, after all that belongs to it."""
@@ -83,9 +85,11 @@ class Gateway:
         self._store.put(kind, raw)
         return None
 
-    async def read_nodes(self, wanted: Iterable[str]) -> None:
-        """Put these nodes into the store, as far as they exist."""
-        await _in_parallel([self._read_node(name) for name in sorted(wanted)])
+    async def read_unknown_nodes(self, pods: Iterable[Pod]) -> None:
+        """Those of pods that no watch has told of: they are gone, or the watch of pods was faster."""
+        nodes = {pod.node for pod in pods if pod.node and not pod.ended}
+        unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
+        await _in_parallel([self._read_node(name) for name in unknown])
 
     async def settle(self, owner: Owner) -> None:
         """Find out what became of the creations and claims that had no answer. Raises if there still is none."""
@@ -111,35 +115,10 @@ class Gateway:
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the job has changed since it was read. Then the store has it as it is now."""
-        metadata = {
-            "namespace": job.namespace,
-            "name": job.name,
-            "uid": object_uid(job),
-            "resourceVersion": job.resource_version,
-        }
-        body = {"apiVersion": API_VERSION, "kind": kind_of(job), "metadata": metadata, "status": status}
-        await self._pace.turn()
-        try:
-            self._store.put(_kind(job), await self._api.replace(f"{path_of(job)}/status", body))
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            await self._read_job(job)
-            return False
-        return True
+        return await self._subjects.status(_subject(job), status)
 
     async def event(self, job: Job, event: Event) -> None:
-        regarding = {"apiVersion": API_VERSION, "kind": kind_of(job), "name": job.name, "uid": object_uid(job)}
-        await send_event(self._api, self._pace, {**regarding, "namespace": job.namespace}, event)
-
-    async def _read_job(self, job: Job) -> None:
-        try:
-            self._store.put(_kind(job), await self._api.get(path_of(job)))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            metadata = {"namespace": job.namespace, "name": job.name, "uid": object_uid(job)}
-            self._store.remove(_kind(job), {"metadata": metadata})
+        await self._subjects.event(_subject(job), event)
 
     async def _read_node(self, name: str) -> None:
         try:
@@ -263,5 +242,7 @@ async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return done
 
 
-def _kind(job: Job) -> Kind:
-    return job_kind((job.namespace, job.name))
+def _subject(job: Job) -> Subject:
+    kind = job_kind((job.namespace, job.name))
+    told = (job.namespace, job.name, object_uid(job), job.resource_version)
+    return Subject(kind, kind_of(job), path_of(job), *told)

@@ -65,8 +65,8 @@ class NodeMemory:
         self._memory = self._memory.with_offences(told, now)
         nodes = {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
         found = offenders(self._memory, nodes, now)
-        if found.keys() != self.offenders.keys():
-            for name in sorted(found.keys() - self.offenders.keys()):
+        if found != self.offenders:  # also in words alone: jobs tell them in their statuses
+            for name in sorted(name for name in found if found[name] != self.offenders.get(name)):
                 log.info("node %s is a repeat offender: %s", name, found[name])
             self.offenders = found
             self._on_change()

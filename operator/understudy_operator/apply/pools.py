@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_operator.apply.api import Api, ApiError, NotLeading
-from understudy_operator.apply.events import send_event
 from understudy_operator.apply.pace import Pace
+from understudy_operator.apply.subject import Subject, Subjects, read_anew
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.intents import ClaimPod, Event, ReleaseClaim
 from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class PoolGateway:
-    def __init__(self, api: Api, store: Store, pace: Pace) -> None:
-        self._api, self._store, self._pace = api, store, pace
+    def __init__(self, api: Api, store: Store, pace: Pace, subjects: Subjects) -> None:
+        self._api, self._store, self._pace, self._subjects = api, store, pace, subjects
         self._unanswered: dict[str, dict[str, tuple[str, ClaimPod]]] = {}  # by job uid and pod uid; with the namespace
 
     async def settle(self, job_uid: str) -> None:
@@ -49,27 +49,10 @@ class PoolGateway:
 
     async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the pool has changed since it was read. Then the store has it as it is now."""
-        metadata = {
-            "namespace": pool.namespace,
-            "name": pool.name,
-            "uid": pool.uid,
-            "resourceVersion": pool.resource_version,
-        }
-        body = {"apiVersion": API_VERSION, "kind": POOL_KIND, "metadata": metadata, "status": status}
-        path = f"/apis/{API_VERSION}/namespaces/{pool.namespace}/hotsparepools/{pool.name}"
-        await self._pace.turn()
-        try:
-            self._store.put(Kind.POOL, await self._api.replace(f"{path}/status", body))
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            await self._read(Kind.POOL, path, metadata)
-            return False
-        return True
+        return await self._subjects.status(_subject(pool), status)
 
     async def event(self, pool: Pool, event: Event) -> None:
-        regarding = {"apiVersion": API_VERSION, "kind": POOL_KIND, "name": pool.name, "uid": pool.uid}
-        await send_event(self._api, self._pace, {**regarding, "namespace": pool.namespace}, event)
+        await self._subjects.event(_subject(pool), event)
 
     async def _claim(self, namespace: str, claim: ClaimPod) -> None:
         labels = {names.LABEL_CLAIMED_BY: claim.job_uid}
@@ -114,7 +97,8 @@ class PoolGateway:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            await self._read(Kind.POD, path, {"namespace": namespace, "name": intent.name, "uid": intent.uid})
+            metadata = {"namespace": namespace, "name": intent.name, "uid": intent.uid}
+            await read_anew(self._api, self._store, Kind.POD, path, metadata)
             return False
         if answer["metadata"].get("deletionGracePeriodSeconds") == 0 and not answer["metadata"].get("finalizers"):
             self._store.remove(Kind.POD, answer)  # its end was confirmed, and nothing holds it any more
@@ -122,16 +106,13 @@ class PoolGateway:
             self._store.put(Kind.POD, answer)
         return True
 
-    async def _read(self, kind: Kind, path: str, metadata: Raw) -> None:
-        try:
-            self._store.put(kind, await self._api.get(path))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            self._store.remove(kind, {"metadata": metadata})
-
     def _answered(self, claim: ClaimPod) -> None:
         unanswered = self._unanswered.get(claim.job_uid, {})
         unanswered.pop(claim.uid, None)
         if not unanswered:
             self._unanswered.pop(claim.job_uid, None)
+
+
+def _subject(pool: Pool) -> Subject:
+    path = f"/apis/{API_VERSION}/namespaces/{pool.namespace}/hotsparepools/{pool.name}"
+    return Subject(Kind.POOL, POOL_KIND, path, pool.namespace, pool.name, pool.uid, pool.resource_version)

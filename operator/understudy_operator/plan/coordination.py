@@ -16,7 +16,7 @@ An epoch is the Unix time of its appointment: a job that is deleted and created 
 rounds than all that its predecessor wrote there, so UNDERSTUDY_ROUND fences across jobs of a name, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
@@ -58,19 +58,19 @@ def plan_office(observed: Observed, now: float) -> Office:
     office = _known_office(observed)
     if observed.job.spec.world is None or observed.close is not None or observed.job.deleting:
         return office
+    answered = observed.coordination.answers.pods
     if office.epoch <= observed.job.former_epoch:
         reason, able = "the job starts", _able(observed, observed.live())
     elif has_electorate(observed, office.held):
         reason = why_no_election(observed, office.held, now)
         # Who has answered is there, whatever a coordinator without a majority said of it last.
-        able = [pod for pod in _able(observed, observed.pods) if pod.uid in observed.coordination.answers.pods]
+        able = (pod for pod in _able(observed, observed.pods) if pod.uid in answered)
     else:
         reason = _unfit(observed, office.pod, now)
         # One that is not in office any more may take it in a new epoch; one that is out of reach may not.
-        answered = observed.coordination.answers.pods
         former = "" if office.pod is None or office.pod.uid in answered else office.pod.uid
-        able = [pod for pod in _able(observed, observed.live()) if pod.uid != former]
-    appointee = _choose(observed, able, now) if reason else None
+        able = (pod for pod in _able(observed, observed.live()) if pod.uid != former)
+    appointee = _choose(observed, list(able), now) if reason else None
     return office if appointee is None else Office(max(office.epoch + 1, int(now)), 0, appointee, reason)
 
 
@@ -164,8 +164,8 @@ def _patience_s(observed: Observed, holder: Pod) -> float:
     return 2 * (observed.job.world.fence_s or FENCE_S)
 
 
-def _able(observed: Observed, pods: Iterable[Pod]) -> list[Pod]:
-    return [pod for pod in pods if pod.alive and pod.sidecar_started and observed.node_ready(pod.node)]
+def _able(observed: Observed, pods: Iterable[Pod]) -> Iterator[Pod]:
+    return (pod for pod in pods if pod.alive and pod.sidecar_started and observed.node_ready(pod.node))
 
 
 def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:
@@ -203,8 +203,9 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
 def _nodes(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[NodeFact, ...]:
     """What a pod cannot read itself: the topology domains of the job's pods, and what is held against their nodes."""
     key = observed.job.world.topology_key
-    nodes = {pod.node: observed.nodes[pod.node] for pod in pods if pod.node in observed.nodes}
-    facts = (_fact(node, node.labels.get(key, ""), now) for _, node in sorted(nodes.items()))
+    known = (observed.nodes.get(name) for name in sorted({pod.node for pod in pods}))
+    nodes = (node for node in known if node is not None and (key or node.findings))
+    facts = (_fact(node, node.labels.get(key, ""), now) for node in nodes)
     return tuple(fact for fact in facts if key or fact.faulty or fact.going)
 
 

@@ -1,22 +1,29 @@
 """Members and spares, counted for status. What no coordinator says stays as it was."""
 
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.recoveries import AT_WORK
 from understudy_protocol.observer import MemberView, Snapshot
 
 
 def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
     """Members and spares."""
-    world, before = observed.job.world, observed.job.status
-    if observed.close is not None:
-        active = ready = spares = claimed = 0
-    elif observed.snapshot is not None and tells_seats(observed, observed.snapshot):
-        active, ready, spares, claimed = _seats(observed, observed.snapshot)
-    else:
-        active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
-        spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
+    world = observed.job.world
+    active, ready, spares, claimed = _counts(observed)
     members = {"desired": world.actives, "active": active, "ready": ready}
     return members, {"desired": world.spares, "ready": spares, "claimed": claimed}
+
+
+@once_a_pass
+def _counts(observed: Observed) -> tuple[int, int, int, int]:
+    before = observed.job.status
+    if observed.close is not None:
+        return 0, 0, 0, 0
+    if observed.snapshot is not None and tells_seats(observed, observed.snapshot):
+        return _seats(observed, observed.snapshot)
+    active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
+    spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
+    return active, ready, spares, claimed
 
 
 def tells_seats(observed: Observed, snapshot: Snapshot) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Job, Observed, Pod
+from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.spec import ReplicatedJob
@@ -81,11 +82,19 @@ def has_gang(observed: Observed) -> bool:
     return gang(observed).queue is not None or bool(job.world.spare_priority_class) or known_to_scheduler(job)
 
 
+@once_a_pass
 def gang(observed: Observed) -> Gang:
-    known: Gang | None = observed.computed.get("gang")
-    if known is None:
-        known = observed.computed["gang"] = _gang(observed)
-    return known
+    """What its pods have been told stays, whatever the job says by now: a group has one queue."""
+    job = observed.job
+    live = tuple(pod for pod in observed.live() if in_gang(pod) and not let_go(pod))
+    counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not let_go(pod))
+    newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
+    if newest is None:
+        fresh = hashlib.sha256(f"{job.uid}/{observed.entropy}".encode()).hexdigest()[:8]
+        return Gang(live, (), job.queue, f"{job.name}-{fresh}" if job.queue is not None else "")
+    group = newest.labels.get(kueue.GROUP_NAME, "")
+    mates = tuple(pod for pod in counted if pod.labels.get(kueue.GROUP_NAME, "") == group)
+    return Gang(live, mates, kueue.read_queue(newest.labels) if group else None, group)
 
 
 def in_gang(pod: Pod) -> bool:
@@ -179,20 +188,6 @@ def known_to_scheduler(job: Job) -> bool:
         or SCHEDULING_GROUP in group.pod_template.get("spec", {})
         for group in job.world.groups
     )
-
-
-def _gang(observed: Observed) -> Gang:
-    """What its pods have been told stays, whatever the job says by now: a group has one queue."""
-    job = observed.job
-    live = tuple(pod for pod in observed.live() if in_gang(pod) and not let_go(pod))
-    counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not let_go(pod))
-    newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
-    if newest is None:
-        fresh = hashlib.sha256(f"{job.uid}/{observed.entropy}".encode()).hexdigest()[:8]
-        return Gang(live, (), job.queue, f"{job.name}-{fresh}" if job.queue is not None else "")
-    group = newest.labels.get(kueue.GROUP_NAME, "")
-    mates = tuple(pod for pod in counted if pod.labels.get(kueue.GROUP_NAME, "") == group)
-    return Gang(live, mates, kueue.read_queue(newest.labels) if group else None, group)
 
 
 def _counts(pod: Pod) -> bool:

@@ -199,10 +199,9 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     """Pods that wait, and that another pod would not have to wait for."""
     avoid = set(avoided_nodes(observed, now))
     for pod in observed.pods:
-        needless = avoided_by(pod) - avoid
         if pod.alive and let_go(pod):
             yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
-        elif pod.alive and not pod.node and pod.trouble and needless:
+        elif pod.alive and not pod.node and pod.trouble and (needless := avoided_by(pod) - avoid):
             yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
 
 

@@ -19,6 +19,10 @@ from understudy_protocol.words import CloseReason, Office
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
 
 
+#: Phases of a pod.
+ENDED = ("Succeeded", "Failed")
+
+
 @dataclass(frozen=True)
 class Job:
     namespace: str
@@ -123,7 +127,7 @@ class Pod:
 
     @property
     def ended(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in ENDED
 
     @property
     def over(self) -> bool:
@@ -132,7 +136,7 @@ class Pod:
 
     @property
     def alive(self) -> bool:
-        return not self.ended and self.deleting_since is None
+        return self.deleting_since is None and self.phase not in ENDED
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class Node:
 
     def held(self, now: float) -> Finding | None:
         """The verdict about it; None if nothing is held against it."""
-        return held(self.findings, now)
+        return held(self.findings, now) if self.findings else None
 
 
 @dataclass(frozen=True)
@@ -242,8 +246,8 @@ class Observed:
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
-    #: What was made of these facts, which do not change: thousands of pods are gone through once a pass.
-    computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    #: What was made of these facts, by what has made it (once.py).
+    computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def snapshot(self) -> Snapshot | None:

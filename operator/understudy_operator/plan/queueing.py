@@ -89,7 +89,7 @@ def _spares(observed: Observed) -> str:
 
 
 def _at_other_gates(observed: Observed) -> list[Pod]:
-    return [pod for pod in observed.live() if any(gate != GATE for gate in pod.gates)]
+    return [pod for pod in observed.live() if pod.gates and any(gate != GATE for gate in pod.gates)]
 
 
 def _waiting_jobs(observed: Observed) -> list[ChildJob]:

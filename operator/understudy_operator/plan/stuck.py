@@ -21,8 +21,9 @@ TOLD = 3
 
 def stuck_pods(observed: Observed, now: float) -> list[str]:
     """What is stuck, in words."""
-    ends = (_not_ending(observed, pod, now) for pod in (*observed.pods, *observed.former))
-    starts = (slow_start(pod, now) for pod in observed.live())
+    pods = (*observed.pods, *observed.former)
+    ends = (_not_ending(observed, pod, now) for pod in pods if pod.deleting_since is not None)
+    starts = (slow_start(pod, now) for pod in observed.live() if pod.waits_since)
     return [*_some(ends), *_some(starts)]
 
 

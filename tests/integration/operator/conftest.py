@@ -9,7 +9,6 @@ import secrets
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import pytest
 from tests.integration.conftest import free_port
 from tests.integration.operator.kube import Kube, Runs
 from tests.integration.operator.process import OperatorProcess
+from tests.integration.operator.replicas import Replicas
 from tests.integration.operator.training import Training
 
 if TYPE_CHECKING:
@@ -73,8 +73,21 @@ def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
     assert forbidden == [], process.log()
 
 
-@asynccontextmanager
-async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
+@pytest.fixture
+def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
+    """For a test whose fixture `operator` is these."""
+    processes = [
+        OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
+    ]
+    for process in processes:
+        process.start()
+    yield Replicas(processes)
+    for process in processes:
+        process.kill()
+
+
+@pytest.fixture
+async def kube(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
     """A namespace of the test's own."""
     kube = Kube(api_server, f"test-{secrets.token_hex(4)}", operator)
     await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": kube.namespace}})
@@ -84,12 +97,6 @@ async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube
         for raw in await kube.list(plural):
             await kube.call("DELETE", f"{plural}/{raw['metadata']['name']}")
     await kube.close()
-
-
-@pytest.fixture
-async def kube(api_server: "ApiServer", operator: OperatorProcess) -> AsyncIterator[Kube]:
-    async with kube_of(api_server, operator) as kube:
-        yield kube
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod, ended, pending, terminating
 from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_spare, lacking_room, not_ready, observed_pool
+from tests.unit.operator.golden_plans import write
 from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
@@ -41,15 +40,6 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "going": terminating,
     "ended": lambda pod: not_ready(ended(pod)),
 }
-
-
-def scenarios() -> dict[str, Raw]:
-    """All of them, by file and name."""
-    found = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        for name, scenario in yaml.safe_load(path.read_text(encoding="utf-8")).items():
-            found[f"{path.stem}: {name}"] = scenario
-    return found
 
 
 def planned(scenario: Raw) -> list[str]:
@@ -109,21 +99,5 @@ def _status_lines(status: Raw) -> Iterator[str]:
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
 
 
-def write() -> None:
-    """The plans as they are now."""
-    for path in sorted(FOLDER.glob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
-        head = [line for line in text.splitlines() if line.startswith("#")]
-        parts = [_written(name, told) for name, told in yaml.safe_load(text).items()]
-        path.write_text("\n".join([*head, "", *parts]), encoding="utf-8")
-
-
-def _written(name: str, scenario: Raw) -> str:
-    given = yaml.safe_dump({"given": scenario.get("given", {})}, sort_keys=False, width=110, default_flow_style=None)
-    plan = yaml.safe_dump({"plan": planned(scenario)}, sort_keys=False, width=10_000, default_flow_style=False)
-    lines = "".join(f"  {line}\n" for line in (given + plan).splitlines())
-    return f"{name}:\n{lines}"
-
-
 if __name__ == "__main__":
-    write()
+    write(FOLDER, planned)

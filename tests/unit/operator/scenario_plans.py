@@ -20,8 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.unit.operator.given import (
     ADDRESS,
     AN_HOUR_AGO,
@@ -34,6 +32,7 @@ from tests.unit.operator.given import (
     member,
     observed,
 )
+from tests.unit.operator.golden_plans import write
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan import queue as kueue
@@ -89,15 +88,6 @@ HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
     "starting": {**STARTING, "waits_since": NOW - 1},
     "refused by its kubelet": {**FAILED, "sidecar_ran": False, "could_start": False, "created_at": NOW - 0.5},
 }
-
-
-def scenarios() -> dict[str, Raw]:
-    """All of them, by file and name."""
-    found = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        for name, scenario in yaml.safe_load(path.read_text(encoding="utf-8")).items():
-            found[f"{path.stem}: {name}"] = scenario
-    return found
 
 
 def planned(scenario: Raw, later_s: float = 0.0) -> list[str]:
@@ -358,21 +348,5 @@ def _compact(value: Any) -> str:
     return json.dumps(value) if not isinstance(value, str) else value
 
 
-def write() -> None:
-    """The plans as they are now."""
-    for path in sorted(FOLDER.glob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
-        head = [line for line in text.splitlines() if line.startswith("#")]
-        parts = [_written(name, told) for name, told in yaml.safe_load(text).items()]
-        path.write_text("\n".join([*head, "", *parts]), encoding="utf-8")
-
-
-def _written(name: str, scenario: Raw) -> str:
-    given = yaml.safe_dump({"given": scenario.get("given", {})}, sort_keys=False, width=110, default_flow_style=None)
-    plan = yaml.safe_dump({"plan": planned(scenario)}, sort_keys=False, width=10_000, default_flow_style=False)
-    lines = "".join(f"  {line}\n" for line in (given + plan).splitlines())
-    return f"{name}:\n{lines}"
-
-
 if __name__ == "__main__":
-    write()
+    write(FOLDER, planned)

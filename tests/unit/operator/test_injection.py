@@ -7,7 +7,9 @@ from typing import Any
 
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import IMAGE
+from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.apply.pace import BURST, WRITES_PER_S
 from understudy_operator.clock import Clock
 from understudy_operator.injection import Injection
 from understudy_operator.observe.store import Key, Kind, Store
@@ -24,10 +26,10 @@ INJECTED = "/apis/understudy.dev/v1alpha1/namespaces/research/injectedjobs"
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.api, self.store = FakeApi(), Store()
         self.woken: list[Key] = []
-        self.injection = Injection(self.api, self.store, self.woken.append, Clock())
+        self.injection = Injection(self.api, self.store, self.woken.append, clock or Clock())
 
     def job(self, **spec: Any) -> None:
         metadata = golden_pod("job")["metadata"]
@@ -82,6 +84,30 @@ async def test_a_job_that_cannot_train_as_one_is_told_so_once() -> None:
     assert (event["reason"], event["regarding"]["kind"], event["regarding"]["name"]) == ("NotInjected", "Job", "train")
     assert "spec.completions is 5 and parallelism 3" in event["note"]
     assert world.made() == []
+
+
+async def test_an_event_that_is_refused_is_not_sent_again() -> None:
+    """As in a namespace that is being deleted."""
+    world = World()
+    world.api.refuse = lambda body: "the namespace is being terminated" if body["kind"] == "Event" else ""
+    world.job(completions=5)
+    world.injection.look(world.pod("job"))
+    await world.until(lambda: bool(world.injection._tasks))
+    await world.until(lambda: not world.injection._tasks)
+    assert [path.split("/")[-2] for method, path in world.api.calls if method == "POST"] == ["events"]
+
+
+@in_virtual_time
+async def test_hundreds_of_pods_that_are_to_be_told_of_their_node_are_told_at_a_pace() -> None:
+    """Of a job without a launcher, whose pods stand on one node each time that something is held against it."""
+    loop, pods = asyncio.get_running_loop(), int(BURST + WRITES_PER_S / 10)
+    world = World(Clock(steady=loop.time))
+    world.node("Xid 79")
+    for number in range(pods):
+        world.injection.look(world.pod("alone", number))
+    await world.until(lambda: not world.injection._tasks)
+    assert loop.time() >= 0.09
+    assert len([call for call in world.api.calls if call[0] == "PATCH"]) == pods
 
 
 async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:

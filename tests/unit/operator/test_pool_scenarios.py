@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.unit.operator.pool_scenario_plans import planned, scenarios
+from tests.unit.operator.golden_plans import read
+from tests.unit.operator.pool_scenario_plans import FOLDER, planned
 
-SCENARIOS = scenarios()
+SCENARIOS = read(FOLDER)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

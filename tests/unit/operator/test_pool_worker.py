@@ -3,16 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
-from understudy_operator import pool_worker
+from tests.unit.virtual_time import in_virtual_time
+from understudy_operator import pass_loop, pool_worker
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.pass_loop import LONGEST_REST_S, REST_S
+from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.pool_worker import PoolWorker
 from understudy_protocol import pod as names
 
@@ -57,15 +61,16 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(pool_worker, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(pass_loop, "FIRST_BACKOFF_S", 0.01)
     monkeypatch.setattr(pool_worker, "CONFLICT_S", 0.01)
     return World()
 
 
 @asynccontextmanager
-async def at_work(world: World) -> AsyncIterator[PoolWorker]:
-    gateway = Gateway(world.api, world.store, Clock())
-    worker = PoolWorker(KEY, world.store, gateway, world.gone.append, Clock())
+async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[PoolWorker]:
+    clock = clock or Clock()
+    gateway = Gateway(world.api, world.store, clock)
+    worker = PoolWorker(KEY, world.store, gateway, world.gone.append, clock)
     try:
         yield worker
     finally:
@@ -101,6 +106,54 @@ async def test_a_pool_that_has_changed_since_it_was_read_is_read_anew(world: Wor
     async with at_work(world):
         await world.until(lambda: len(world.pods()) == 3)
     assert world.status()["desired"] == 3
+
+
+@in_virtual_time
+async def test_what_wakes_a_pool_whose_passes_have_failed_for_long_has_it_tried_again_at_once(world: World):
+    # given an API server that has been away for some minutes, and was asked for a spare a moment ago
+    asked = asyncio.Event()
+
+    def away(_: Any) -> str:
+        asked.set()
+        raise OSError("no route")
+
+    world.api.refuse = away
+    world.apply(replicas=1)
+    async with at_work(world) as worker:
+        await asyncio.sleep(300)
+        asked.clear()
+        await asked.wait()
+
+        # when it is back, and a watch tells of something
+        world.api.refuse = lambda _: ""
+        worker.wake()
+
+        # then the pool does not wait for the rest of its pause
+        await asyncio.sleep(REST_S + 0.01)
+        assert len(world.pods()) == 1
+
+
+@in_virtual_time
+async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_anew_at_each_of_its_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    # given a pool of many claimants, about which each decision takes long, and that changes all the time
+    loop, thought_s, decided = asyncio.get_running_loop(), 0.0, list[float]()
+
+    def reconcile(*given: Any) -> Any:
+        nonlocal thought_s
+        thought_s += 10.0
+        decided.append(loop.time())
+        return reconcile_pool(*given)
+
+    monkeypatch.setattr(pool_worker, "reconcile_pool", reconcile)
+    world.apply()
+    async with at_work(world, Clock(steady=lambda: loop.time() + thought_s)) as worker:
+        while len(decided) < 10:
+            worker.wake()
+            await asyncio.sleep(0.001)
+    # then there is a rest after each
+    assert min(later - former for former, later in pairwise(decided)) >= LONGEST_REST_S - 0.001
 
 
 async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world: World):

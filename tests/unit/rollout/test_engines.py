@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.rollout.model import OF_ENGINES, PATIENT, STEP_OF, Cluster, Fault, Kind, Place, notes, only
 from tests.unit.rollout.servers import EngineServer, SglangServer, VllmServer
-from tests.unit.rollout.virtual_time import in_virtual_time
+from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, State, WeightUpdate
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut

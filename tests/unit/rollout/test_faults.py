@@ -22,7 +22,7 @@ from tests.unit.rollout.model import (
     notes,
     only,
 )
-from tests.unit.rollout.virtual_time import in_virtual_time
+from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import State
 from understudy_rollout.failures import StepTimedOut
 from understudy_rollout.steps import Step

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.unit.rollout.model import PATIENT, Cluster, Fault, Kind, Place
-from tests.unit.rollout.virtual_time import in_virtual_time
+from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
 from understudy_rollout.gateway import Gateway

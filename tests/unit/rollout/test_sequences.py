@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.rollout.model import OF_ENGINES, OF_GATES, OF_TRAINER, SHORT_S, TRAINER, Cluster, Fault, Kind, Place
-from tests.unit.rollout.virtual_time import run
+from tests.unit.virtual_time import run
 from understudy_rollout import State, Timeouts
 
 REPLICAS = ("rollout-0", "rollout-1", "rollout-2")

@@ -24,7 +24,7 @@ from tests.unit.rollout.model import (
     notes,
     only,
 )
-from tests.unit.rollout.virtual_time import in_virtual_time
+from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
 from understudy_rollout.failures import NothingTransferred, StepTimedOut, UpdateInProgress
 

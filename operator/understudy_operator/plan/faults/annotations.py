@@ -7,6 +7,7 @@ where the coordinator has told another one meanwhile.
 
 from dataclasses import replace
 
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import PatchPod
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol import pod as names
@@ -27,17 +28,19 @@ def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
 
 def patch_of(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
     """node: the pod's, as far as it is known. None if the pod has been told what is to be told."""
+    finding = None if node is None else node.held(now)
+    if finding is None and names.ANNOTATION_VERDICT not in pod.annotations:
+        return None  # so it is with almost all pods, in each pass
     if not pod.node or pod.ended:
         return None
-    told, held = _told(pod), verdict(node, now)
+    told, held = _told(pod), verdict(finding)
     if held == NOTHING if told is None else replace(told, at=0.0) == held:
         return None
     return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=float(now)))})
 
 
-def verdict(node: Node | None, now: float) -> NodeVerdict:
-    """What is held about the node now, as a pod's programs read it; without its time."""
-    finding = None if node is None else node.held(now)
+def verdict(finding: Finding | None) -> NodeVerdict:
+    """What is held about a node, as its pods' programs read it; without its time."""
     if finding is None:
         return NOTHING
     what = Verdict.FAULTY if finding.hardware else Verdict.UNKNOWN
@@ -46,8 +49,11 @@ def verdict(node: Node | None, now: float) -> NodeVerdict:
 
 def _told(pod: Pod) -> NodeVerdict | None:
     """What was written before; None if nothing was, or nothing that can be read."""
+    text = pod.annotations.get(names.ANNOTATION_VERDICT)
+    if text is None:
+        return None
     try:
-        told = wire.decode(pod.annotations.get(names.ANNOTATION_VERDICT, ""), _KNOWN)
+        told = wire.decode(text, _KNOWN)
     except wire.WireError:
         return None
     return told if isinstance(told, NodeVerdict) else None

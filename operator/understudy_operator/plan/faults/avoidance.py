@@ -20,6 +20,7 @@ from typing import Any
 from understudy_operator.plan.faults.silence import silent_nodes
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_protocol import pod as names
 
@@ -41,6 +42,7 @@ class Avoided:
     preferred: bool = False  # where nothing else is free it is used all the same
 
 
+@once_a_pass
 def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
     """By name; the strictest reason of each node. Nothing where somebody else makes the pods."""
     found: dict[str, Avoided] = {}
@@ -102,8 +104,8 @@ def _remembered(observed: Observed) -> Iterator[Avoided]:
 
 def in_status(observed: Observed, now: float) -> list[dict[str, Any]]:
     """status.avoidedNodes: those that have pods of the job first. Silence is over in a minute; its recovery is told."""
-    pods = _pods_by_node(observed)
     told = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
+    pods = _pods_by_node(observed) if told else {}
     entries = sorted(told, key=lambda entry: (entry.node not in pods, entry.node))
     return [_entry(entry, pods.get(entry.node, [])) for entry in entries[:TOLD]]
 

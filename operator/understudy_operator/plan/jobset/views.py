@@ -11,6 +11,7 @@ from enum import Enum
 from understudy_operator.plan.counts import member_counts
 from understudy_operator.plan.jobset.metadata import job_name
 from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_operator.plan.once import once_a_pass
 from understudy_protocol.words import CloseReason
 
 #: Why the world's Jobs fail: as a Job's whose pods were restarted as often as they may be.
@@ -53,21 +54,17 @@ class Counts:
         return self.ready + self.succeeded + self.failed
 
 
+@once_a_pass
 def views(observed: Observed) -> tuple[JobView, ...]:
     """All Jobs of the current attempt."""
-    known: tuple[JobView, ...] | None = observed.computed.get("views")
-    if known is None:
-        current = (_child(child) for child in observed.children if is_current(observed, child))
-        known = observed.computed["views"] = (*current, *_of_world(observed))
-    return known
+    current = (_child(child) for child in observed.children if is_current(observed, child))
+    return (*current, *_of_world(observed))
 
 
+@once_a_pass
 def group_counts(observed: Observed) -> Mapping[str, Counts]:
     """Of the current attempt, by replicatedJob."""
-    known: Mapping[str, Counts] | None = observed.computed.get("counts")
-    if known is None:
-        known = observed.computed["counts"] = counted(views(observed))
-    return known
+    return counted(views(observed))
 
 
 def is_current(observed: Observed, child: ChildJob) -> bool:

@@ -13,6 +13,7 @@ claims nothing more until the stuck one is gone, because the next spare would be
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.pool.facts import available, claimed_at, template_of, unclaimed
 from understudy_operator.plan.rfc3339 import unix
 from understudy_operator.plan.told_before import condition
@@ -39,14 +40,19 @@ def affordable(observed: Observed, now: float) -> int:
     if not _uses_pools(observed):
         return 0
     world = observed.job.world
-    return max(0, world.actives + world.spares - sum(not is_stuck(pod, now) for pod in observed.live()))
+    return max(0, world.actives + world.spares - _of_use(observed, now))
 
 
 def lacking(observed: Observed, now: float) -> int:
     """Pods that the job is to make itself, once it has trained; negative where it has too many."""
     world = observed.job.world
-    counted = sum(not is_stuck(pod, now) for pod in observed.live())
-    return world.actives + world.spares - counted - awaited(observed, now)
+    return world.actives + world.spares - _of_use(observed, now) - awaited(observed, now)
+
+
+@once_a_pass
+def _of_use(observed: Observed, now: float) -> int:
+    """Pods of the job that are there, or may still come."""
+    return sum(not is_stuck(pod, now) for pod in observed.live())
 
 
 def awaited(observed: Observed, now: float) -> int:
@@ -86,6 +92,7 @@ def is_stuck(pod: Pod, now: float) -> bool:
     return _is_from_pool(pod) and not _has_place(pod) and reached(pod.created_at + BOUND_S, now)
 
 
+@once_a_pass
 def places_taken(observed: Observed) -> frozenset[str]:
     """Uids of the pool's pods in whose place the job has, or had, a pod of its own."""
     pods = (*observed.pods, *observed.former)

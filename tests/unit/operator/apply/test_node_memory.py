@@ -25,11 +25,11 @@ class Replica:
     def wake(self) -> None:
         self.woken += 1
 
-    def saw(self, name: str, faults: int = 1, version: int = 1) -> "Replica":
+    def saw(self, name: str, faults: int = 1, version: int = 1, reason: str = "silent") -> "Replica":
         """A job whose status tells of so many faults of node n1."""
         now = Clock().wall()
         recoveries = [
-            {"fault": "Node", "cause": {"node": "n1", "message": "silent"}, "detectedAt": micro_time(now - number)}
+            {"fault": "Node", "cause": {"node": "n1", "message": reason}, "detectedAt": micro_time(now - number)}
             for number in range(faults)
         ]
         metadata = {"uid": name, "namespace": "ns", "name": name, "resourceVersion": str(version)}
@@ -61,6 +61,22 @@ async def test_what_has_not_changed_is_not_written() -> None:
     api.calls.clear()
     await replica.memory.look()
     assert (api.calls, replica.woken) == ([], 0)
+
+
+async def test_an_offender_that_fails_in_another_way_is_told_with_its_newest_reason() -> None:
+    # given a repeat offender, of which all jobs know
+    replica = Replica(FakeApi()).saw("a", faults=3)
+    await replica.memory.look()
+    assert replica.memory.offenders["n1"].endswith("last by Node: silent")
+    assert replica.woken == 1
+    # when another job fails there for another reason
+    replica.saw("b", reason="Xid 79")
+    await replica.memory.look()
+    # then that is what jobs are told by, and they are woken for it, once
+    assert replica.memory.offenders["n1"].endswith("last by Node: Xid 79")
+    assert replica.woken == 2
+    await replica.memory.look()
+    assert replica.woken == 2
 
 
 async def test_two_that_write_at_once_lose_nothing_of_each_other() -> None:

@@ -478,13 +478,15 @@ def test_what_the_appointee_has_said_before_was_not_about_its_appointment():
 # What is passed on --------------------------------------------------------------------------------------------------
 
 
-def test_steps_come_between_snapshots_and_wake_nobody():
+def test_steps_come_between_snapshots_and_only_the_first_one_is_news():
     calls = on_the_line()
     version = calls.search.version
     calls.hears(S, Stepping(StepProgress(12, 100, NOW)))
+    assert calls.search.version == version + 1
+    calls.hears(S, Stepping(StepProgress(13, 100, NOW)))
     assert calls.knows.snapshot is not None
-    assert calls.knows.snapshot.progress == StepProgress(12, 100, NOW)
-    assert calls.search.version == version
+    assert calls.knows.snapshot.progress == StepProgress(13, 100, NOW)
+    assert calls.search.version == version + 1
 
 
 def test_steps_of_another_one_are_not_the_jobs():

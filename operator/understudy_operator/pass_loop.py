@@ -1,0 +1,74 @@
+"""The loop of every worker: a pass after each wake, and after the time that the last one has named.
+
+Rules:
+- After a failed pass nothing is tried for a backoff that grows, at most for REST_S; after that a wake ends the rest of
+  it: what has woken it may be the mend.
+- After each pass nothing is decided for REST_OF_PASS times as long as the decision took, at most for LONGEST_REST_S:
+  what consists of thousands of pods changes all the time while these start, and whoever decides anew at each change
+  does nothing else.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from understudy_operator.apply.api import TROUBLE
+from understudy_operator.clock import jittered
+
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+REST_S = 1.0
+REST_OF_PASS, LONGEST_REST_S = 4.0, 0.5
+#: Until a pass over what has changed under the last one. It was read anew already.
+CONFLICT_S = 0.05
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A pass that has not failed."""
+
+    again_in_s: float | None  # None: only once something wakes the loop
+    thought_s: float = 0.0  # how long it took to decide
+
+
+class PassLoop:
+    """run_pass: one pass; None once there is nothing left to care for, which ends the loop. It begins woken."""
+
+    def __init__(self, name: str, run_pass: Callable[[], Awaitable[Passed | None]]) -> None:
+        self._name, self._run_pass = name, run_pass
+        self._woken = asyncio.Event()
+        self.task = asyncio.create_task(self._run(), name=name)
+        self.wake()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        again_in_s: float | None = None
+        while True:
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(again_in_s):
+                    await self._woken.wait()
+            self._woken.clear()
+            try:
+                passed = await self._run_pass()
+            except Exception as error:
+                unexpected = None if isinstance(error, TROUBLE) else error
+                log.warning("%s: a pass failed: %r; again in %.1f s", self._name, error, backoff_s, exc_info=unexpected)
+                pause_s = jittered(backoff_s)
+                await asyncio.sleep(min(pause_s, REST_S))
+                again_in_s, backoff_s = max(0.0, pause_s - REST_S), min(2 * backoff_s, LONGEST_BACKOFF_S)
+                continue
+            if passed is None:
+                return
+            again_in_s, backoff_s = passed.again_in_s, FIRST_BACKOFF_S
+            await asyncio.sleep(min(REST_OF_PASS * passed.thought_s, LONGEST_REST_S))

@@ -1,0 +1,87 @@
+"""What a pass over a large job costs, in calls for each of its pods: on any machine the same, so no clock is asked.
+
+A job of thousands that only trains is looked at every two seconds, and the operator has one thread for all jobs.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import IMAGE, NOW, a_job, a_pod, a_snapshot, in_round, member, observed
+from understudy_operator.plan.faults.annotations import plan_annotations
+from understudy_operator.plan.faults.avoidance import avoidance
+from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol import pod as names
+from understudy_protocol.words import FaultClass
+
+ACTIVES, SPARES = 490, 10
+
+
+@pytest.fixture(scope="module")
+def large() -> Observed:
+    """A job that trains, each pod on a node of its own, and whose status tells all there is to tell."""
+    actives = [a_pod(f"a{index:03}", index) for index in range(ACTIVES)]
+    spares = [a_pod(f"s{number}") for number in range(SPARES)]
+    coordinator = replace(spares[0], labels={**spares[0].labels, names.LABEL_COORDINATOR: "true"})
+    pods = (*actives, coordinator, *spares[1:])
+    job = a_job(parallelism=ACTIVES, spares=SPARES, status=in_round(3, coordinator.name))
+    snapshot = a_snapshot([member(pod, pod.index) for pod in pods], number=3, coordinator=coordinator)
+    given = observed(job, pods, snapshot, refusals=())
+    status = reconcile(given, IMAGE, NOW).status
+    assert status is not None
+    return replace(given, job=replace(job, status=status))
+
+
+def calls_per_pod(given: Observed, run: Callable[[Observed], object]) -> float:
+    """With nothing remembered of an earlier run."""
+    fresh, calls = replace(given), 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        run(fresh)
+    finally:
+        sys.setprofile(before)
+    return calls / (ACTIVES + SPARES)
+
+
+def test_pods_that_there_is_nothing_to_tell_of_their_nodes_are_not_read(large: Observed):
+    assert plan_annotations(large, NOW) == ()
+    assert calls_per_pod(large, lambda given: plan_annotations(given, NOW)) <= 8
+
+
+def test_a_pass_that_finds_nothing_to_do_asks_each_pod_little(large: Observed):
+    plan = reconcile(large, IMAGE, NOW)
+    assert (plan.status, plan.pods, plan.events) == (None, (), ())
+    assert calls_per_pod(large, lambda given: reconcile(given, IMAGE, NOW)) <= 56
+
+
+def test_which_nodes_are_avoided_is_found_out_once_a_pass(large: Observed):
+    """However many decisions ask: of a job on thousands of nodes against each of which something is held."""
+    cordoned = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned")
+    bad = replace(large, nodes={name: replace(node, findings=(cordoned,)) for name, node in large.nodes.items()})
+    once = calls_per_pod(bad, lambda given: avoidance(given, NOW))
+    many = calls_per_pod(bad, lambda given: [avoidance(given, NOW) for _ in range(10)])
+    assert once > 3
+    assert many < once + 1
+
+
+def test_what_is_made_of_a_pass_holds_for_its_facts_and_its_time_alone(large: Observed):
+    now = NOW + 60
+    asked = replace(large, offenders={"node-a000": "failed twice"})
+    spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint", until=now)
+    assert [entry.node for entry in avoidance(asked, NOW)] == ["node-a000"]
+    assert avoidance(replace(asked, offenders={}), NOW) == ()
+    nodes = {**large.nodes, "node-a001": replace(large.nodes["node-a001"], findings=(spot,))}
+    going = replace(large, nodes=nodes)
+    assert [entry.node for entry in avoidance(going, NOW)] == ["node-a001"]
+    assert avoidance(going, now) == ()
