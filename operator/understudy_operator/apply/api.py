@@ -214,16 +214,16 @@ class Api:
         patience: float | aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         assert self._client is not None
-        request = await self._client.param_serialize(
+        # Without the body, which is JSON already: it would be copied, item by item.
+        method, url, headers, *_ = await self._client.param_serialize(
             method,
             path,
             query_params=list(query),
             header_params={"Accept": "application/json", "Content-Type": content},
-            body=body,
             auth_settings=["BearerToken"],
         )
         try:
-            answer = await self._client.call_api(*request, _request_timeout=patience)
+            answer = await self._client.call_api(method, url, headers, body, _request_timeout=patience)
         except ApiException as error:
             raise _error(error.status or 0, error.body or "", error.headers or {}) from error
         response: aiohttp.ClientResponse = answer.response
