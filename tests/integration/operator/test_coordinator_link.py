@@ -117,14 +117,16 @@ async def test_it_appoints_and_learns_what_the_coordinator_tells(sidecars: list[
     assert learner.changes == changes + 1
 
 
-async def test_steps_are_known_without_a_word(sidecars: list[FakeSidecar], learner: Learner):
+async def test_the_first_step_is_news_and_the_next_ones_are_known_without_a_word(sidecars: list[FakeSidecar], learner: Learner):
     await sidecars[0].tell(in_seventh(4))
     learner.ask(sidecars[0])
     await learner.until(lambda known: known.in_office == "uid-s")
-    changes, progress = learner.changes, StepProgress(12, 100, 1.0)
+    changes, progress = learner.changes, StepProgress(13, 100, 2.0)
+    await sidecars[0].tell(Stepping(StepProgress(12, 100, 1.0)))
+    await learner.until(lambda _: learner.changes == changes + 1)
     await sidecars[0].tell(Stepping(progress))
     await learner.until(lambda known: known.snapshot == replace(in_seventh(4), progress=progress))
-    assert learner.changes == changes
+    assert learner.changes == changes + 1
 
 
 async def test_an_appointees_refusal_is_known_until_a_snapshot_comes(sidecars: list[FakeSidecar], learner: Learner):
