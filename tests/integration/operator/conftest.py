@@ -18,6 +18,7 @@ import pytest
 from tests.integration.conftest import free_port
 from tests.integration.operator.kube import Kube, Runs
 from tests.integration.operator.process import OperatorProcess
+from tests.integration.operator.replicas import Replicas
 from tests.integration.operator.training import Training
 
 if TYPE_CHECKING:
@@ -73,6 +74,19 @@ def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
     assert forbidden == [], process.log()
 
 
+@pytest.fixture
+def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
+    """For a test whose fixture `operator` is these."""
+    processes = [
+        OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
+    ]
+    for process in processes:
+        process.start()
+    yield Replicas(processes)
+    for process in processes:
+        process.kill()
+
+
 @asynccontextmanager
 async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
     """A namespace of the test's own."""
@@ -87,7 +101,7 @@ async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube
 
 
 @pytest.fixture
-async def kube(api_server: "ApiServer", operator: OperatorProcess) -> AsyncIterator[Kube]:
+async def kube(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
     async with kube_of(api_server, operator) as kube:
         yield kube
 

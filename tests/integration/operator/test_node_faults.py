@@ -1,25 +1,17 @@
 """What nodes say of themselves, in the status and in pods; and what is remembered of them under two operators."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.conftest import free_port
-from tests.integration.operator.conftest import kube_of
 from tests.integration.operator.kube import Kube, Raw
-from tests.integration.operator.process import NODE_FAULTS, OperatorProcess
-from tests.integration.operator.test_replicas import Replicas, leader
+from tests.integration.operator.process import NODE_FAULTS
+from tests.integration.operator.replicas import Replicas, leader
 from tests.integration.operator.training import NAME, Training
 from understudy_protocol import wire
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.words import Fault, FaultClass, Strategy, Verdict
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import ApiServer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,28 +25,8 @@ XID = {
 
 
 @pytest.fixture
-def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
-    processes = [
-        OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
-    ]
-    for process in processes:
-        process.start()
-    yield Replicas(processes)
-    for process in processes:
-        process.kill()
-
-
-@pytest.fixture
-async def kube(api_server: "ApiServer", replicas: Replicas) -> AsyncIterator[Kube]:
-    async with kube_of(api_server, replicas) as kube:
-        yield kube
-
-
-@pytest.fixture
-async def training(kube: Kube) -> AsyncIterator[Training]:
-    training = Training(kube)
-    yield training
-    await training.stop()
+def operator(replicas: Replicas) -> Replicas:
+    return replicas
 
 
 async def conditions(kube: Kube, node: str, *more: Raw) -> None:

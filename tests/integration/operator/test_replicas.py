@@ -1,94 +1,28 @@
 """Two replicas of the operator and one Lease: one of them acts, and another one soon does when it is gone."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import aiohttp
 import pytest
 
-from tests.integration.conftest import free_port
-from tests.integration.operator.conftest import kube_of
 from tests.integration.operator.kube import Kube, Raw
-from tests.integration.operator.process import LEASE, OperatorProcess
+from tests.integration.operator.replicas import Replicas, all_ready, health, leader
 from tests.integration.operator.training import NAME, Training
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import ApiServer
 
 pytestmark = pytest.mark.timeout(120)
 
 FAILOVER_S = 5.0
 SLOW_S = 1.0  # what a busy machine may add
-LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}".format(*LEASE.split("/"))
-
-
-class Replicas:
-    """Both, as one operator to those who ask whether it runs."""
-
-    def __init__(self, processes: list[OperatorProcess]) -> None:
-        self.processes = processes
-
-    @property
-    def runs(self) -> bool:
-        return any(process.runs for process in self.processes)
-
-    def log(self) -> str:
-        return "\n".join(f"{process.name}: {process.log()}" for process in self.processes)
-
-    def named(self, name: str) -> OperatorProcess:
-        return next(process for process in self.processes if process.name == name)
 
 
 @pytest.fixture
-def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
-    processes = [
-        OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
-    ]
-    for process in processes:
-        process.start()
-    yield Replicas(processes)
-    for process in processes:
-        process.kill()
+def operator(replicas: Replicas) -> Replicas:
+    return replicas
 
 
 @pytest.fixture
-async def kube(api_server: "ApiServer", replicas: Replicas) -> AsyncIterator[Kube]:
-    async with kube_of(api_server, replicas) as kube:
-        await kube.until("all replicas are ready", lambda: all_ready(replicas))
-        yield kube
-
-
-@pytest.fixture
-async def training(kube: Kube) -> AsyncIterator[Training]:
-    training = Training(kube)
-    yield training
-    await training.stop()
-
-
-async def health(process: OperatorProcess, path: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session:
-        try:
-            async with session.get(f"http://127.0.0.1:{process.health_port}{path}") as answer:
-                return answer.status, (await answer.text()).strip()
-        except aiohttp.ClientError as error:
-            return 0, repr(error)
-
-
-async def all_ready(replicas: Replicas) -> bool:
-    return all([(await health(process, "/readyz"))[0] == 200 for process in replicas.processes])
-
-
-async def leader(kube: Kube, other_than: str = "") -> str:
-    """The name of who holds the Lease."""
-
-    async def look() -> str:
-        holder: str = (await kube.call("GET", LEASE_PATH))["spec"].get("holderIdentity") or ""
-        name = holder.rpartition("_")[0]
-        return name if name.startswith("replica-") and name != other_than else ""
-
-    return await kube.until("a replica leads", look)
+async def kube(kube: Kube, replicas: Replicas) -> Kube:
+    await kube.until("all replicas are ready", lambda: all_ready(replicas))
+    return kube
 
 
 async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordinator(
