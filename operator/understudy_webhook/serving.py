@@ -5,7 +5,6 @@ which a connection takes at its first words. (One context that loads another cer
 the key does not fit.) Ready is who has a certificate.
 """
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Callable
@@ -89,8 +88,6 @@ async def _answer(answer: Answer, request: web.Request) -> web.Response:
         return web.Response(text=f"{error}\n", status=400)
     try:
         review = answer(dict(asked))
-    except asyncio.CancelledError:
-        raise
     except Exception:
         # What follows is the configuration's to say (failurePolicy): nothing is guessed here.
         log.exception("%s %s failed", request.path, asked.get("uid"))

@@ -7,7 +7,7 @@ condition flips. Invalid and Blocked stay as they were until this operator has t
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from understudy_operator.plan import failed_starts
+from understudy_operator.plan import failed_starts, told_before
 from understudy_operator.plan.elections import waits_for_election
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.job_pods import told_of_job_pods
@@ -19,15 +19,12 @@ from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pool.told import pool_condition
 from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_operator.plan.stuck import left_of_former, stuck_pods
+from understudy_operator.plan.told_before import Wanted
 from understudy_protocol import pod as names
 
-MESSAGE_CHARACTERS = 1024
 TROUBLED_PODS_TOLD = 3
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
-
-Wanted = tuple[str, bool, str, str]  # type, whether it holds, reason, message
 
 
 def plan_conditions(
@@ -58,20 +55,7 @@ def plan_conditions(
         _refused("Invalid", observed, lasting=True, before=before),
         _refused("Blocked", observed, lasting=False, before=before),
     ]
-    return [_condition(entry, before.get(entry[0]), now) for entry in wanted]
-
-
-def _condition(wanted: Wanted, before: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
-    kind, holds, reason, message = wanted
-    value = "True" if holds else "False"
-    kept = before is not None and before["status"] == value
-    return {
-        "type": kind,
-        "status": value,
-        "reason": reason,
-        "message": message[:MESSAGE_CHARACTERS],
-        "lastTransitionTime": before["lastTransitionTime"] if before is not None and kept else whole_seconds(now),
-    }
+    return told_before.conditions(observed.job.status, wanted, now)
 
 
 def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]) -> Wanted:

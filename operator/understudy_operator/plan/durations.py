@@ -1,17 +1,13 @@
-"""Go durations, as the API writes them."""
+"""Go durations, as the API and annotations write them."""
+
+import re
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"
 
 
 def seconds(duration: str) -> float:
-    """A Go duration such as 90s, 1h or 1h30m, in seconds."""
-    total, number, unit = 0.0, "", ""
-    for char in f"{duration}0":
-        if (char.isdigit() or char == ".") and unit:
-            total += float(number) * _UNITS_S[unit]
-            number, unit = "", ""
-        if char.isdigit() or char == ".":
-            number += char
-        else:
-            unit += char
-    return total
+    """A Go duration such as 90s, 1h or 1h30m, in seconds. Raises ValueError."""
+    if not re.fullmatch(f"(?:{_PART})+", duration):
+        raise ValueError(f"{duration!r} is no duration such as 90s or 1h30m")
+    return sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(_PART, duration))

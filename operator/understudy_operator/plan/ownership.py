@@ -25,11 +25,16 @@ def object_uid(job: Job) -> str:
 
 
 def owner_reference(job: Job) -> dict[str, Any]:
+    return reference(kind_of(job), job.name, object_uid(job))
+
+
+def reference(kind: str, name: str, uid: str) -> dict[str, Any]:
+    """Of its one owner, which waits for it where it is deleted in the foreground."""
     return {
         "apiVersion": API_VERSION,
-        "kind": kind_of(job),
-        "name": job.name,
-        "uid": object_uid(job),
+        "kind": kind,
+        "name": name,
+        "uid": uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }

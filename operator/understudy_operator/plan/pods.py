@@ -18,6 +18,7 @@ from understudy_operator.plan.jobset import keys, metadata, podspec
 from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.placement import never_on, rather_not_on
 from understudy_operator.plan.shape import job_shape
 from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
@@ -57,10 +58,10 @@ def pod_manifest(
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     made = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
-        _avoid(spec, avoid_nodes)
+        never_on(spec, avoid_nodes)
         made["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
     if rather_not:
-        _rather_not(spec, rather_not)
+        rather_not_on(spec, rather_not)
         made["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(rather_not))
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
@@ -220,34 +221,6 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-
-
-def _none_of(nodes: Sequence[str]) -> list[dict[str, Any]]:
-    """By name: a node's hostname label may differ. One value each is all that the API takes here."""
-    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
-
-
-def _rather_not(spec: dict[str, Any], nodes: Sequence[str]) -> None:
-    """Let the scheduler put the pod there only where nothing else is free."""
-    wishes = (
-        spec.setdefault("affinity", {})
-        .setdefault("nodeAffinity", {})
-        .setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
-    )
-    wishes.append({"weight": 100, "preference": {"matchFields": _none_of(nodes)}})
-
-
-def _avoid(spec: dict[str, Any], nodes: Sequence[str]) -> None:
-    """Keep the pod off nodes whatever else is free."""
-    ours = _none_of(nodes)
-    required = (
-        spec.setdefault("affinity", {})
-        .setdefault("nodeAffinity", {})
-        .setdefault("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": [{}]})
-    )
-    # The terms are ORed, so each of them has to exclude the nodes.
-    for selector in required["nodeSelectorTerms"]:
-        selector["matchFields"] = [*selector.get("matchFields", ()), *ours]
 
 
 def _env(name: str, value: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from understudy_operator.plan.gang import Gang, gang, gated, in_gang
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import ChildJob, Observed, Pod
 from understudy_operator.plan.queue import GATE, MANAGED, QUEUE
+from understudy_operator.plan.told_before import Wanted
 
 QUOTA_RESERVED = "QuotaReserved"
 WAITS, ADMITTED, NOT_MANAGED = "WaitingForQuota", "Admitted", "NotManaged"
@@ -31,7 +32,7 @@ def waits_in_queue(observed: Observed) -> Iterator[str]:
         yield f"Job {child.name} waits for quota in queue {child.queue} (Kueue)"
 
 
-def quota_reserved(observed: Observed) -> Iterator[tuple[str, bool, str, str]]:
+def quota_reserved(observed: Observed) -> Iterator[Wanted]:
     """The condition, where there is a queue: type, whether it holds, reason, message."""
     job = observed.job
     if job.terminal or job.spec.suspend or observed.close is not None:

@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,8 @@ def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
         process.kill()
 
 
-@pytest.fixture
-async def kube(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
+@asynccontextmanager
+async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
     """A namespace of the test's own."""
     kube = Kube(api_server, f"test-{secrets.token_hex(4)}", operator)
     await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": kube.namespace}})
@@ -97,6 +98,12 @@ async def kube(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
         for raw in await kube.list(plural):
             await kube.call("DELETE", f"{plural}/{raw['metadata']['name']}")
     await kube.close()
+
+
+@pytest.fixture
+async def kube(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
+    async with kube_of(api_server, operator) as kube:
+        yield kube
 
 
 @pytest.fixture

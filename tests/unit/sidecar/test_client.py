@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.sidecar.calling import Calls, at, dialing, refusing
 from tests.unit.sidecar.hall import Served, ended, serving, until
+from tests.unit.virtual_time import in_virtual_time
 from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.words import NO_ELECTORATE, NO_ROUND, CloseReason
@@ -52,13 +53,14 @@ async def test_it_comes_round_again_and_waits_longer_each_time(monkeypatch: pyte
     assert gaps[4] < 0.39  # doubled no further
 
 
+@in_virtual_time
 async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
     first, second = refusing(), refusing()
     async with dialing(first, second) as calls:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(60)
         assert len(caplog.messages) == 2
         async with serving(second[0], second[1]):
             await until(lambda: calls.ups)
@@ -99,6 +101,7 @@ async def test_after_close_nothing_is_dialed(served: Served) -> None:
         assert calls.ups == []
 
 
+@in_virtual_time
 async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
     address = refusing()
     async with dialing(address) as calls:
@@ -106,7 +109,7 @@ async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
         calls.client.close()
         with socket.create_server(address) as listener:
             listener.setblocking(False)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(60)
             with pytest.raises(BlockingIOError):
                 listener.accept()
 

@@ -33,6 +33,7 @@ from tests.unit.sidecar.hall import (
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Prove, Role
+from understudy_sidecar import lobby as lobby_module
 from understudy_sidecar import server as server_module
 from understudy_sidecar.lobby import Lobby
 
@@ -142,7 +143,7 @@ async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_oth
 
 @pytest.mark.usefixtures("short_handshake")
 async def test_a_caller_whose_answer_was_not_read_yet_does_not_go(
-    served: Served, caplog: pytest.LogCaptureFixture
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a freeze of this sidecar, or when ten thousand call at once."""
     async with served.upgraded() as link:
@@ -152,7 +153,9 @@ async def test_a_caller_whose_answer_was_not_read_yet_does_not_go(
         (caller,) = served.server.callers - {served.hall.links[0]}
         caller.transport.pause_reading()
         await link.send_str(wire.encode(Prove(proof)))
-        await asyncio.sleep(0.6)
+        later = lobby_module.now() + 60  # its time is up
+        monkeypatch.setattr(lobby_module, "now", lambda: later)
+        await until(lambda: served.server.lobby._inside[caller] > later)
         caller.transport.resume_reading()
         await link.send_str(join())
         assert isinstance(await heard(link), m.Welcome)

@@ -13,11 +13,12 @@ scheduler knows by itself (taints, cordons, nodes that are not ready) is not tol
 every taint: it would put them there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan.faults.silence import silent_nodes
+from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.once import once_a_pass
@@ -72,20 +73,24 @@ def _held(observed: Observed, now: float) -> Iterator[Avoided]:
     policy = observed.job.world.avoid_nodes
     if policy == OFF:
         return
-    blind = _tolerates_all(observed)
+    blind = tolerates_all(group.pod_template.get("spec", {}) for group in observed.job.world.groups)
     for node in observed.nodes.values():
         finding = node.held(now)
         if finding is None or finding.fault_class is None:
             continue
-        if finding.hardware or blind or not finding.known_to_scheduler:
+        if is_to_be_told(finding, blind):
             soft = policy != REQUIRE and not finding.hardware
             what = (finding.source, finding.reason, finding.fault_class.value, finding.until)
             yield Avoided(node.name, *what, preferred=soft)
 
 
-def _tolerates_all(observed: Observed) -> bool:
-    """Whether some pods of the job go wherever there is room."""
-    specs = [group.pod_template.get("spec", {}) for group in observed.job.world.groups]
+def is_to_be_told(finding: Finding, blind: bool) -> bool:
+    """Whether the scheduler does not keep pods off a node by itself. blind: these tolerate every taint."""
+    return finding.hardware or blind or not finding.known_to_scheduler
+
+
+def tolerates_all(specs: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether pods of some of these templates go wherever there is room."""
     tolerations = [entry for spec in specs for entry in spec.get("tolerations") or ()]
     every = [entry for entry in tolerations if entry.get("operator") == "Exists" and not entry.get("key")]
     return any(entry.get("effect", "") in ("", "NoSchedule") for entry in every)

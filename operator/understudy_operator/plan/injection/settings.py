@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.spec import ReplicatedJob, World
 from understudy_protocol import pod as names
 
@@ -24,9 +25,6 @@ OURS = frozenset(
         names.ANNOTATION_AVOIDS,
     }
 )
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:ms|s|m|h))+")
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 
 
 class Objection(Exception):
@@ -100,13 +98,6 @@ def actives_of(settings: Settings, nproc: int, pods: int) -> int:
             f"has {pods}: lower it, or raise the job's parallelism and completions"
         )
     return actives
-
-
-def seconds(text: str) -> float:
-    """A Go duration such as 90s or 1h30m."""
-    if not _DURATION.fullmatch(text):
-        raise ValueError(text)
-    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
 def _number(least: int) -> Callable[[str], int]:

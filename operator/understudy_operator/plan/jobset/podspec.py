@@ -9,9 +9,8 @@ from typing import Any
 
 from understudy_operator.plan.jobset import keys, metadata
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.placement import REQUIRED
 from understudy_operator.plan.spec import ReplicatedJob
-
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def claim_name(job: Job, claim: str) -> str:

@@ -25,9 +25,9 @@ from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.gang import unmark
 from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, ReleaseClaim
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.placement import only_on
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.pool.facts import pool_of
-from understudy_operator.plan.pool.manifest import bind
 from understudy_operator.plan.pool.vacancies import (
     affordable,
     candidates,
@@ -108,7 +108,7 @@ def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> I
         coordinator_address=observed.coordinator_address,
         sidecar_image=sidecar_image,
     )
-    bind(manifest["spec"], spare.node)
+    only_on(manifest["spec"], spare.node)
     metadata = manifest["metadata"]
     metadata["labels"][names.LABEL_FROM_POOL] = spare.labels[names.LABEL_JOB_UID]
     metadata["annotations"][names.ANNOTATION_FROM_POD] = spare.uid

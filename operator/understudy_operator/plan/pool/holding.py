@@ -9,8 +9,9 @@ themselves are replaced with growing pauses, and the newest of them are kept for
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.faults.avoidance import is_to_be_told, tolerates_all
 from understudy_operator.plan.intents import CreatePod, DeletePod
-from understudy_operator.plan.observed import Node, Pod
+from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.facts import ObservedPool, claimant, node_is_well, template_of, unclaimed
 from understudy_operator.plan.pool.manifest import fingerprint, spare_manifest
 
@@ -103,11 +104,14 @@ def _least_use_first(pod: Pod) -> tuple[bool, float, str]:
 
 
 def _create(observed: ObservedPool, number: int, reason: str, now: float) -> CreatePod:
-    avoid = [node.name for node in observed.nodes.values() if _is_to_be_avoided(node, now)]
+    avoid = list(_avoided(observed, now))
     return CreatePod(spare_manifest(observed.pool, f"{observed.entropy}-{number}", avoid), reason)
 
 
-def _is_to_be_avoided(node: Node, now: float) -> bool:
-    """What the scheduler knows by itself is not told it again."""
-    finding = node.held(now)
-    return finding is not None and (finding.hardware or not finding.known_to_scheduler)
+def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:
+    """Nodes where no job would claim a spare, as far as the scheduler does not keep it off them by itself."""
+    blind = tolerates_all([observed.pool.template.get("spec", {})])
+    for node in observed.nodes.values():
+        finding = node.held(now)
+        if finding is not None and is_to_be_told(finding, blind):
+            yield node.name

@@ -9,9 +9,9 @@ from understudy_operator.plan.pool.facts import ObservedPool, available, claiman
 from understudy_operator.plan.pool.holding import held, outdated, pause_s
 from understudy_operator.plan.pool.manifest import selector
 from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_operator.plan.told_before import Wanted, condition, conditions
 from understudy_protocol import pod as names
 
-MESSAGE_CHARACTERS = 1024
 NO_ROOM = "NoRoom"
 
 
@@ -32,9 +32,8 @@ def plan_status(observed: ObservedPool, desired: int, auto: Mapping[str, Any] | 
         status["oldestPodTime"] = whole_seconds(min(pod.created_at for pod in here))
     if auto is not None:
         status["auto"] = dict(auto)
-    before = {entry["type"]: entry for entry in observed.pool.status.get("conditions", ())}
-    wanted = _conditions(observed, status, now)
-    status["conditions"] = [_condition(entry, before.get(entry[0]), now) for entry in wanted]
+    wanted = (_ready(observed, status, now), _rolling(observed, now), _blocked(observed))
+    status["conditions"] = conditions(observed.pool.status, wanted, now)
     return status
 
 
@@ -60,10 +59,6 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
         yield Event("Normal", "Resized", f"{status['desired']} spares in place of {before['desired']}: {why}")
 
 
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
-
-
 def _claimed(observed: ObservedPool) -> int:
     """Those whose place is being taken, and those whose place a job's pod has taken and holds."""
     coming = sum(bool(claimant(pod)) and pod.uid not in _taken(observed) for pod in observed.pods)
@@ -75,11 +70,7 @@ def _taken(observed: ObservedPool) -> set[str | None]:
     return set(from_pod)
 
 
-def _conditions(observed: ObservedPool, status: Mapping[str, Any], now: float) -> list[tuple[str, bool, str, str]]:
-    return [_ready(observed, status, now), _rolling(observed, now), _blocked(observed)]
-
-
-def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> tuple[str, bool, str, str]:
+def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> Wanted:
     told = f"{status['ready']} of {status['desired']}"
     troubled: list[Pod] = [pod for pod in held(observed, now) if pod.trouble]
     told += "".join(f"; pod {pod.name}: {pod.trouble}" for pod in troubled[:1])
@@ -88,7 +79,7 @@ def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> tup
     return "Ready", status["ready"] >= status["desired"], "Spares", told
 
 
-def _rolling(observed: ObservedPool, now: float) -> tuple[str, bool, str, str]:
+def _rolling(observed: ObservedPool, now: float) -> Wanted:
     old = outdated(observed, now)
     if not old:
         return "Rolling", False, "UpToDate", ""
@@ -99,18 +90,10 @@ def _rolling(observed: ObservedPool, now: float) -> tuple[str, bool, str, str]:
     return "Rolling", True, NO_ROOM, f"{told}, and there is no room for another one: they go when a job claims one"
 
 
-def _blocked(observed: ObservedPool) -> tuple[str, bool, str, str]:
+def _blocked(observed: ObservedPool) -> Wanted:
     if observed.refusals is None and (known := condition(observed.pool.status, "Blocked")):
         return "Blocked", known["status"] == "True", known["reason"], known["message"]
     refusal = next(iter(observed.refusals or ()), None)
     if refusal is None:
         return "Blocked", False, "Accepted", ""
     return "Blocked", True, refusal.why.value, refusal.message
-
-
-def _condition(wanted: tuple[str, bool, str, str], before: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
-    kind, holds, reason, message = wanted
-    value = "True" if holds else "False"
-    since = before["lastTransitionTime"] if before is not None and before["status"] == value else whole_seconds(now)
-    told = {"type": kind, "status": value, "reason": reason, "message": message[:MESSAGE_CHARACTERS]}
-    return told | {"lastTransitionTime": since}

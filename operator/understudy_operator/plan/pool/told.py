@@ -6,11 +6,12 @@ from typing import Any
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.vacancies import CONDITION, candidates, coming_claims, is_stuck, vacant
+from understudy_operator.plan.told_before import Wanted
 
 IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
 
 
-def pool_condition(observed: Observed, now: float) -> Iterator[tuple[str, bool, str, str]]:
+def pool_condition(observed: Observed, now: float) -> Iterator[Wanted]:
     """None for a job that names no pool."""
     pool = observed.pool
     if pool is None or observed.job.terminal:

@@ -7,7 +7,6 @@ import pytest
 
 from understudy_operator.observe.read import read_job, read_pod, unix
 from understudy_operator.observe.read_node import read_node
-from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.queue import Queue
 from understudy_protocol import pod as names
@@ -367,14 +366,6 @@ def test_a_node_is_ready_only_if_its_condition_says_so(status: str, ready: bool)
 
 def test_a_node_without_conditions_is_not_ready():
     assert read_node({"metadata": {"name": "n1"}}) == Node("n1", False)
-
-
-@pytest.mark.parametrize(
-    ("duration", "expected"),
-    [("90s", 90.0), ("1h", 3600.0), ("1h30m", 5400.0), ("2h3m4s", 7384.0), ("500ms", 0.5), ("1.5h", 5400.0)],
-)
-def test_durations(duration: str, expected: float):
-    assert seconds(duration) == expected
 
 
 def test_a_node_says_since_when_it_is_ready():

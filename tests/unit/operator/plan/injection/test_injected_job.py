@@ -26,7 +26,7 @@ from understudy_operator.plan.injection.care import NO_LIMIT, placed
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
-from understudy_operator.plan.intents import DeletePod, PatchJob
+from understudy_operator.plan.intents import CreatePod, DeletePod, PatchJob
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
@@ -103,10 +103,15 @@ def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
     def entry(name: str, replicas: int, pods: int, template: Raw) -> Raw:
         return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": pods, "template": template}}}
 
-    jobs = [entry("lead", 1, 1, labelled), entry("logs", 9, 9, {"spec": {}}), entry("workers", 2, 4, labelled)]
+    unlabelled = entry("logs", 9, 9, {"spec": {}})
+    jobs = [entry("lead", 1, 1, labelled), unlabelled, entry("workers", 2, 4, labelled), entry("more", 1, 3, labelled)]
     target = read_target("JobSet", {"spec": {"replicatedJobs": jobs}})
-    assert [(x.name, x.first, x.pods_per_job) for x in target.groups] == [("lead", 0, 1), ("workers", 1, 4)]
-    assert target.pods == 9
+    assert [(x.name, x.first, x.pods_per_job) for x in target.groups] == [
+        ("lead", 0, 1),
+        ("workers", 1, 4),
+        ("more", 9, 3),
+    ]
+    assert target.pods == 12
 
 
 # A pass over it ------------------------------------------------------------------------------------------------------
@@ -117,8 +122,10 @@ def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
 
 
 def test_no_pod_is_made_or_tried() -> None:
-    told = plan(given(pods=PODS[:1], has_secret=False, coordinator_address=""))
-    assert (told.checks, told.pods) == ((), ())
+    for facts in (given(pods=(), checked=False), given(pods=PODS[:1]), given(in_round(0), PODS[:1])):
+        told = plan(facts)
+        assert told.checks == ()
+        assert [x for x in told.pods if isinstance(x, CreatePod)] == []
 
 
 def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_lets_the_pods_start() -> None:
@@ -156,6 +163,7 @@ def test_once_the_training_has_failed_for_good_its_job_has_none_left() -> None:
     pods = (ended(PODS[0], FAILED), *PODS[1:])
     (patch,) = plan(given(in_round(0), pods, children=(child,))).jobs
     assert patch.patch["spec"] == {"backoffLimit": 0}
+    assert plan(given(in_round(0), pods, children=(replace(child, backoff_limit=0),))).jobs == ()
     assert plan(given(in_round(0), pods, children=(replace(child, ended=True),))).jobs == ()
 
 

@@ -1,0 +1,54 @@
+"""Where a pool's spares are put. Which of them are made, and which go: tests/unit/operator/pool_scenarios."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import NOW, XID_79
+from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, observed_pool
+from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.intents import CreatePod
+from understudy_operator.plan.observed import Node
+from understudy_operator.plan.placement import REQUIRED
+from understudy_operator.plan.pool.holding import plan_spares
+from understudy_protocol.words import FaultClass
+
+CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
+LEAVES = Finding("gke-maintenance", FaultClass.MAINTENANCE, "ONGOING")
+OVER = Finding("annotation", FaultClass.HARDWARE, "mended", until=NOW)
+HELD = {"bad": (XID_79,), "cordoned": (CORDON,), "leaves": (LEAVES,), "mended": (OVER,), "well": ()}
+NODES = {name: Node(name, True, findings=findings) for name, findings in HELD.items()}
+
+
+def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
+    """By the first spare of a pool whose template has these."""
+    template: Any = {"spec": {**SPARE_TEMPLATE["spec"], "tolerations": tolerations}}
+    (made,) = plan_spares(observed_pool(a_pool(replicas=1, template=template), nodes=NODES), 1, NOW)
+    assert isinstance(made, CreatePod)
+    affinity = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
+    return [
+        name
+        for term in affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ())
+        for field in term["matchFields"]
+        for name in field["values"]
+    ]
+
+
+def test_a_spare_is_kept_off_nodes_where_no_job_would_claim_it():
+    assert kept_off([]) == ["bad", "leaves"]  # the scheduler itself keeps it off the cordoned one
+
+
+@pytest.mark.parametrize(
+    ("toleration", "blind"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, False),
+    ],
+)
+def test_one_that_tolerates_every_taint_is_kept_off_what_the_scheduler_would_keep_others_off(
+    toleration: dict[str, str], blind: bool
+):
+    """It would be put there, removed because nobody would claim it, and put there again."""
+    assert kept_off([toleration]) == (["bad", "cordoned", "leaves"] if blind else ["bad", "leaves"])

@@ -1,0 +1,19 @@
+"""Go durations."""
+
+import pytest
+
+from understudy_operator.plan.durations import seconds
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [("90s", 90.0), ("1h", 3600.0), ("1h30m", 5400.0), ("2h3m4s", 7384.0), ("500ms", 0.5), ("1.5h", 5400.0)],
+)
+def test_durations(duration: str, expected: float):
+    assert seconds(duration) == expected
+
+
+@pytest.mark.parametrize("text", ["", "90", "s", "1d", "-1s", " 1s", "1h 30m", "1..5h", "1e3s"])
+def test_what_is_none_is_an_error_that_says_so(text: str):
+    with pytest.raises(ValueError, match="is no duration such as 90s or 1h30m"):
+        seconds(text)
