@@ -117,7 +117,9 @@ async def test_it_appoints_and_learns_what_the_coordinator_tells(sidecars: list[
     assert learner.changes == changes + 1
 
 
-async def test_the_first_step_is_news_and_the_next_ones_are_known_without_a_word(sidecars: list[FakeSidecar], learner: Learner):
+async def test_the_first_step_is_news_and_the_next_ones_are_known_without_a_word(
+    sidecars: list[FakeSidecar], learner: Learner
+):
     await sidecars[0].tell(in_seventh(4))
     learner.ask(sidecars[0])
     await learner.until(lambda known: known.in_office == "uid-s")
