@@ -94,6 +94,8 @@ class Store:
         self._removed[kind] = removed
         for key, raw in listed.items():
             known = self._entries[kind].get(key)
+            if known is not None and _state(known.raw) == _state(raw):
+                continue  # nothing has changed, as of almost all of them: what was read of it stays
             if known is not None and known.arrived >= asked_at:
                 self.put(kind, raw)
             elif raw["metadata"].get("uid") not in removed:
@@ -195,6 +197,10 @@ def job_key_of(raw: Raw) -> Key | None:
     """The TrainingJob that an object of ours belongs to."""
     name = raw["metadata"].get("labels", {}).get(names.LABEL_JOB)
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
+
+
+def _state(raw: Raw) -> tuple[str, str]:
+    return raw["metadata"].get("uid", ""), raw["metadata"].get("resourceVersion", "")
 
 
 def _version(raw: Raw) -> int:

@@ -1,6 +1,7 @@
 """The store: what arrives replaces what was there, and nothing that is gone comes back."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -194,3 +195,21 @@ def test_what_arrived_after_a_list_was_asked_for_stays_as_it_is(store: Store):
 def test_an_object_tells_the_job_that_it_belongs_to():
     assert job_key_of(a_raw()) == ("research", "llm")
     assert job_key_of({"metadata": {"namespace": "research", "name": "x"}}) is None
+
+
+def test_what_a_list_tells_anew_is_not_read_anew(store: Store):
+    # given a pod that was read
+    reads = list[str]()
+
+    def reader(raw: Mapping[str, Any]) -> str:
+        reads.append(raw["metadata"]["resourceVersion"])
+        return "read"
+
+    store.put(Kind.POD, a_raw("a", version=5))
+    store.facts(Kind.POD, reader)
+    # when a list has it as it is known, then as something newer
+    for version in (5, 6):
+        store.replace(Kind.POD, [a_raw("a", version=version)], asked_at=time.monotonic())
+        store.facts(Kind.POD, reader)
+    # then it was read again only because of the latter
+    assert reads == ["5", "6"]
