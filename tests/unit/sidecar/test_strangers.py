@@ -33,8 +33,8 @@ from tests.unit.sidecar.hall import (
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Prove, Role
-from understudy_sidecar import lobby as lobby_module
 from understudy_sidecar import server as server_module
+from understudy_sidecar.clock import now
 from understudy_sidecar.lobby import Lobby
 
 pytestmark = pytest.mark.usefixtures("healthy", "many_files")
@@ -153,8 +153,8 @@ async def test_a_caller_whose_answer_was_not_read_yet_does_not_go(
         (caller,) = served.server.callers - {served.hall.links[0]}
         caller.transport.pause_reading()
         await link.send_str(wire.encode(Prove(proof)))
-        later = lobby_module.now() + 60  # its time is up
-        monkeypatch.setattr(lobby_module, "now", lambda: later)
+        later = now() + 60  # its time is up
+        monkeypatch.setattr("understudy_sidecar.lobby.now", lambda: later)
         await until(lambda: served.server.lobby._inside[caller] > later)
         caller.transport.resume_reading()
         await link.send_str(join())
