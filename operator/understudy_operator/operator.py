@@ -56,7 +56,8 @@ class Operator:
         self._writer = connect(self.leads)
         self._gateway = Gateway(self._writer, self.store, clock)
         self._injection = Injection(self._writer, self.store, self._wake, clock, self._read_node)
-        self._resync = Resync(api, self.store, clock, self._wake_all)
+        watches = tuple(watches)
+        self._resync = Resync(api, self.store, clock, self._wake_all, watches)
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
         self._watches = [Watch(api, kind, self._resync, self.saw) for kind in watches]
         self._remembering: asyncio.Task[None] | None = None
@@ -109,6 +110,7 @@ class Operator:
     def saw(self, kind: Kind, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
         before = self.store.fact(kind, key_of(raw), self._read_node) if kind is Kind.NODE else None
+        echo = event_type != "DELETED" and self.store.knows(kind, raw)
         if event_type == "DELETED":
             self.store.remove(kind, raw)
         else:
@@ -117,7 +119,8 @@ class Operator:
             if before is None or self.store.fact(kind, key_of(raw), self._read_node) != before:
                 self._wake_all()  # a node's heartbeats alone wake nobody
         elif kind in (Kind.JOB, Kind.INJECTED):
-            self._wake(key_of(raw))
+            if not echo:  # of our own write, whose answer was put into the store: the worker knows
+                self._wake(key_of(raw))
             self._wake_pools(raw["metadata"].get("namespace", ""))
         elif kind is Kind.POOL:
             self._wake_pool(key_of(raw))

@@ -8,7 +8,7 @@ server is back.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.clock import Clock, jittered
@@ -17,6 +17,8 @@ from understudy_operator.plan.ownership import API_VERSION
 from understudy_protocol import pod as names
 
 RESYNC_S = 60.0
+#: Of kinds with a watch of our own, which misses nothing that the API server tells: there are thousands of them.
+RESYNC_WATCHED_S = 600.0
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
 PATHS = {
@@ -34,9 +36,15 @@ log = logging.getLogger(__name__)
 
 
 class Resync:
-    def __init__(self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None]) -> None:
+    """on_listed: is called after each turn. watched: the kinds that have a watch of our own."""
+
+    def __init__(
+        self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None], watched: Iterable[Kind] = ()
+    ) -> None:
         self._api, self._store, self._clock, self._on_listed = api, store, clock, on_listed
+        self._watched = frozenset(watched)
         self._versions: dict[Kind, str] = {}
+        self._listed_at: dict[Kind, float] = {}
         self._listed = {kind: asyncio.Event() for kind in PATHS}
         self.done_once = False
 
@@ -44,7 +52,7 @@ class Resync:
         retry_s = FIRST_RETRY_S
         while True:
             try:
-                await self._list()
+                await self.once()
             except TROUBLE as error:
                 log.warning("a list of everything failed, and is tried again in about %.0f s: %r", retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
@@ -60,7 +68,7 @@ class Resync:
         asked_at = self._clock.steady()
         listed = await self._api.list(path, selector)
         self._store.replace(kind, listed.items, asked_at)
-        self._versions[kind] = listed.version
+        self._versions[kind], self._listed_at[kind] = listed.version, asked_at
         self._listed[kind].set()
         return listed.version
 
@@ -69,6 +77,12 @@ class Resync:
         await self._listed[kind].wait()
         return self._versions[kind]
 
-    async def _list(self) -> None:
+    async def once(self) -> None:
+        """List what is due. Raises one of TROUBLE."""
         for kind in PATHS:
-            await self.list_kind(kind)
+            if not self._is_known(kind):
+                await self.list_kind(kind)
+
+    def _is_known(self, kind: Kind) -> bool:
+        listed_at = self._listed_at.get(kind)
+        return kind in self._watched and listed_at is not None and self._clock.steady() - listed_at < RESYNC_WATCHED_S

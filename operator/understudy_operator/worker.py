@@ -25,6 +25,7 @@ from understudy_operator.plan.object_names import coordinator_service_name, secr
 from understudy_operator.plan.observed import Coordination, Job, Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.status import is_news
 from understudy_protocol import pod as names
 
 
@@ -155,8 +156,11 @@ class JobWorker:
             if not told_of_checks:
                 self._checked = job.generation
                 self.wake()
-        if plan.status is not None and not await self._gateway.status(job, plan.status):
-            return False
+        if plan.status is not None:
+            if not await self._gateway.status(job, plan.status):
+                return False
+            if is_news(job.status, plan.status):
+                self.wake()
         refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
         await self._gateway.pools.claims(job.namespace, plan.claims)
         refusals += await self._gateway.pods(job, plan.pods)

@@ -109,6 +109,11 @@ class Store:
         entry = self._entries[kind].get(key)
         return None if entry is None else entry.raw
 
+    def knows(self, kind: Kind, raw: Raw) -> bool:
+        """Whether that state of the object is here already."""
+        known = self.get(kind, key_of(raw))
+        return known is not None and _state(known) == _state(raw)
+
     def last_secret(self, job_uid: str) -> Raw | None:
         """The job's Secret as it was last seen, whether or not it is still there."""
         return self._last_secret.get(job_uid)

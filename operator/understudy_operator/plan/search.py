@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from understudy_operator.plan.answers import NEVER, Answers
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination, has_majority, office_of
-from understudy_protocol.observer import NodeFact, Nodes, Refused, Snapshot, Stepping, Superseded
+from understudy_protocol.observer import MemberView, NodeFact, Nodes, Refused, Snapshot, Stepping, Superseded
 from understudy_protocol.words import NO_OFFICE, Office
 
 LINES = 8
@@ -57,12 +57,14 @@ class Search:
         self._told: dict[str, Superseded] = {}  # those of them, on the line that each has now
         #: To the one in office. None: nothing yet; (): that nothing is held against any.
         self._nodes_told: tuple[NodeFact, ...] | None = None
+        self._counted: tuple[MemberView, ...] | None = None
+        self._majority = False  # of those
         self._out: list[Say] = []
 
     def settled(self, now: float) -> bool:
         """Whether who is in office is beyond doubt."""
-        told, found = self.knows.snapshot, bool(self.knows.in_office)
-        return found and told is not None and has_majority(told) and not _within(LINGER_S, self.knows.since, now)
+        found = bool(self.knows.in_office)
+        return found and self._hears_majority() and not _within(LINGER_S, self.knows.since, now)
 
     def idle(self, now: float) -> bool:
         """Whether time alone changes nothing about which lines there should be."""
@@ -148,6 +150,13 @@ class Search:
         new = rest[: places - len(visited)]
         self._visited |= {callee.pod_uid: now for callee in new}
         return [*visited, *new]
+
+    def _hears_majority(self) -> bool:
+        """Counted once a snapshot: steps come in between, and there may be thousands of members."""
+        told = self.knows.snapshot
+        if told is not None and self._counted is not told.members:
+            self._counted, self._majority = told.members, has_majority(told)
+        return told is not None and self._majority
 
     # What is heard --------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from understudy_protocol.observer import Snapshot
 
 #: Progress alone is not worth a write more often than this.
 PROGRESS_EVERY_S = 10.0
+PROGRESS = {"progress"}
 #: Of recoveriesByStrategy: what no coordinator counts, because none outlives it.
 OF_THE_JOB = "jobRestart"
 
@@ -67,11 +68,20 @@ def rests(observed: Observed) -> bool:
 
 def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: float) -> bool:
     """Whether anything changed but the progress, or the progress is old enough to be told anew."""
-    changed = {name for name in status.keys() | before.keys() if status.get(name) != before.get(name)}
-    if changed != {"progress"}:
+    changed = _changed(before, status)
+    if changed != PROGRESS:
         return bool(changed)
     told_at = before.get("progress", {}).get("at")
     return told_at is None or reached(unix(told_at) + PROGRESS_EVERY_S, now)
+
+
+def is_news(before: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether what is written may be of consequence to the next pass."""
+    return bool(_changed(before, status) - PROGRESS)
+
+
+def _changed(before: Mapping[str, Any], status: Mapping[str, Any]) -> set[str]:
+    return {name for name in status.keys() | before.keys() if status.get(name) != before.get(name)}
 
 
 def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.status import PROGRESS_EVERY_S, worth_writing
+from understudy_operator.plan.status import PROGRESS_EVERY_S, is_news, worth_writing
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot, StepProgress
 from understudy_protocol.words import CloseReason, WorkersState
@@ -232,3 +232,9 @@ def test_the_status_that_was_is_not_changed_in_place():
     before = in_round(0, conditions=[], recoveries=[])
     after(before, a_snapshot(number=1, recoveries=[a_recovery()]))
     assert before == in_round(0, conditions=[], recoveries=[])
+
+
+def test_progress_alone_is_no_news_to_the_next_pass():
+    before = {"phase": "Running", "progress": {"step": 1}}
+    assert not is_news(before, {**before, "progress": {"step": 2}})
+    assert is_news(before, {"phase": "Recovering", "progress": {"step": 2}})
