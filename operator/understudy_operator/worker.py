@@ -4,7 +4,6 @@ Gathers what is observed, asks the plan, executes it. Nothing is decided here.
 """
 
 import asyncio
-import base64
 import contextlib
 import logging
 import secrets
@@ -15,16 +14,17 @@ from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe.adoption_link import Adopter, Keys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected, told_in_secret
 from understudy_operator.observe.read_node import NodeReader, read_node
-from understudy_operator.observe.read_pool import split, view_of
+from understudy_operator.observe.read_pool import decode_key, key_of_pool, split, view_of
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_kind, job_uid_of
 from understudy_operator.plan.coordination import FAREWELL
-from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.intents import AdoptSpare, ClaimWarm, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, secret_name
@@ -63,6 +63,7 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
+        self._adopter = Adopter(self.wake, clock.wall)
         self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
@@ -77,6 +78,7 @@ class JobWorker:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._unfollow(Unfollow())
+        await self._adopter.close()
 
     async def _run(self) -> None:
         backoff = FIRST_BACKOFF_S
@@ -132,6 +134,7 @@ class JobWorker:
         """It was deleted, whatever its name stands for now."""
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
+        await self._adopter.close()
         self._coordination, self._refusals, self._checked = Coordination(), None, 0
 
     def _unknown_nodes(self, job: Job) -> set[str]:
@@ -163,6 +166,7 @@ class JobWorker:
             offenders={} if self._node_memory is None else self._node_memory.offenders,
             claimed=claimed,
             pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
+            adoptions=self._adopter.adoptions,
         )
 
     def _claims(self, job: Job) -> Iterator[str]:
@@ -193,6 +197,7 @@ class JobWorker:
 
     async def _execute(self, job: Job, plan: Plan) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
+        self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
         refusals: list[Refusal | None] = [await self._gateway.create(create) for create in plan.objects]
         if not all(refusals):
             self.wake()  # something is new: pods may be possible now
@@ -206,6 +211,8 @@ class JobWorker:
             return False
         refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
         await self._gateway.pools.claims(job.namespace, plan.claims)
+        if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
+            self.wake()  # to tell them
         refusals += await self._gateway.pods(job, plan.pods)
         told = tuple(refusal for refusal in refusals if refusal is not None)
         if told != self._refusals:
@@ -217,6 +224,9 @@ class JobWorker:
         if plan.remove:
             await self._gateway.remove(job, plan.remove)
         return True
+
+    def _keys_of(self, job: Job, intent: AdoptSpare) -> Keys:
+        return Keys(key_of_pool(self._store, intent.pool_uid), self._key_of(job))
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
@@ -239,8 +249,3 @@ class JobWorker:
             if unfollow.end is not None:
                 await link.end(unfollow.end)
             await link.close()
-
-
-def decode_key(secret: Raw) -> str:
-    """The membership key as the sidecars read it from the mounted file; keys are printable."""
-    return base64.b64decode(secret["data"][names.KEY_FILE]).decode()

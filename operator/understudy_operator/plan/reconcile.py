@@ -5,7 +5,7 @@ from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.injection.care import placed, plan_target
-from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.intents import AdoptSpare, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.outcome import Restart, outcome
@@ -13,6 +13,7 @@ from understudy_operator.plan.jobset.ttl import left_s
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.adopting import plan_adoptions
 from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status import plan_status, rests, worth_writing
 from understudy_protocol.observer import End
@@ -40,7 +41,9 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
     claims = plan_claims(observed, sidecar_image, now)
     # Where an attempt ends nothing else is done: the next pass finds it in status.
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
+    adoptions = () if still else plan_adoptions(observed, now)
     return Plan(
+        adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         checks=checks,
         objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
@@ -48,7 +51,12 @@ def reconcile(observed: Observed, sidecar_image: str, now: float) -> Plan:
         claims=() if still else claims.claims,
         pods=()
         if still
-        else (*claims.pods, *plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
+        else (
+            *claims.pods,
+            *(step for step in adoptions if not isinstance(step, AdoptSpare)),
+            *plan_members(observed, sidecar_image, now),
+            *plan_label(observed, office),
+        ),
         link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),

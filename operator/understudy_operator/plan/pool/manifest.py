@@ -4,10 +4,12 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
 from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol import pod as names
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -15,14 +17,19 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def fingerprint(pool: Pool) -> str:
     """Of what its pods are made from: spares with another one are replaced."""
-    made_from = [pool.template, pool.topology_key]
+    made_from: list[Any] = [pool.template, pool.topology_key]
+    if pool.launcher is not None:
+        made_from.append(asdict(pool.launcher))
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def spare_manifest(pool: Pool, serial: str, avoid_nodes: Iterable[str] = ()) -> dict[str, Any]:
-    """serial makes its name unique."""
+def spare_manifest(
+    pool: Pool, serial: str, avoid_nodes: Iterable[str] = (), *, sidecar_image: str = "", key_id: str = ""
+) -> dict[str, Any]:
+    """serial makes its name unique. sidecar_image, key_id: for a pool with a launcher."""
     template = copy.deepcopy(dict(pool.template))
-    given, spec = template.get("metadata", {}), template["spec"]
+    given = template.get("metadata", {})
+    spec = template["spec"] if pool.launcher is None else warm_spec(pool, sidecar_image)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
     keep_off(spec, avoid_nodes)
@@ -31,8 +38,8 @@ def spare_manifest(pool: Pool, serial: str, avoid_nodes: Iterable[str] = ()) -> 
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
         "labels": {**given.get("labels", {}), **labels(pool), names.LABEL_TEMPLATE: fingerprint(pool)},
-        "annotations": dict(given.get("annotations", {})),
-        "ownerReferences": [_owner_reference(pool)],
+        "annotations": dict(given.get("annotations", {})) | ({names.ANNOTATION_POOL_KEY: key_id} if key_id else {}),
+        "ownerReferences": [owner_reference(pool)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -75,7 +82,7 @@ def _spread(pool: Pool) -> dict[str, Any]:
     }
 
 
-def _owner_reference(pool: Pool) -> dict[str, Any]:
+def owner_reference(pool: Pool) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": POOL_KIND,

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 
-from understudy_operator.plan.intents import PoolPlan, ReleaseClaim
+from understudy_operator.plan.intents import Create, PoolPlan, ReleaseClaim
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.claiming import release
 from understudy_operator.plan.pool.facts import ObservedPool, claimant
-from understudy_operator.plan.pool.holding import pause_s, plan_spares
+from understudy_operator.plan.pool.holding import pause_s, plan_spares, unready_in_s
+from understudy_operator.plan.pool.manifest import owner_reference
 from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
 from understudy_operator.plan.pool.status import plan_events, plan_status
+from understudy_operator.plan.pool.warm_manifest import secret
 
 #: What the API server has refused is tried again so often.
 TRY_AGAIN_S = 10.0
@@ -22,12 +24,21 @@ def reconcile_pool(observed: ObservedPool, now: float) -> PoolPlan:
     wanted, auto = desired(observed, now)
     status = plan_status(observed, wanted, auto, now)
     return PoolPlan(
+        objects=_objects(observed),
         status=status if status != observed.pool.status else None,
         releases=releases,
         pods=plan_spares(observed, wanted, now),
         events=plan_events(observed.pool.status, status),
         again_in_s=_again_in_s(observed, now),
     )
+
+
+def _objects(observed: ObservedPool) -> tuple[Create, ...]:
+    """The pool's key comes before its pods, which mount it."""
+    pool = observed.pool
+    if pool.launcher is None or observed.key_id:
+        return ()
+    return (Create(secret(pool, observed.entropy, owner_reference(pool))),)
 
 
 def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:
@@ -41,4 +52,5 @@ def _again_in_s(observed: ObservedPool, now: float) -> float | None:
         return TRY_AGAIN_S
     if (pause := pause_s(observed, now)) > 0.0:
         return pause
-    return COUNT_EVERY_S if observed.pool.auto is not None else None
+    due = [unready_in_s(observed, now), COUNT_EVERY_S if observed.pool.auto is not None else None]
+    return min((in_s for in_s in due if in_s is not None), default=None)
