@@ -19,6 +19,7 @@ UNITS = {
     "seconds": "s",
     "first_all_reduce_s": "s",
     "first_step_s": "s",
+    "after_detection_s": "s",
     "exit_s": "s",
     "connect_s": "s",
     "assign_s": "s",
