@@ -41,7 +41,7 @@ def session(cluster: Cluster, case: Case) -> Iterator[tuple[PooledTraining, Shar
     folder = CHECKOUT / "build" / "bench-pool"
     name = "" if case is Case.NO_SPARE else "shared"
     training = PooledTraining(cluster, Path(folder), NAMESPACE, name="bench", steps=1_000_000, pool=name)
-    pool = None
+    pool: SharedPool | None = None
     if case is Case.WARM:
         pool = WarmPool(cluster, NAMESPACE, training=training)
     elif case is Case.REPLACE:

@@ -55,8 +55,11 @@ class Hall(Protocol):
 class Claims(Protocol):
     """Of a pool's spare: what is answered to the operator, who says for which job it was claimed."""
 
-    pool_uid: str
-    key: bytes
+    @property
+    def pool_uid(self) -> str: ...
+
+    @property
+    def key(self) -> bytes: ...
 
     def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted: ...
 

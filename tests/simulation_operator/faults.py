@@ -252,10 +252,10 @@ def _lose_pods(world: World, fault: Fault) -> None:
 
 
 def _roll_pool(world: World, fault: Fault) -> None:
-    container = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
+    container: Raw = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
     if world.warm:  # another image, of which nothing can be claimed Warm; or a variable more
         (trainer,) = TEMPLATE["spec"]["containers"]
-        more = {"image": container["image"]} if fault.draw < 0.3 else {"env": [{"name": "A", "value": str(fault.draw)}]}
+        more: Raw = {"image": container["image"]} if fault.draw < 0.3 else {"env": [{"name": "A", "value": str(fault.draw)}]}
         container = {**trainer, **more}
     world.change_pool("shared", template={"spec": {"containers": [container]}})
 
