@@ -47,7 +47,7 @@ def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
     """Those of a trainer container that the manifest gives a value, ours left out."""
     told = trainer.get("env", ())
     plain = {variable["name"]: str(variable.get("value", "")) for variable in told if "valueFrom" not in variable}
-    return {name: value for name, value in plain.items() if not name.startswith(names.ENV_PREFIX)}
+    return {name: value for name, value in plain.items() if not name.startswith(names.VARIABLES_PREFIX)}
 
 
 def launcher_of(pool: Pool) -> PoolLauncher:
