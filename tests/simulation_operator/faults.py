@@ -255,8 +255,8 @@ def _roll_pool(world: World, fault: Fault) -> None:
     container: Raw = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
     if world.warm:  # another image, of which nothing can be claimed Warm; or a variable more
         (trainer,) = TEMPLATE["spec"]["containers"]
-        more: Raw = {"image": container["image"]} if fault.draw < 0.3 else {"env": [{"name": "A", "value": str(fault.draw)}]}
-        container = {**trainer, **more}
+        env = [{"name": "A", "value": str(fault.draw)}]
+        container = {**trainer, "image": container["image"]} if fault.draw < 0.3 else {**trainer, "env": env}
     world.change_pool("shared", template={"spec": {"containers": [container]}})
 
 
