@@ -1,8 +1,8 @@
 """The jobs of the benchmark: one replicatedJob of so many pods, the same for both systems. Pure.
 
 Rules: JobSet's manifest spells out what its webhooks would set, because they are off (two calls fewer for each of its
-pods, and one for each job). A restart of all is asked of jobs without launcher: there both systems do the same thing,
-and ours takes JobSet's own manifest with its two header lines changed.
+pods, and one for each job). Without launcher both systems do the same thing, and ours takes JobSet's own manifest with
+its two header lines changed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def training_job(name: str, pods: int) -> Raw:
     template = {"spec": {"parallelism": pods, "template": {"spec": {"containers": [_container()]}}}}
     spec = {
         "launcher": {"nprocPerNode": NPROC_PER_NODE},
+        "failurePolicy": {"maxRestarts": MAX_RESTARTS},
         "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": 1, "template": template}],
     }
     return _job(TRAINING_JOB, name, spec)

@@ -27,6 +27,7 @@ class Case(StrEnum):
     START = "start"
     DELETE = "delete"
     RECREATE = "recreate"
+    JOBS_RECREATE = "recreate-jobs"
     MANY_CREATE = "create-many"
     MANY_DELETE = "delete-many"
     MANY_RECREATE = "recreate-many"
@@ -38,7 +39,9 @@ class System(StrEnum):
 
 
 MANY = {Case.MANY_CREATE, Case.MANY_DELETE, Case.MANY_RECREATE}
-RESTARTS = {Case.RECREATE, Case.MANY_RECREATE}
+RESTARTS = {Case.RECREATE, Case.JOBS_RECREATE, Case.MANY_RECREATE}
+#: Both systems do the same thing there: the Job controller makes the pods.
+WITHOUT_LAUNCHER = {Case.JOBS_RECREATE, Case.MANY_RECREATE}
 
 #: Cases that follow each other in one session -> who has which of them.
 LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
@@ -47,6 +50,7 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
         System.JOBSET: (Case.CREATE, Case.REST, Case.DELETE),
     },
     (Case.RECREATE,): {System.UNDERSTUDY: (Case.RECREATE,), System.JOBSET: (Case.RECREATE,)},
+    (Case.JOBS_RECREATE,): {System.UNDERSTUDY: (Case.JOBS_RECREATE,)},
     (Case.IN_PLACE,): {System.JOBSET: (Case.IN_PLACE,)},
     (Case.MANY_CREATE, Case.MANY_DELETE): dict.fromkeys(System, (Case.MANY_CREATE, Case.MANY_DELETE)),
     (Case.MANY_RECREATE,): dict.fromkeys(System, (Case.MANY_RECREATE,)),
@@ -73,6 +77,11 @@ class Session:
     @property
     def restarts(self) -> bool:
         return self.cases[0] in RESTARTS
+
+    @property
+    def launcher(self) -> bool:
+        """Whether our operator makes the pods itself."""
+        return self.system is System.UNDERSTUDY and self.cases[0] not in WITHOUT_LAUNCHER
 
     @property
     def in_place_alone(self) -> bool:

@@ -24,7 +24,7 @@ from benchmarks.operator.meter import Meter
 from benchmarks.operator.plan import LIMIT_S, MANY, REST_S, Case, Session
 from benchmarks.operator.programs import Program
 from benchmarks.operator.settings import User
-from benchmarks.operator.sidecars import Sidecars
+from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.systems import Setup, restarted
 from benchmarks.operator.watches import Watches
 from benchmarks.records import Sample
@@ -37,6 +37,7 @@ METRICS = {
     Case.CREATE: ("created_s", "running_s", "told_s"),
     Case.MANY_CREATE: ("created_s", "running_s", "told_s"),
     Case.RECREATE: ("running_s", "told_s"),
+    Case.JOBS_RECREATE: ("running_s", "told_s"),
     Case.MANY_RECREATE: ("running_s", "told_s"),
     Case.REST: ("cpu_percent", "rss_mb"),
     Case.START: ("ready_s",),
@@ -87,14 +88,17 @@ class Life:
         return took | await meter.end()
 
     async def recreate(self) -> dict[str, float]:
-        """A pod of each job fails, and all pods are made anew."""
-        meter, watches = self.meter(), self.watches
+        """A pod of each job fails, or its coordinator closes it as failed; and all pods are made anew."""
+        meter, watches, launcher = self.meter(), self.watches, self.setup.launcher
         first = [next(iter(pods)) for pods in self._pods_by_job().values()]
         watches.pods.begin()
         await meter.begin()
         start = time.monotonic()
-        await in_parallel(self._fail, first)
-        running, told = await self._until_well(lambda: restarted(watches.jobs.statuses()))
+        if launcher:
+            await in_parallel(PlayedJob.fail, list(self.sidecars.jobs.values()))
+        else:
+            await in_parallel(self._fail, first)
+        running, told = await self._until_well(lambda: restarted(watches.jobs.statuses(), launcher=launcher))
         return {"running_s": running - start, "told_s": told - start} | await meter.end()
 
     async def rest(self) -> dict[str, float]:
@@ -238,6 +242,7 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
             Case.DELETE: life.delete,
             Case.MANY_DELETE: life.delete,
             Case.RECREATE: life.recreate,
+            Case.JOBS_RECREATE: life.recreate,
             Case.MANY_RECREATE: life.recreate,
         }
         create = Case.MANY_CREATE if session.cases[0] in MANY else Case.CREATE

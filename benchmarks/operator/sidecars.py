@@ -22,6 +22,7 @@ from benchmarks.operator.watches import Pod, Watches
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import Challenge, Hello, Prove, caller_proof, server_proof
+from understudy_protocol.membership import Close
 from understudy_protocol.observer import (
     Appoint,
     MemberView,
@@ -32,7 +33,7 @@ from understudy_protocol.observer import (
     Stepping,
     StepProgress,
 )
-from understudy_protocol.words import RoundToken, WorkersState
+from understudy_protocol.words import CloseReason, RoundToken, WorkersState
 
 HEIRS = 5
 HANDSHAKE_S = 5.0
@@ -51,6 +52,7 @@ class PlayedJob:
     uid: str
     name: str
     pods: int
+    attempt: str = ""  # label of the pods that count
     snapshot: Snapshot | None = None
     holder_ip: str = ""
     lines: set[web.WebSocketResponse] = field(default_factory=set)  # to who is in office
@@ -71,6 +73,11 @@ class PlayedJob:
         progress = StepProgress(number, None, time.time())
         self.snapshot = replace(self.snapshot, progress=progress)
         await self._say(compiled.encode(Stepping(progress)).decode())
+
+    async def fail(self) -> None:
+        """The budget of restarts in place is spent: what happens next is the operator's to decide."""
+        assert self.snapshot is not None
+        await self.tell(replace(self.snapshot, closed=Close(CloseReason.FAILED, "restart 11 of 10 within 1 h")))
 
     def next_round(self, workers: WorkersState, recoveries: tuple[Recovery, ...]) -> Snapshot:
         """All ranks stay where they are: a recovery in place."""
@@ -137,14 +144,23 @@ class Sidecars:
 
     async def _proven(self, line: web.WebSocketResponse) -> PlayedJob:
         hello = await _receive(line)
-        if not isinstance(hello, Hello) or hello.job_uid not in self.jobs:
-            raise Unexpected(f"{hello}: expected the Hello of a job that is played")
+        if not isinstance(hello, Hello):
+            raise Unexpected(f"{hello}: expected a Hello")
+        job = self._played(hello.job_uid)
         nonce = secrets.token_hex(handshake.NONCE_BYTES)
-        parts = (await self._key(hello.job_uid), hello.role, hello.job_uid, hello.nonce, nonce)
+        parts = (await self._key(job.uid), hello.role, hello.job_uid, hello.nonce, nonce)
         await line.send_str(wire.encode(Challenge(nonce, server_proof(*parts))))
         if await _receive(line) != Prove(caller_proof(*parts)):
             raise Unexpected("the operator does not know the job's key")
-        return self.jobs[hello.job_uid]
+        job.attempt = max(job.attempt, hello.job_uid.removeprefix(job.uid).removeprefix("-"))
+        return job
+
+    def _played(self, job_uid: str) -> PlayedJob:
+        """job_uid: with the attempt at its end, from the second one on."""
+        found = next((job for uid, job in self.jobs.items() if job_uid == uid or job_uid.startswith(f"{uid}-")), None)
+        if found is None:
+            raise Unexpected(f"{job_uid}: no such job is played")
+        return found
 
     async def _key(self, uid: str) -> bytes:
         """As the sidecars have it, from the mounted Secret."""
@@ -184,7 +200,8 @@ class Sidecars:
         await job.tell(self._whole(job, known.pod_uid, token, formed=True))
 
     def _of(self, job: PlayedJob) -> list[Pod]:
-        return [pod for pod in self._watches.pods.of_job[job.uid].values() if pod.runs]
+        pods = (pod for pod in self._watches.pods.of_job[job.uid].values() if pod.runs)
+        return [pod for pod in pods if pod.metadata.labels.get(names.LABEL_ATTEMPT, "") == job.attempt]
 
     def _whole(self, job: PlayedJob, holder: str, token: RoundToken, *, formed: bool) -> Snapshot:
         """Before the round is formed everybody waits; in it each pod has the ranks that it was made for."""

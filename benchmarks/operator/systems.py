@@ -46,7 +46,7 @@ class Setup:
     @property
     def launcher(self) -> bool:
         """Whether there are sidecars to be played."""
-        return self.ours and not self.session.restarts
+        return self.session.launcher
 
     @property
     def health(self) -> str:
@@ -82,8 +82,10 @@ def _ready(status: dict[str, Any]) -> bool:
     return [x.get("ready") for x in status.get("replicatedJobsStatus", ())] == [1]
 
 
-def restarted(statuses: Sequence[dict[str, Any]]) -> bool:
-    return bool(statuses) and all(status.get("restarts", 0) >= 1 and _ready(status) for status in statuses)
+def restarted(statuses: Sequence[dict[str, Any]], *, launcher: bool) -> bool:
+    """Whether each job's status says that all of it runs again."""
+    well = _trains if launcher else _ready
+    return bool(statuses) and all(status.get("restarts", 0) >= 1 and well(status) for status in statuses)
 
 
 def _start_operator(files: Files) -> Program:

@@ -17,6 +17,7 @@ from understudy_operator import health
 from understudy_operator.apply.api import Api
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import read_fault_settings
+from understudy_operator.kopf_storage import NoDiffs, NoProgress
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
 from understudy_operator.plan.ownership import API_VERSION
@@ -35,6 +36,8 @@ class Backoffs:
 
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    settings.persistence.diffbase_storage = NoDiffs()
+    settings.persistence.progress_storage = NoProgress()
     settings.posting.enabled = False  # events are ours to word
     settings.scanning.disabled = True  # the CRD is there, or the start fails and says so
     settings.watching.server_timeout = 300

@@ -37,6 +37,9 @@ FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 #: After a failed pass nothing is tried for the backoff, at most so long; after that a wake ends the rest of it.
 REST_S = 1.0
+#: After each pass nothing is decided for so many times as long as the decision took: a job of thousands changes all the
+#: time while its pods start, and whoever decides anew at each change does nothing else.
+REST_OF_PASS, LONGEST_REST_S = 4.0, 0.5
 #: Until a pass over a job that has changed under the last one. It was read anew already.
 CONFLICT_S = 0.05
 log = logging.getLogger(__name__)
@@ -60,6 +63,7 @@ class JobWorker:
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
         self._woken = asyncio.Event()
+        self._thought_s = 0.0  # how long the last pass took to decide
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
@@ -99,6 +103,7 @@ class JobWorker:
             try:
                 again_in_s = await self._pass(raw)
                 backoff = FIRST_BACKOFF_S
+                await asyncio.sleep(min(REST_OF_PASS * self._thought_s, LONGEST_REST_S))
             except Exception as error:
                 expected = isinstance(error, TROUBLE)
                 log.warning(
@@ -120,7 +125,9 @@ class JobWorker:
         await self._gateway.settle(job)
         await self._gateway.read_nodes(self._unknown_nodes(job))
         observed = await self._with_job_pods(self._observe(job))
+        began = self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
+        self._thought_s = self._clock.steady() - began
         if not await self._execute(job, plan):
             return jittered(CONFLICT_S)
         return plan.again_in_s

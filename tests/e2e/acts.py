@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tests.cluster import Cluster
-from tests.e2e.installation import NAMESPACE, operator_node, scale_operator
+from tests.e2e.installation import NAMESPACE, OPERATOR_PODS, operator_node, scale_operator
 from tests.e2e.report import Token, first_step_after, newest_step
 from tests.e2e.training import Raw, Training
 from tests.e2e.waiting import wait_until
@@ -291,7 +291,7 @@ def world_size(training: Training) -> int:
 
 def _operator_pods(training: Training) -> list[Raw]:
     other = Training(training.cluster, training.folder, NAMESPACE)
-    pods: list[Raw] = other._get("pods")["items"]
+    pods: list[Raw] = other._get("pods", "-l", OPERATOR_PODS)["items"]
     return pods
 
 

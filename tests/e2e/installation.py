@@ -7,6 +7,7 @@ from tests.e2e.waiting import wait_until
 
 NAMESPACE = "understudy-system"
 RELEASE = "understudy"
+OPERATOR_PODS = "app.kubernetes.io/component=operator"
 DEPLOYMENT = f"deployment/{RELEASE}-operator"
 REPLICAS = 2  # the chart's own number
 LEADS_LIMIT_S = 60
@@ -61,6 +62,6 @@ def scale_operator(cluster: Cluster, replicas: int = REPLICAS) -> None:
             "--for=delete",
             "pod",
             "-l",
-            "app.kubernetes.io/component=operator",
+            OPERATOR_PODS,
             "--timeout=60s",
         )

@@ -209,7 +209,7 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
     said = cluster.kubectl("-n", NAMESPACE, "logs", name, "-c", "trainer")
     assert state["exitCode"] == (1 if faulty else 0)
     assert ("saved a checkpoint" in said) != faulty
-    assert ("no checkpoint is tried: the node is faulty: Xid 79" in said) == faulty
+    assert ("no checkpoint is tried: the node is faulty: annotation: Xid 79 on GPU 3" in said) == faulty
 
 
 # What is not injected ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -113,20 +113,36 @@ def test_before_maintenance_the_checkpoint_is_saved_and_then_the_pod_is_swapped(
     assert (status["lastRecovery"]["strategy"], status["lastRecovery"]["fault"]) == ("SpareSwap", "Pod")
 
 
+def goes(cluster: Cluster, node: str) -> None:
+    cluster.kubectl("label", "node", node, f"{MAINTENANCE}=ONGOING")
+
+
+def breaks(cluster: Cluster, node: str) -> None:
+    condition(cluster, node, XID)
+
+
 @pytest.mark.parametrize(
-    ("proactive", "saves"), [("NextCheckpoint", True), ("Now", False)], ids=["next-checkpoint", "now"]
+    ("proactive", "turns_bad", "source", "saves"),
+    [
+        ("NextCheckpoint", goes, "gke-maintenance", True),
+        ("Now", goes, "gke-maintenance", False),
+        ("NextCheckpoint", breaks, "nvsentinel-xid", False),
+    ],
+    ids=["next-checkpoint", "now", "broken"],
 )
-def test_a_pod_is_swapped_before_anything_fails(job: PlainJob, tmp_path: Path, proactive: str, saves: bool) -> None:
+def test_a_pod_is_swapped_before_anything_fails(
+    job: PlainJob, tmp_path: Path, proactive: str, turns_bad: Callable[[Cluster, str], None], source: str, saves: bool
+) -> None:
     job.apply(faults={"proactive": proactive})
     victim = active_that_does_not_coordinate(job)
     name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
     with log_of(job, victim, tmp_path / "log") as log:
-        job.cluster.kubectl("label", "node", node, f"{MAINTENANCE}=ONGOING")
+        turns_bad(job.cluster, node)
         status = job.wait_for("the pod is swapped", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
     assert ("saved a checkpoint" in log.read_text()) == saves
     recovery = status["lastRecovery"]
     assert (recovery["strategy"], recovery["cause"]["pod"]) == ("SpareSwap", name)
-    assert "gke-maintenance" in recovery["cause"]["message"]
+    assert source in recovery["cause"]["message"]
     assert recovery["reason"] == "it is swapped before it fails"
 
 

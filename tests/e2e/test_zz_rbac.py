@@ -10,7 +10,7 @@ from tests.cluster.audit import Right, Use, granted, idle, missing, uses
 from tests.cluster.paths import Paths
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.installation import NAMESPACE as SYSTEM
-from tests.e2e.installation import RELEASE
+from tests.e2e.installation import OPERATOR_PODS, RELEASE
 from tests.e2e.plain import PlainJob
 from tests.e2e.pools import SharedPool
 from tests.e2e.waiting import wait_until
@@ -37,6 +37,7 @@ RARE = {
     Right("understudy.dev", "hotsparepools/finalizers", "update"): "never sent: an admission plugin asks for it",
     **dict.fromkeys(INJECTION, "of injected pods: test_inject.py"),
     Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",
+    Right("", "configmaps", "create", SYSTEM): "so does what is remembered of nodes",
 }
 
 
@@ -59,9 +60,7 @@ def used(cluster: Cluster) -> list[Use]:
     cluster.kubectl("-n", NAMESPACE, "patch", "tj", "rights", "--type=merge", "-p", change)
     wait_until("it is gone again", lambda: len(job.pods()) == 2, 60)
     job.delete()
-    sets = json.loads(
-        cluster.kubectl("-n", SYSTEM, "get", "replicasets", "-l", "app.kubernetes.io/component=operator", "-o", "json")
-    )
+    sets = json.loads(cluster.kubectl("-n", SYSTEM, "get", "replicasets", "-l", OPERATOR_PODS, "-o", "json"))
     since = max(raw["metadata"]["creationTimestamp"] for raw in sets["items"])
     return [use for use in uses(lines()) if use.at >= since]
 

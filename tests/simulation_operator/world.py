@@ -55,7 +55,6 @@ class World:
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
     keys: dict[str, str] = field(default_factory=dict)  # of each job, by its uid
-    mounted: set[str] = field(default_factory=set)  # uids of the jobs whose key some pod has
     spare_keys: dict[str, str] = field(default_factory=dict)  # of the pool, that each of its pods has mounted
     deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
     violations: list[str] = field(default_factory=list)
@@ -250,12 +249,11 @@ class World:
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
-            self.mounted.add(raw["metadata"]["labels"][names.LABEL_JOB_UID])
             self._mounts(raw)
             self.claims.told(kind, raw, self._writer)
         if plural == "secrets" and kind == "ADDED" and names.LABEL_POOL not in raw["metadata"]["labels"]:
             uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
-            if uid in self.mounted and self.keys[uid] != key:
+            if self._has_pods(uid) and self.keys.get(uid, key) != key:
                 self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
             self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
@@ -272,6 +270,10 @@ class World:
             for secret in secrets:
                 key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
                 self.spare_keys.setdefault(metadata["uid"], key)
+
+    def _has_pods(self, job_uid: str) -> bool:
+        pods = (raw for (plural, _, _), raw in self.server.objects.items() if plural == "pods")
+        return any(raw["metadata"]["labels"].get(names.LABEL_JOB_UID) == job_uid for raw in pods)
 
     def _tick(self) -> None:
         self.claims.tick()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
+import msgspec
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -171,7 +172,7 @@ class Api:
             raise _error(error.status or 0, error.body or "", error.headers or {}) from error
         if not 200 <= response.status <= 299:
             raise _error(response.status, text or b"", response.headers)
-        return json.loads(text)  # type: ignore[no-any-return]
+        return msgspec.json.decode(text)  # type: ignore[no-any-return]
 
 
 def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiError:

@@ -52,7 +52,8 @@ def _signals(raw: Raw) -> Iterator[Signal]:
         yield Signal(SignalKind.ANNOTATION, key, value, value.strip() if ours else "")
     for taint in spec.get("taints", ()):
         text = f"taint {taint['key']}" + (f"={taint['value']}" if taint.get("value") else "")
-        yield Signal(SignalKind.TAINT, taint["key"], taint.get("value", ""), text, _at(taint.get("timeAdded")))
+        since, soft = _at(taint.get("timeAdded")), taint.get("effect") == "PreferNoSchedule"
+        yield Signal(SignalKind.TAINT, taint["key"], taint.get("value", ""), text, since, soft)
     if spec.get("unschedulable"):
         yield Signal(SignalKind.CORDON, "", "true", "the node is cordoned")
 

@@ -1,8 +1,8 @@
 """What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
 
 Rules: metadata without managedFields and without long annotations (kubectl's copy of the manifest is the longest); of a
-pod's spec what observe/read.py looks at; of a status no images, ids and addresses that nobody asks for. A job keeps its
-spec: its pods are made from it.
+node's long ones the beginning; of a pod's spec what observe/read.py looks at; of a status no images, ids and addresses
+that nobody asks for. A job keeps its spec: its pods are made from it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,9 +42,11 @@ def trimmed_pod(raw: Raw) -> Raw:
 
 
 def trimmed_node(raw: Raw) -> Raw:
-    """With all of its conditions: which of them say something is for the table of fault sources to tell."""
+    """With all of its conditions and annotations: which say something is for the table of fault sources to tell."""
+    annotations = {name: text[:LONGEST_ANNOTATION] for name, text in raw["metadata"].get("annotations", {}).items()}
+    metadata = _metadata(raw["metadata"])
     return {
-        "metadata": _metadata(raw["metadata"]),
+        "metadata": {**metadata, "annotations": annotations} if annotations else metadata,
         "spec": _only(raw.get("spec", {}), "taints", "unschedulable"),
         "status": {"conditions": _conditions(raw.get("status", {}).get("conditions", ()))},
     }

@@ -58,6 +58,18 @@ class Run:
         )
         return done.stdout + done.stderr
 
+    def kills(self, target: str) -> str:
+        """As a user who asks again where the run has not yet heard who holds that rank: a worker tells us sooner."""
+        answer = ""
+
+        def killed() -> bool:
+            nonlocal answer
+            answer = self.kill(target)
+            return "killed" in answer
+
+        self.wait_for(killed, f"{target} is killed")
+        return answer
+
     def round_of(self, ranks: int, above: int) -> int:
         """The first round above that one in which so many ranks have started."""
         found: list[int] = []
@@ -114,15 +126,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(start: Callable[..., Run]) -> None:
     run = start("--nodes", "2", "--spares", "1", "--nproc", "2")
     number = run.round_of(4, above=-1)
-    assert "killed the worker of rank 3" in run.kill("3")
+    assert "killed the worker of rank 3" in run.kills("3")
     number = run.round_of(4, above=number)
     run.says("Recovered: InPlace")
-    assert "killed all processes of node-1" in run.kill("node-1")
+    assert "killed all processes of node-1" in run.kills("node-1")
     number = run.round_of(4, above=number)
     run.says("Recovered: SpareSwap")
     # The spare of the start coordinates, and has the ranks of node-1 now. A new spare is on its way to that node: with
     # it members elect the next coordinator, before that the plan appoints one.
-    assert "killed all processes of node-2" in run.kill("node-2")
+    assert "killed all processes of node-2" in run.kills("node-2")
     run.round_of(4, above=number)
     assert run.trains_to_the_end() == 0
     assert "rank 3 trains" in run.log.read_text()
@@ -131,9 +143,9 @@ def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(s
 def test_a_member_whose_worker_fails_twice_is_replaced_by_the_spare(start: Callable[..., Run]) -> None:
     run = start("--nodes", "2", "--spares", "1", "--restarts-per-member", "1")
     number = run.round_of(2, above=-1)
-    run.kill("1")
+    run.kills("1")
     number = run.round_of(2, above=number)
-    run.kill("1")
+    run.kills("1")
     run.round_of(2, above=number)
     run.says("Recovered: SpareSwap")
     run.says("failed twice within 1 h")
@@ -143,7 +155,7 @@ def test_a_member_whose_worker_fails_twice_is_replaced_by_the_spare(start: Calla
 def test_one_fault_in_one_round_is_recovered_without_a_spare(start: Callable[..., Run]) -> None:
     run = start("--nodes", "1", "--spares", "0", "--no-zygote")
     number = run.round_of(1, above=-1)
-    run.kill("0")
+    run.kills("0")
     run.round_of(1, above=number)
     assert run.trains_to_the_end() == 0
 
@@ -178,7 +190,7 @@ def test_a_script_that_fails_at_once_fails_the_job(start: Callable[..., Run], tm
     run = start("--nodes", "1", "--spares", "0", "--restarts", "1")
     number = run.round_of(1, above=-1)
     (tmp_path / "train.py").write_text("raise SystemExit('no data')")
-    run.kill("0")
+    run.kills("0")
     assert run.ends() == 1
     assert number == 0
     assert "Failed" in run.log.read_text()
@@ -196,9 +208,16 @@ def test_its_answers_are_json(start: Callable[..., Run]) -> None:
     run = start("--nodes", "1", "--spares", "0")
     run.round_of(1, above=-1)
     folder = next(folder for folder in run_folder.live() if folder.name == run.name)
-    before = time.monotonic()
-    (member,) = control.ask(folder.control, {"show": True})["members"]
+    members: list[dict[str, object]] = []
+
+    def runs() -> bool:
+        members[:] = control.ask(folder.control, {"show": True})["members"]
+        return [member["state"] for member in members] == ["running"]
+
+    run.wait_for(runs, "its one member is shown to run")
+    (member,) = members
     assert (member["node"], member["role"], member["ranks"], member["coordinates"]) == ("node-0", "active", "0", True)
+    before = time.monotonic()
     answer = control.ask(folder.control, {"kill": "0"})
     assert json.dumps(answer)
     assert before <= answer["at"] <= time.monotonic()

@@ -36,7 +36,7 @@ OURS, JOBSET = setup(System.UNDERSTUDY, Case.CREATE), setup(System.JOBSET, Case.
     [
         (OURS, "TrainingJob", None),
         (JOBSET, "JobSet", "Recreate"),
-        (setup(System.UNDERSTUDY, Case.RECREATE), "TrainingJob", "Recreate"),
+        (setup(System.UNDERSTUDY, Case.JOBS_RECREATE), "TrainingJob", "Recreate"),
         (setup(System.JOBSET, Case.RECREATE), "JobSet", "Recreate"),
         (setup(System.JOBSET, Case.IN_PLACE), "JobSet", "InPlaceRestart"),
     ],
@@ -82,10 +82,13 @@ def test_all_is_well_when_every_job_says_so() -> None:
 def test_a_restart_is_over_when_it_is_counted_and_all_is_ready() -> None:
     ready = [{"ready": 1}]
 
-    assert restarted([{"restarts": 1, "replicatedJobsStatus": ready}])
-    assert not restarted([{"restarts": 0, "replicatedJobsStatus": ready}])
-    assert not restarted([{"restarts": 1, "replicatedJobsStatus": [{"ready": 0}]}])
-    assert not restarted([])
+    assert restarted([{"restarts": 1, "replicatedJobsStatus": ready}], launcher=False)
+    assert not restarted([{"restarts": 0, "replicatedJobsStatus": ready}], launcher=False)
+    assert not restarted([{"restarts": 1, "replicatedJobsStatus": [{"ready": 0}]}], launcher=False)
+    assert not restarted([], launcher=False)
+    trains = {"restarts": 1, "phase": "Running", "members": {"desired": 2, "ready": 2}}
+    assert restarted([trains], launcher=True)
+    assert not restarted([trains | {"phase": "Restarting"}], launcher=True)
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -1,6 +1,7 @@
 """One job's passes: what survives from pass to pass, and that no trouble ends them or makes them spin."""
 
 import asyncio
+import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Callable
@@ -114,9 +115,10 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 
 
 @asynccontextmanager
-async def at_work(world: World) -> AsyncIterator[None]:
-    gateway = Gateway(world.api, world.store, Clock())
-    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append, Clock())
+async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[None]:
+    clock = clock or Clock()
+    gateway = Gateway(world.api, world.store, clock)
+    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append, clock)
     try:
         yield
     finally:
@@ -363,6 +365,32 @@ async def test_passes_that_fail_do_not_spin_however_often_the_job_is_woken(
         lasted_s = time.monotonic() - begun  # 0.1 s, and longer on a busy machine
     # pauses of 10, 20, 40, 80 ms, … of which each may be a quarter shorter
     assert tried <= 2 + math.log2(lasted_s / 0.0075 + 1)
+
+
+@pytest.mark.parametrize(("thinks_s", "rests_s"), [(0.05, 0.2), (10.0, 0.5)], ids=["large", "huge"])
+async def test_a_job_that_takes_long_to_decide_about_is_not_decided_anew_at_each_of_its_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch, thinks_s: float, rests_s: float
+):
+    # given a job about which each decision takes so long, and that changes all the time
+    steady, decided = 0.0, [0.0]
+
+    def reconcile(*given: Any) -> Any:
+        nonlocal steady
+        steady += thinks_s
+        decided.append(time.monotonic())
+        return planner.reconcile(*given)
+
+    monkeypatch.setattr(worker, "reconcile", reconcile)
+    world.apply_job()
+    async with at_work(world, Clock(steady=lambda: steady)):
+
+        def changes() -> bool:
+            world.wake()
+            return len(decided) > 3
+
+        await world.until(changes)
+    # then there is a rest after each, which the next one waits for
+    assert min(later - former for former, later in itertools.pairwise(decided)) >= rests_s
 
 
 @pytest.mark.parametrize(("exists", "deleted"), [(True, 0), (False, 1)])

@@ -9,7 +9,8 @@
 
 Rules: on broken hardware a pod would get no ranks, so no job is placed better for being put there. Whatever is only
 preferred is the scheduler's to overrule where nothing else is free: no job waits for it, and an event tells. What the
-scheduler knows by itself (taints, cordons, nodes that are not ready) is not told it again.
+scheduler knows by itself (taints, cordons, nodes that are not ready) is not told it again, but for pods that tolerate
+every taint: it would put them there.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,14 +70,23 @@ def _held(observed: Observed, now: float) -> Iterator[Avoided]:
     policy = observed.job.world.avoid_nodes
     if policy == OFF:
         return
+    blind = _tolerates_all(observed)
     for node in observed.nodes.values():
         finding = node.held(now)
         if finding is None or finding.fault_class is None:
             continue
-        if finding.hardware or not finding.known_to_scheduler:
+        if finding.hardware or blind or not finding.known_to_scheduler:
             soft = policy != REQUIRE and not finding.hardware
             what = (finding.source, finding.reason, finding.fault_class.value, finding.until)
             yield Avoided(node.name, *what, preferred=soft)
+
+
+def _tolerates_all(observed: Observed) -> bool:
+    """Whether some pods of the job go wherever there is room."""
+    specs = [group.pod_template.get("spec", {}) for group in observed.job.world.groups]
+    tolerations = [entry for spec in specs for entry in spec.get("tolerations") or ()]
+    every = [entry for entry in tolerations if entry.get("operator") == "Exists" and not entry.get("key")]
+    return any(entry.get("effect", "") in ("", "NoSchedule") for entry in every)
 
 
 def _remembered(observed: Observed) -> Iterator[Avoided]:

@@ -1,7 +1,11 @@
 """The table's own rows. docs/faults.md says of each where its source is described; the chart's values add to them.
 
-Precedence: 100 is a person's word (the annotations), 20 hardware, 10 a source that knows better than another one that
-speaks at the same time, 0 everything else. A row of the values has 50 unless it says otherwise.
+Precedence: 100 is a person's word (the annotations), 20 hardware, 15 why NVSentinel has quarantined a node where that
+is not its hardware, 10 a source that knows better than another one that speaks at the same time, 0 everything else. A
+row of the values has 50 unless it says otherwise.
+
+Hardware is what says that a device, or the machine, is lost. A kernel or a daemon in trouble is Maintenance: what the
+workers have in memory is whole, and can be saved.
 """
 
 from understudy_operator.plan.faults.sources import READY, Polarity, SignalKind, Source
@@ -11,11 +15,13 @@ from understudy_protocol.words import FaultClass
 
 BY_HAND = 100
 HARDWARE = 20
+SAYS_WHY = 15
 KNOWS_BETTER = 10
 NO_WORD = ("", "false")
 
-#: GKE and AWS tell 30 and 120 seconds before they take a spot machine; so much of it is a pod's.
+#: GKE, Azure and AWS tell 30, 30 and 120 seconds before they take a spot machine; so much of it is a pod's.
 GKE_GRACE_S = 15.0
+AKS_GRACE_S = 15.0
 AWS_GRACE_S = 90.0
 
 BUILT_IN: tuple[Source, ...] = (
@@ -44,7 +50,16 @@ BUILT_IN: tuple[Source, ...] = (
         fault_class=FaultClass.MAINTENANCE,
         precedence=BY_HAND,
     ),
-    Source("nvsentinel-state", SignalKind.LABEL, ("dgxc.nvidia.com/nvsentinel-state",), precedence=HARDWARE),
+    # It quarantines for maintenance of the cloud as well, and where nobody can ask the GPUs: the conditions say so.
+    Source("nvsentinel-state", SignalKind.LABEL, ("dgxc.nvidia.com/nvsentinel-state",), precedence=KNOWS_BETTER),
+    Source(
+        "nvsentinel-maintenance",
+        SignalKind.CONDITION,
+        ("CSPMaintenance", "GpuDcgmConnectivityFailure"),
+        values=("True",),
+        fault_class=FaultClass.MAINTENANCE,
+        precedence=SAYS_WHY,
+    ),
     Source("nvsentinel-gpu", SignalKind.CONDITION, ("Gpu*Watch",), values=("True",), precedence=HARDWARE),
     Source(
         "nvsentinel-xid", SignalKind.CONDITION, ("SysLogsXIDError",), values=("True",), xids=FATAL, precedence=HARDWARE
@@ -60,9 +75,16 @@ BUILT_IN: tuple[Source, ...] = (
     Source(
         "node-problem-detector",
         SignalKind.CONDITION,
-        ("CperHardwareErrorFatal", "KernelDeadlock", "XfsShutdown", "ReadonlyFilesystem"),
+        ("CperHardwareErrorFatal",),
         values=("True",),
         precedence=HARDWARE,
+    ),
+    Source(
+        "node-problem-detector-kernel",
+        SignalKind.CONDITION,
+        ("KernelDeadlock", "XfsShutdown", "ReadonlyFilesystem"),
+        values=("True",),
+        fault_class=FaultClass.MAINTENANCE,
     ),
     Source(
         "node-problem-detector-software",
@@ -70,6 +92,30 @@ BUILT_IN: tuple[Source, ...] = (
         ("KubeletUnhealthy", "ContainerRuntimeUnhealthy"),
         values=("True",),
         fault_class=FaultClass.MAINTENANCE,
+    ),
+    Source(
+        "aks-gpu", SignalKind.CONDITION, ("GPUMissing", "NVLinkStatusInactive"), values=("True",), precedence=HARDWARE
+    ),
+    Source(
+        "aks-node",
+        SignalKind.CONDITION,
+        (
+            "VMEventScheduled",
+            "IBLinkFlapping",
+            "FilesystemCorruptionProblem",
+            "KubeletProblem",
+            "ContainerRuntimeProblem",
+        ),
+        values=("True",),
+        fault_class=FaultClass.MAINTENANCE,
+    ),
+    Source(
+        "aks-spot",
+        SignalKind.CONDITION,
+        ("PreemptionScheduled",),
+        values=("True",),
+        fault_class=FaultClass.PREEMPTION,
+        grace_s=AKS_GRACE_S,
     ),
     Source(
         "eks-accelerator", SignalKind.CONDITION, ("AcceleratedHardwareReady",), values=("False",), precedence=HARDWARE
@@ -117,10 +163,19 @@ BUILT_IN: tuple[Source, ...] = (
         fault_class=FaultClass.PREEMPTION,
         grace_s=AWS_GRACE_S,
     ),
+    Source(  # that a spot machine may be taken soon: nobody says when
+        "aws-rebalance",
+        SignalKind.TAINT,
+        ("aws-node-termination-handler/rebalance-recommendation",),
+        fault_class=FaultClass.PREEMPTION,
+    ),
     Source(
         "aws-maintenance",
         SignalKind.TAINT,
-        ("aws-node-termination-handler/scheduled-maintenance",),
+        (
+            "aws-node-termination-handler/scheduled-maintenance",
+            "aws-node-termination-handler/asg-lifecycle-termination",
+        ),
         fault_class=FaultClass.MAINTENANCE,
     ),
     Source(

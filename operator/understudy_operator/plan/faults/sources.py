@@ -45,6 +45,7 @@ class Signal:
     value: str
     text: str = ""  # in the source's own words: a condition's reason and message
     since: float | None = None  # Unix seconds; None where the object does not say
+    soft: bool = False  # a taint that pods are only preferably kept off for
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Source:
             reason=told[:REASON_CHARACTERS],
             until=self._until(signal, annotations),
             grace_s=self.grace_s,
-            known_to_scheduler=self.kind in _KNOWN_TO_SCHEDULER or signal.key == READY,
+            known_to_scheduler=(self.kind in _KNOWN_TO_SCHEDULER and not signal.soft) or signal.key == READY,
         )
 
     def _until(self, signal: Signal, annotations: Mapping[str, str]) -> float | None:
@@ -86,8 +87,8 @@ class Source:
     def matches(self, signal: Signal) -> bool:
         if signal.kind is not self.kind or not self._is_key(signal.key):
             return False
-        value = _plain(signal.value)
-        if value in map(_plain, self.excepted) or (self.values and value not in map(_plain, self.values)):
+        value = plain(signal.value)
+        if value in map(plain, self.excepted) or (self.values and value not in map(plain, self.values)):
             return False
         return not self.xids or bool(self.xids & named(f"{signal.value} {signal.text}"))
 
@@ -112,5 +113,6 @@ def time_in(text: str) -> float | None:
         return None
 
 
-def _plain(value: str) -> str:
+def plain(value: str) -> str:
+    """As values are compared."""
     return value.strip().casefold()

@@ -1,8 +1,8 @@
 """The table of fault sources with the rows of the chart's values (faults.sources) in it.
 
 Rules: a row that has the name of a built-in one takes its place, whole; `enabled: false` takes it out. A row that is
-wrong is refused with its number, field and mend, and nothing is started: a source that is silently not read would have
-checkpoints tried on hardware that is known to be broken.
+wrong, or that nothing could ever match, is refused with its number, field and mend, and nothing is started: a source
+that is silently not read would have checkpoints tried on hardware that is known to be broken.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import Polarity, SignalKind, Source
+from understudy_operator.plan.faults.sources import Polarity, SignalKind, Source, plain
 from understudy_operator.plan.faults.xids import FATAL
 from understudy_protocol.words import FaultClass
 
@@ -38,6 +38,8 @@ _FIELDS = (
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DURATION = re.compile(r"(?=.*[1-9])([0-9]+h)?([0-9]+m)?([0-9]+s)?")
 _TIMED = (SignalKind.CONDITION, SignalKind.TAINT)
+_KEY = re.compile(r"[-A-Za-z0-9._/*]+")
+_STATUSES = ("True", "False", "Unknown")
 Row = Mapping[str, Any]
 E = TypeVar("E", bound=Enum)
 
@@ -95,19 +97,17 @@ def _source(number: int, row: Row, name: str) -> Source:
         raise WrongRow(number, "class", "a source that vouches for a node has none", "remove it")
     default = FaultClass.HARDWARE if vouches else None
     keys = _keys(number, row, kind)
-    values = _texts(number, row, "values")
-    if kind is SignalKind.CONDITION and not values:
-        values = ("True",)
+    values, excepted = _values(number, row, kind)
     return Source(
         name=name,
         kind=kind,
         keys=keys,
         values=values,
-        excepted=_texts(number, row, "except"),
+        excepted=excepted,
         polarity=polarity,
         fault_class=_one_of(number, row, "class", FaultClass, default),
         precedence=_precedence(number, row),
-        xids=_xids(number, row),
+        xids=_xids(number, row, kind),
         expires_after_s=_expires_after_s(number, row, kind),
         until=_text(number, row, "until"),
         grace_s=_duration(number, row, "grace"),
@@ -139,10 +139,28 @@ def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
         if keys or "values" in row or "except" in row:
             raise WrongRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and except")
         return ()
+    mend = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
     if not keys or not all(key.strip("*") for key in keys):
-        mend = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
         raise WrongRow(number, "keys", "is missing or matches everything" if "keys" in row else "is missing", mend)
+    for key in keys:
+        if not _KEY.fullmatch(key):
+            raise WrongRow(number, "keys", f"no node has a key like {key!r}", mend)
     return keys
+
+
+def _values(number: int, row: Row, kind: SignalKind) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What counts, and what does not."""
+    values, excepted = _texts(number, row, "values"), _texts(number, row, "except")
+    if kind is SignalKind.CONDITION:
+        for field, told in (("values", values), ("except", excepted)):
+            for value in told:
+                if plain(value) not in map(plain, _STATUSES):
+                    mend = f"use {', '.join(_STATUSES[:-1])} or {_STATUSES[-1]}"
+                    raise WrongRow(number, field, f"{value!r} is no status of a condition", mend)
+        values = values or ("True",)
+    if values and {plain(value) for value in values} <= {plain(value) for value in excepted}:
+        raise WrongRow(number, "except", f"no value is left of {', '.join(values)}", "remove one from it")
+    return values, excepted
 
 
 def _texts(number: int, row: Row, field: str) -> tuple[str, ...]:
@@ -167,11 +185,13 @@ def _precedence(number: int, row: Row) -> int:
     return told
 
 
-def _xids(number: int, row: Row) -> frozenset[int]:
+def _xids(number: int, row: Row, kind: SignalKind) -> frozenset[int]:
     told = row.get("xids", [])
+    if kind is SignalKind.CORDON and told:
+        raise WrongRow(number, "xids", "a cordon names no Xid", "remove it")
     if told == "Fatal":
         return FATAL
-    if not isinstance(told, list) or not all(isinstance(code, int) and 0 < code < 1000 for code in told):
+    if not isinstance(told, list) or not all(type(code) is int and 0 < code < 1000 for code in told):
         raise WrongRow(number, "xids", f"is {told!r}", "set it to Fatal, or to a list of Xid codes such as [79, 119]")
     return frozenset(told)
 

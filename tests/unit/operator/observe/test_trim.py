@@ -87,6 +87,19 @@ def test_a_node_reads_the_same_and_its_images_are_not_kept():
     assert trimmed_node(raw)["status"] == {"conditions": [{"type": "DiskPressure", "status": "False"}, kept]}
 
 
+def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_look_at_it():
+    long = "Xid 79 on GPU 3, and what the kernel said: " + "x" * LONGEST_ANNOTATION
+    raw = {"metadata": {"name": "n1", "annotations": {"understudy.dev/faulty": long, "understudy.dev/other": "y"}}}
+    kept = trimmed_node(raw)
+    assert kept["metadata"]["annotations"] == {
+        "understudy.dev/faulty": long[:LONGEST_ANNOTATION],
+        "understudy.dev/other": "y",
+    }
+    held = read_node(kept).held(0.0)
+    assert held is not None
+    assert held.reason.startswith("Xid 79 on GPU 3")
+
+
 def test_a_long_annotation_is_not_kept_and_the_object_given_is_not_changed():
     manifest = "x" * (LONGEST_ANNOTATION + 1)
     raw = {"metadata": {"name": "a", "annotations": {"last-applied": manifest, "short": "y"}}, "spec": {"z": 1}}

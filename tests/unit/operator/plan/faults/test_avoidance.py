@@ -5,7 +5,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import A0, A1, NOW, XID_79, S, a_job, a_pod, a_snapshot, in_round, lost, observed
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    NOW,
+    TEMPLATE,
+    XID_79,
+    S,
+    a_job,
+    a_pod,
+    a_snapshot,
+    in_round,
+    lost,
+    observed,
+)
 from understudy_operator.plan.faults.avoidance import avoidance, in_status, plan_events, preferred, required
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod
@@ -41,6 +54,26 @@ def given(policy: str = "Prefer", status: dict[str, Any] | None = None, **change
 def test_how_strictly_nodes_are_avoided(policy: str, hard: list[str], soft: list[str]):
     avoided = avoidance(given(policy), NOW)
     assert (required(avoided), preferred(avoided)) == (hard, soft)
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "blind"),
+    [
+        ([], False),
+        ([{"operator": "Exists"}], True),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], True),
+        ([{"operator": "Exists", "effect": "NoExecute"}], False),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists"}], False),
+    ],
+)
+def test_pods_that_tolerate_every_taint_are_kept_off_what_the_scheduler_would_keep_others_off(
+    tolerations: list[dict[str, str]], blind: bool
+):
+    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "tolerations": tolerations}}
+    tolerant = given(job=a_job(status=in_round(0), pod_template=template))
+    assert ("cordoned" in preferred(avoidance(tolerant, NOW))) is blind
+    strict = given(job=a_job(status=in_round(0), pod_template=template, avoid_nodes="Require"))
+    assert ("cordoned" in required(avoidance(strict, NOW))) is blind
 
 
 @pytest.mark.parametrize("policy", ["Prefer", "Require", "Off"])

@@ -68,9 +68,23 @@ def test_the_scheduler_keeps_pods_off_cordoned_tainted_and_unready_nodes_by_itse
     assert {name for name, by_itself in known.items() if by_itself} == {
         "GKE, a node that is taken away",
         "AWS, a spot machine that is reclaimed",
+        "AWS, a spot machine that may be reclaimed soon",
+        "AWS, a machine that its group gives up",
         "AWS, maintenance of the host",
         "the cluster autoscaler removes it",
         "Karpenter replaces it",
         "cordoned",
         "not ready",
     }
+
+
+@pytest.mark.parametrize(
+    ("effect", "by_itself"), [("NoSchedule", True), ("NoExecute", True), ("PreferNoSchedule", False)]
+)
+def test_a_taint_that_only_prefers_keeps_no_pod_off(effect: str, by_itself: bool):
+    told = {
+        "taints": [{"key": "aws-node-termination-handler/spot-itn", "value": "spot-itn-event-3162", "effect": effect}]
+    }
+    held = read_node(trimmed_node(a_node(told))).held(NOW)
+    assert held is not None
+    assert held.known_to_scheduler is by_itself
