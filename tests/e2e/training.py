@@ -124,6 +124,7 @@ class Training:
             if item["kind"] == "TrainingJob":
                 self._localize(item)
             if item["kind"] == "PersistentVolumeClaim":
+                item["metadata"]["name"] = self._claim_name
                 item["spec"] |= {"storageClassName": "", "volumeName": self._volume_name}
         return items
 
@@ -142,6 +143,9 @@ class Training:
             trainer["command"] = [*python, "-m", "torch.distributed.run", script]
         trainer.setdefault("env", []).append({"name": "PYTHONPATH", "value": TORCH})
         trainer["volumeMounts"].append({"name": "torch", "mountPath": TORCH, "readOnly": True})
+        for volume in template["spec"]["volumes"]:
+            if "persistentVolumeClaim" in volume:
+                volume["persistentVolumeClaim"]["claimName"] = self._claim_name
         template["spec"]["volumes"].append({"name": "torch", "hostPath": {"path": str(self.cluster.torch_path)}})
 
     def _arguments(self, given: list[str]) -> list[str]:
@@ -153,6 +157,11 @@ class Training:
             f"--report=/checkpoints/{NAME}.jsonl",
             f"--hurry=/checkpoints/{HURRY}",
         ]
+
+    @property
+    def _claim_name(self) -> str:
+        """The example's own for its own name; another job's storage is another volume."""
+        return f"{self.name}-checkpoints"
 
     @property
     def _volume_name(self) -> str:
