@@ -75,6 +75,7 @@ class Sidecar:
             settings.index,
             settings.grace_s,
             settings.shape.fence_s,
+            warm=settings.take_over is not None,
         )
         self._verdicts = Verdicts(settings.folder, settings.nologin)
         self._voter = Voter(records.recorded_vow(settings.folder))

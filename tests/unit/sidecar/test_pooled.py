@@ -13,12 +13,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.unit.sidecar.hall import serving, until
 from understudy_operator.observe.adoption_link import Adopter, Keys, adopt
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_protocol import adoption, handshake, launcher, membership, observer, pod, sealing, wire
@@ -188,6 +189,27 @@ async def test_who_knows_the_pools_key_says_whose_it_is_and_it_becomes_that_jobs
             return await order_of(reader)
 
     assert await eventually(connect) == TAKE_OVER
+
+
+async def test_the_jobs_coordinator_hears_that_it_waited_warm(spare: Spare) -> None:
+    # given the job's coordinator
+    async with serving() as coordinator:
+        order = replace(ORDER, coordinator=f"127.0.0.1:{coordinator.port}")
+
+        # when the spare is claimed, and its launcher is there
+        assert await eventually(lambda: spare.adopt(order)) == Adopted("job-uid")
+
+        async def connect() -> None:
+            async with spare.launcher() as (reader, _):
+                assert await order_of(reader) == TAKE_OVER
+                await until(lambda: coordinator.hall.messages)
+
+        await eventually(connect)
+
+        # then that is in its first message
+        (join,) = coordinator.hall.messages[:1]
+        assert isinstance(join, membership.Join)
+        assert (join.pod_uid, join.index, join.warm) == (POD, None, True)
 
 
 def intent(spare: Spare, pod_uid: str = POD, shape: JobShape = ORDER.shape) -> AdoptSpare:
