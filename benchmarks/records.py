@@ -20,6 +20,7 @@ UNITS = {
     "first_all_reduce_s": "s",
     "first_step_s": "s",
     "after_detection_s": "s",
+    "withdrawn_s": "s",
     "exit_s": "s",
     "connect_s": "s",
     "assign_s": "s",

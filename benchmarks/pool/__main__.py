@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import OURS
+from benchmarks.pool import verdicts
 from benchmarks.pool.goals import GOALS, NODES, Case
 from benchmarks.records import Journal, Sample, sum_up, write_records
 from benchmarks.report import tell, write_facts
@@ -78,6 +79,10 @@ def measure(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sampl
             come_back(cluster, act.victim.node)
 
 
+def measured(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sample]:
+    return verdicts.measure(cluster, NAMESPACE, runs) if case is Case.VERDICT else measure(cluster, case, runs)
+
+
 def come_back(cluster: Cluster, node: str) -> None:
     """Not before the node controller has marked it: one that it has not is avoided for a minute, spares and all."""
     ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
@@ -106,7 +111,7 @@ def main() -> int:
         cluster.kubectl("create", "namespace", NAMESPACE, check=False)
         for case in asked.cases:
             left = [run for run in range(asked.runs) if not journal.has(OURS, case, NODES, run)]
-            for sample in measure(cluster, case, left) if left else ():
+            for sample in measured(cluster, case, left) if left else ():
                 journal.add([sample])
                 told = ", ".join(f"{name} {value:.2f}" for name, value in sample.values.items())
                 print(f"{case} {sample.run + 1}: {sample.unfinished or told}", flush=True)
