@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.test_crd import CRDS, wait_until_found
+from tests.integration.test_crd import CRDS, ROOT, wait_until_found
+from understudy_operator.observe.read import read_job
+from understudy_operator.observe.read_pool import read_pool
+from understudy_operator.plan.pool.comparing import difference
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -193,3 +196,18 @@ def test_a_launchers_defaults_are_filled_in(cluster: "ApiServer") -> None:
     assert created.returncode == 0, created.stderr
     spec = json.loads(cluster.kubectl("get", "hsp", "warm", "-o", "json").stdout)["spec"]
     assert spec["launcher"] == {"nprocPerNode": 1, "zygote": True}
+
+
+def test_each_job_of_the_example_with_warm_spares_can_take_one_as_it_is(cluster: "ApiServer") -> None:
+    # given what the API server makes of it, defaults included
+    example = str(ROOT / "examples" / "pool-warm")
+    applied = cluster.kubectl("apply", "-k", example, "--dry-run=server", "-o", "json")
+    assert applied.returncode == 0, applied.stderr
+    objects = json.loads(applied.stdout)["items"]
+    for item in objects:
+        item["metadata"].setdefault("resourceVersion", "1")  # nothing was stored
+    (pool,) = [read_pool(item) for item in objects if item["kind"] == "HotSparePool"]
+    jobs = [read_job(item) for item in objects if item["kind"] == "TrainingJob"]
+
+    # then nothing in either job differs
+    assert {job.name: difference(job, pool) for job in jobs} == {"alpha": "", "beta": ""}
