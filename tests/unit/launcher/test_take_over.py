@@ -43,8 +43,11 @@ def test_a_spare_that_waits_is_taken_over_and_its_first_round_is_forked() -> Non
 
 def test_the_same_order_again_changes_nothing() -> None:
     driven = warm()
-    driven.do(ORDER, start())
+    driven.do(ORDER)
     assert driven.do(ORDER) == []
+    driven.do(start())
+    assert driven.do(ORDER) == []
+    assert "dropped" not in "".join(driven.log)
 
 
 def test_its_readiness_is_told_no_more() -> None:
