@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -57,21 +58,31 @@ class WarmPool(SharedPool):
         return [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
 
 
+class NoVictim(AssertionError):
+    """Each active shares its node with another one, with the coordinator or with the operator's leader."""
+
+
 def power_off_away_from(training: PooledTraining, pool: SharedPool | None) -> acts.Act:
-    """Power off the node of an active that shares it with nobody, neither with a spare of the pool."""
+    """Power off the node of an active that shares it with nobody, neither with a spare of the pool. Raises NoVictim."""
     acts.settle(training)
     for _ in range(TRIES):
         held = {pod["spec"].get("nodeName") for pod in pool.pods()} if pool is not None else set()
-        for rank in (1, 2, 0):
-            try:
-                victim = acts.choose_victim(training, (rank,))
-            except AssertionError:
-                continue
-            if victim.node not in held:
-                off = partial(training.cluster.power_off, victim.node)
-                return acts.measure(training, "power off a node", victim, off)
-        assert pool is not None, f"no active is on a node of its own:\n{training.pods_text()}"
+        victims = possible_victims(training)
+        victim = next((one for one in victims if one.node not in held), None)
+        if victim is not None:
+            off = partial(training.cluster.power_off, victim.node)
+            return acts.measure(training, "power off a node", victim, off)
+        if not victims or pool is None:
+            break
         names = [pod["metadata"]["name"] for pod in pool.pods()]
         training.cluster.kubectl("-n", training.namespace, "delete", "pod", *names, "--grace-period=0", "--force")
         pool.wait_until_full(120)
-    raise AssertionError(f"each active shares its node, {TRIES} times:\n{training.pods_text()}")
+    raise NoVictim(f"no active is on a node of its own:\n{training.pods_text()}")
+
+
+def possible_victims(training: PooledTraining) -> list[acts.Victim]:
+    found = []
+    for rank in (1, 2, 0):
+        with suppress(AssertionError):
+            found.append(acts.choose_victim(training, (rank,)))
+    return found
