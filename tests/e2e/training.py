@@ -51,12 +51,13 @@ class Training:
         self.apply_items([self._volume(), *self._example()])
 
     def _forget_storage_of_another_checkout(self) -> None:
-        """The cluster outlives a checkout, and a volume's path cannot be changed."""
-        path = "jsonpath={.spec.hostPath.path}"
-        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", path, "--ignore-not-found").strip()
-        if known and known != str(self.folder):
+        """The cluster outlives a checkout, and neither a volume's path nor its claim can be changed."""
+        told = "jsonpath={.spec.hostPath.path} {.spec.claimRef.name}"
+        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", told, "--ignore-not-found").split()
+        if known and known != [str(self.folder), self._claim_name]:
             gone = ("--ignore-not-found", "--wait=true")
-            self.cluster.kubectl("-n", self.namespace, "delete", "pvc", "--all", *gone)
+            for claim in known[1:]:
+                self.cluster.kubectl("-n", self.namespace, "delete", "pvc", claim, *gone)
             self.cluster.kubectl("delete", "pv", self._volume_name, *gone)
 
     def apply_items(self, items: list[Raw]) -> str:
