@@ -31,11 +31,13 @@ from understudy_protocol.order import Order
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar import pooled, records
+from understudy_sidecar.settings import read_spare
 
 POOL, POOL_KEY, POD = "pool-uid", b"the pool's key", "pod-uid"
 KEY = "the job's key"
 TAKE_OVER = TakeOver(("python", "train.py"), {"LR": "0.1"})
 ORDER = Order(JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0), "127.0.0.1:1", KEY, TAKE_OVER)
+OTHER = Order(JobShape("other-uid", "research", "b", 2, 8, 10, 3600.0), "127.0.0.1:1", "k", TAKE_OVER)
 KNOWN = {
     name: cls
     for module in (adoption, handshake, membership, observer)
@@ -239,21 +241,33 @@ async def test_the_operator_learns_why_one_was_not_adopted(spare: Spare) -> None
     with pytest.raises(handshake.NotProven):
         await adopt(intent(spare), Keys("another", KEY))
     await eventually(spare.adopt)
-    other = JobShape("other-uid", "research", "b", 2, 8, 10, 3600.0)
-    assert await eventually(lambda: adopt(intent(spare, shape=other), keys)) == "it is of job job-uid already"
+    assert await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), keys)) == "it is of job job-uid already"
 
 
 async def test_it_keeps_the_first_order_and_says_whose_it_is(spare: Spare) -> None:
     await eventually(spare.adopt)
-    other = Order(JobShape("other-uid", "research", "b", 2, 8, 10, 3600.0), "127.0.0.1:1", "k", TAKE_OVER)
-    assert await eventually(lambda: spare.adopt(other)) == Adopted("job-uid")
+    assert await eventually(lambda: spare.adopt(OTHER)) == Adopted("job-uid")
+
+
+async def test_of_two_orders_at_once_it_keeps_the_first(spare: Spare) -> None:
+    # given a sidecar that has not ended its waiting yet
+    it = pooled.Pooled(read_spare(spare.env()))
+
+    # when two operators tell it different jobs
+    context = adoption.context(POOL, POD, "mine", "its")
+    sealed = [sealing.seal(POOL_KEY, context, wire.encode(order)) for order in (ORDER, OTHER)]
+    answers = [it.adopt(text, "mine", "its") for text in sealed]
+
+    # then both hear of the first
+    assert answers == [Adopted("job-uid"), Adopted("job-uid")]
+    assert records.recorded_order(spare.folder / "adoption") == ORDER
 
 
 async def test_one_that_is_started_anew_is_the_jobs_still(spare: Spare) -> None:
     await eventually(spare.adopt)
     await spare.end()
     spare.start()
-    assert await eventually(spare.adopt) == Adopted("job-uid")
+    assert await eventually(lambda: spare.adopt(OTHER)) == Adopted("job-uid")
     assert records.recorded_order(spare.folder / "adoption") == ORDER
 
 
@@ -277,6 +291,8 @@ async def test_an_order_for_another_pod_is_refused_and_the_right_one_taken_after
         (Role.CLAIMANT, "another-pool", POOL_KEY),
         (Role.MEMBER, POOL, POOL_KEY),
         (Role.OBSERVER, "job-uid", KEY.encode()),
+        (Role.MEMBER, "", b""),
+        (Role.OBSERVER, "", b""),
     ],
 )
 async def test_nobody_else_is_heard(spare: Spare, role: Role, uid: str, key: bytes) -> None:

@@ -36,7 +36,7 @@ def test_a_job_of_the_pools_template_and_launcher_can() -> None:
         with_trainer(args=["--lr", "0.1"]),
         with_trainer(env=[{"name": "LR", "value": "0.1"}]),
         {**TEMPLATE, "metadata": {"labels": {"team": "a"}}},
-        with_spec(volumes=[]),
+        with_spec(nodeSelector={}, tolerations=[]),
     ],
     ids=["command", "args", "variables", "labels", "empty is not there"],
 )

@@ -12,6 +12,7 @@ from tests.unit.operator.given import (
     ADDRESS,
     IMAGE,
     NOW,
+    SUCCEEDED,
     TEMPLATE,
     a_job,
     a_snapshot,
@@ -25,7 +26,8 @@ from tests.unit.operator.given_pool import OLD
 from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_view, claimed_warm
 from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
 from understudy_operator.plan.observed import Node, Observed, Pod, PoolView
-from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S
+from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S, plan_adoptions
+from understudy_operator.plan.pool.warm_claims import why_not_warm
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
@@ -106,6 +108,10 @@ def test_of_a_later_attempt_it_gets_that_attempts_label() -> None:
 def test_one_that_could_not_be_told_is_claimed_as_a_place(view: PoolView) -> None:
     (claim,) = plan(one_lost(view)).claims
     assert isinstance(claim, ClaimPod)
+
+
+def test_a_pool_whose_key_is_not_there_yet_says_so() -> None:
+    assert why_not_warm(one_lost(a_warm_view(P, key="")), NOW) == "the pool has no key yet"
 
 
 def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:
@@ -195,10 +201,14 @@ def test_one_that_cannot_be_told_is_deleted_and_the_next_claim_is_replace() -> N
 def test_a_job_that_is_suspended_or_has_ended_tells_nobody() -> None:
     given = one_lost(a_warm_view(), (A0, W))
     suspended = replace(given, job=replace(given.job, spec=replace(given.job.spec, suspend=True)))
-    assert plan(suspended).adopt == ()
+    closed = a_snapshot([member(A0, 0)], number=3, coordinator=A0, closed=SUCCEEDED)
+    ended = replace(given, coordination=replace(given.coordination, snapshot=closed))
+    assert plan_adoptions(given, NOW) != ()
+    assert [plan_adoptions(suspended, NOW), plan_adoptions(ended, NOW)] == [(), ()]
+    assert [plan(suspended).adopt, plan(ended).adopt] == [(), ()]
 
 
 def test_a_pool_without_a_launcher_is_claimed_as_before() -> None:
     pool = a_warm_pool(launcher=None, template=TEMPLATE)
-    (claim,) = plan(one_lost(a_warm_view(P, pool=pool, key=""))).claims
+    (claim,) = plan(one_lost(a_warm_view(P, pool=pool))).claims
     assert isinstance(claim, ClaimPod)
