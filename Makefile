@@ -90,6 +90,10 @@ bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 bench-rollout:  ## what a weight update and the gateway cost: three minutes; ARGS="--runs 3" and the like
 	$(PY) -m benchmarks.rollout $(ARGS)
 
+bench-pool:  ## from a node's power-off to the first step, by a pool's spare Warm, Replace, and without; and a verdict's way: 12 minutes
+	$(PY) -m tests.e2e.prepare
+	$(PY) -m benchmarks.pool $(ARGS)
+
 bench-webhook:  ## how long the injection webhook takes for a pod: half a minute
 	$(PY) -m benchmarks.webhook $(ARGS)
 

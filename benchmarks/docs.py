@@ -16,6 +16,7 @@ from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
 from benchmarks.operator.goals import GOALS as OPERATOR
+from benchmarks.pool.goals import GOALS as POOL
 from benchmarks.records import read_records
 from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
@@ -28,6 +29,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
     "recovery": RECOVERY,
     "operator": OPERATOR,
+    "pool": POOL,
     "rollout": ROLLOUT,
     "step": STEP,
 }

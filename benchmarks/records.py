@@ -19,6 +19,8 @@ UNITS = {
     "seconds": "s",
     "first_all_reduce_s": "s",
     "first_step_s": "s",
+    "after_detection_s": "s",
+    "withdrawn_s": "s",
     "exit_s": "s",
     "connect_s": "s",
     "assign_s": "s",

@@ -12,7 +12,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from understudy_protocol import handshake, launcher, membership, observer, wire
+from understudy_protocol import adoption, handshake, launcher, membership, observer, wire
 
 #: Who gets what: the name of the tuple, and the class.
 Directions = Sequence[tuple[str, type[Any]]]
@@ -30,7 +30,10 @@ class MessageError(Exception):
 
 def all_directions() -> dict[ModuleType, Directions]:
     """Every message, by module. The handshake has no tuples: its three steps have one order."""
-    return {handshake: HANDSHAKE, **{module: directions(module) for module in (membership, observer, launcher)}}
+    return {
+        handshake: HANDSHAKE,
+        **{module: directions(module) for module in (membership, observer, adoption, launcher)},
+    }
 
 
 def directions(module: ModuleType) -> Directions:

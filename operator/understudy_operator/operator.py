@@ -127,6 +127,8 @@ class Operator:
         else:
             if key := job_key_of(raw):
                 self._wake(key)
+            elif kind is Kind.SECRET and (pool := pool_key_of(raw)):
+                self._wake_pool(pool)
             if kind is Kind.POD:
                 self._saw_of_pool(raw)
                 if event_type != "DELETED" and self._acts and self.synced:
@@ -202,7 +204,13 @@ class Operator:
             self._pool_workers[key].wake()
         elif self.store.get(Kind.POOL, key) is not None or claimed_pods(self.store, key):
             self._pool_workers[key] = PoolWorker(
-                key, self.store, self._gateway, self._forget_pool, self._clock, self._read_node
+                key,
+                self.store,
+                self._gateway,
+                self._forget_pool,
+                self._clock,
+                self._read_node,
+                self._sidecar_image,
             )
 
     def _wake_pools(self, namespace: str) -> None:

@@ -13,6 +13,7 @@ from understudy_operator.observe.read_pool import (
     claimants,
     claimed_pods,
     clients,
+    key_id_of,
     pods_from_pool,
     pods_of_pool,
     read_pool,
@@ -36,9 +37,10 @@ class PoolWorker:
         on_gone: Callable[[Key], None],
         clock: Clock,
         node_reader: NodeReader = read_node,
+        sidecar_image: str = "",
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
-        self._read_node = node_reader
+        self._read_node, self._sidecar_image = node_reader, sidecar_image
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
         self._pool_uid = ""
         self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass)
@@ -85,14 +87,19 @@ class PoolWorker:
             entropy=secrets.token_hex(32),
             clients=clients(self._store, pool) if pool.auto is not None else (),
             refusals=self._refusals,
+            sidecar_image=self._sidecar_image,
+            key_id=key_id_of(self._store, pool.uid),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:
         """In the order that the plan promises. False: the pool has changed since it was read, so the rest was left."""
+        made = [await self._gateway.create(create) for create in plan.objects]
+        if not all(made):
+            self.wake()  # something is new: pods may be possible now
         if plan.status is not None and not await self._gateway.pools.status(pool, plan.status):
             return False
         await self._gateway.pools.claims(pool.namespace, plan.releases)
-        told = tuple(await self._gateway.pods(pool, plan.pods))
+        told = (*filter(None, made), *await self._gateway.pods(pool, plan.pods))
         if told != self._refusals:
             self._refusals = told
             self.wake()

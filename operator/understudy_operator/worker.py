@@ -1,6 +1,5 @@
 """One worker a job: gathers what is observed, asks the plan, executes it. Nothing is decided here."""
 
-import base64
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,17 +7,18 @@ from dataclasses import replace
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe.adoption_link import Adopter, Keys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected, told_in_secret
 from understudy_operator.observe.read_node import NodeReader, read_node
-from understudy_operator.observe.read_pool import split, view_of
+from understudy_operator.observe.read_pool import decode_key, key_of_pool, split, view_of
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_kind, job_uid_of
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
-from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.intents import AdoptSpare, ClaimWarm, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, secret_name
@@ -49,6 +49,7 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
+        self._adopter = Adopter(self.wake, clock.wall)
         self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
@@ -61,6 +62,7 @@ class JobWorker:
     async def stop(self) -> None:
         await self.passes.stop()
         await self._unfollow(Unfollow())
+        await self._adopter.close()
 
     async def _pass(self) -> Passed | None:
         raw = self._store.get(job_kind(self._key), self._key)
@@ -92,6 +94,7 @@ class JobWorker:
         """It was deleted, whatever its name stands for now."""
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
+        await self._adopter.close()
         self._coordination, self._refusals, self._checked = Coordination(), None, 0
 
     def _observe(self, job: Job) -> Observed:
@@ -117,6 +120,7 @@ class JobWorker:
             offenders={} if self._node_memory is None else self._node_memory.offenders,
             claimed=claimed,
             pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
+            adoptions=self._adopter.adoptions,
         )
 
     def _claims(self, job: Job) -> Iterator[str]:
@@ -147,6 +151,7 @@ class JobWorker:
 
     async def _execute(self, job: Job, plan: Plan) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
+        self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
         refusals: list[Refusal | None] = [await self._gateway.create(create) for create in plan.objects]
         if not all(refusals):
             self.wake()  # something is new: pods may be possible now
@@ -163,6 +168,8 @@ class JobWorker:
                 self.wake()
         refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
         await self._gateway.pools.claims(job.namespace, plan.claims)
+        if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
+            self.wake()  # to tell them
         refusals += await self._gateway.pods(job, plan.pods)
         told = tuple(refusal for refusal in refusals if refusal is not None)
         if told != self._refusals:
@@ -174,6 +181,9 @@ class JobWorker:
         if plan.remove:
             await self._gateway.remove(job, plan.remove)
         return True
+
+    def _keys_of(self, job: Job, intent: AdoptSpare) -> Keys:
+        return Keys(key_of_pool(self._store, intent.pool_uid), self._key_of(job))
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
@@ -196,8 +206,3 @@ class JobWorker:
             if unfollow.end is not None:
                 await link.end(unfollow.end)
             await link.close()
-
-
-def decode_key(secret: Raw) -> str:
-    """The membership key as the sidecars read it from the mounted file; keys are printable."""
-    return base64.b64decode(secret["data"][names.KEY_FILE]).decode()

@@ -63,7 +63,19 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     warmup = _warmup(env.get(pod.ENV_WARMUP) or "[]")
     timeout_s = float(_setting(env, pod.ENV_STEP_TIMEOUT, "0", r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
     return Settings(
-        command, nproc, grace_s, folder, socket, dict(env), program, preload, on_sigterm, log_prefix, warmup, timeout_s
+        command,
+        nproc,
+        grace_s,
+        folder,
+        socket,
+        dict(env),
+        program,
+        preload,
+        on_sigterm,
+        log_prefix,
+        warmup,
+        timeout_s,
+        wanted,
     )
 
 

@@ -48,6 +48,11 @@ def python_program(command: Sequence[str]) -> Optional[PythonProgram]:
     return PythonProgram(words[0], *program, env)
 
 
+def same_start(one: Optional[PythonProgram], other: PythonProgram) -> bool:
+    """Whether a zygote that was started for the one can run the other."""
+    return one is not None and (one.interpreter, one.options, one.env) == (other.interpreter, other.options, other.env)
+
+
 def _without_env(words: list[str]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
     if not words or os.path.basename(words[0]) != "env":
         return words, ()

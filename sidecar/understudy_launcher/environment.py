@@ -5,11 +5,12 @@ there is wrong). The pod's internals stay with the launcher. The folder with `un
 PYTHONPATH, so that it shadows nothing of the user's. OMP_NUM_THREADS is the user's, and 1 where torchrun says so.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Optional
 
 from understudy_protocol import pod
-from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.launcher import StartWorkers, TakeOver
 
 _INTERNAL = (
     pod.ENV_JOB,
@@ -20,6 +21,9 @@ _INTERNAL = (
     pod.ENV_NODE,
     pod.ENV_INDEX,
     pod.ENV_PLACE,
+    pod.ENV_POOL,
+    pod.ENV_ADOPTION_FOLDER,
+    pod.ENV_TEMPLATE_VARIABLES,
     pod.ENV_SHARED_FOLDER,
     pod.ENV_KEY_FOLDER,
     pod.ENV_SHIPPED_FOLDER,
@@ -36,6 +40,24 @@ _INTERNAL = (
     pod.ENV_STEP_TIMEOUT,
     pod.ENV_STEP_FOLDER,
 )
+#: Variables that an interpreter, or what the zygote has imported, reads when it starts: by how their names begin.
+_READ_AT_START = (
+    "PYTHON",
+    "LD_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "MALLOC_",
+    "GLIBC_",
+    "TORCH",
+    "PYTORCH_",
+)
+#: Of these, those that are read later.
+_READ_LATER = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCHELASTIC_")
+#: What is told with each fork has to fit into one packet, with the round's own variables.
+_TOLD_CHARACTERS = 1 << 16
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _THREADS = "OMP_NUM_THREADS"
 DEFAULT_RUN_ID = "understudy"
@@ -68,6 +90,22 @@ def worker_environment(
     if error_file is not None:
         env[_ERROR_FILE] = error_file
     return env
+
+
+def taken_over(launcher: Mapping[str, str], order: TakeOver) -> dict[str, str]:
+    """The launcher's environment as the job's manifest would have made it."""
+    of_the_pool = json.loads(launcher.get(pod.ENV_TEMPLATE_VARIABLES) or "[]")
+    return {**{name: value for name, value in launcher.items() if name not in of_the_pool}, **order.env}
+
+
+def needs_fresh_start(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Why a zygote that was started with the one cannot fork for the other; "" if it can."""
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    early = [name for name in changed if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)]
+    if early:
+        return f"{early[0]} differs, which is read at an interpreter's start, or by an import"
+    told = sum(len(name) + len(after.get(name, "")) for name in changed)
+    return f"its variables differ by {told} characters" if told > _TOLD_CHARACTERS else ""
 
 
 def without(env: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]:

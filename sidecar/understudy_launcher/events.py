@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional, Union
 
-from understudy_protocol.launcher import DrainWorkers, ExitLauncher, RenewStore, StartWorkers, StopWorkers
+from understudy_protocol.launcher import (
+    CheckReadiness,
+    DrainWorkers,
+    ExitLauncher,
+    RenewStore,
+    StartWorkers,
+    StopWorkers,
+    TakeOver,
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,13 @@ class ZygoteGone:
 
 
 @dataclass(frozen=True)
+class ZygoteEnded:
+    """It was ended, because what a job runs is not what it was started for. wanted: the command may be forked."""
+
+    wanted: bool
+
+
+@dataclass(frozen=True)
 class StoreReady:
     """A store for a later round listens."""
 
@@ -89,6 +104,13 @@ class StoreGone:
 @dataclass(frozen=True)
 class NoStore:
     why: str
+
+
+@dataclass(frozen=True)
+class ZygoteChecked:
+    """A fork that does nothing has run, for the check of that number."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -117,9 +139,11 @@ Event = Union[
     StepsRead,
     ZygoteReady,
     ZygoteGone,
+    ZygoteEnded,
     StoreReady,
     StoreGone,
     NoStore,
+    ZygoteChecked,
     AskedToEnd,
     Tick,
     StartWorkers,
@@ -127,6 +151,8 @@ Event = Union[
     StopWorkers,
     ExitLauncher,
     RenewStore,
+    CheckReadiness,
+    TakeOver,
 ]
 
 
@@ -192,6 +218,20 @@ class MakeStore:
 
 
 @dataclass(frozen=True)
+class CheckZygote:
+    """Have it fork a process that does nothing, answered by ZygoteChecked."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Become:
+    """From now on workers run what this says; answered by ZygoteEnded where the zygote is of no use for it."""
+
+    order: TakeOver
+
+
+@dataclass(frozen=True)
 class LookAtSteps:
     """Answered by a StepsRead of each worker that has reported since."""
 
@@ -224,6 +264,8 @@ Effect = Union[
     StartZygote,
     EndZygote,
     MakeStore,
+    CheckZygote,
+    Become,
     LookAtSteps,
     DumpStacks,
     Log,

@@ -12,13 +12,13 @@ import signal
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Optional, Union
 
 from understudy_launcher import environment, error_files
 from understudy_launcher import events as e
-from understudy_launcher.command import PythonProgram
+from understudy_launcher.command import PythonProgram, python_program, same_start
 from understudy_launcher.logs import Logs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
@@ -29,7 +29,7 @@ from understudy_launcher.verdict import what_is_held
 from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
-from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.launcher import StartWorkers, TakeOver
 
 GROUP_POLL_S = 0.1
 LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
@@ -56,6 +56,7 @@ class Settings:
     log_prefix: bool = True
     warmup: Sequence[str] = ()  # a spare's; empty: none
     step_timeout_s: float = 0.0
+    forks: bool = True  # workers are to be forked, if the command is one that can be
 
 
 class Loop:
@@ -69,6 +70,7 @@ class Loop:
         self._logs.watch(self._watch_logs)
         self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch)
         self._zygote = self._make_zygote()
+        self._zygote_env: Mapping[str, str] = {}  # that it was started with
         self._selection = LinkSelection(self._selector, _SIDECAR)
         self._link = SidecarLink(settings.socket, logs.say, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
@@ -113,11 +115,9 @@ class Loop:
             self._spawn(effect)
         elif isinstance(effect, e.SpawnWarmup):
             self._spawn_warmup()
-        elif isinstance(effect, e.ReservePort):
-            self._queue.append(e.PortReserved(self._ports.reserve()))
-        elif isinstance(effect, e.ReleasePort):
-            self._ports.release()
-        elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
+        elif isinstance(effect, (e.ReservePort, e.ReleasePort)):
+            self._do_with_port(effect)
+        elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote)):
             self._do_with_zygote(effect)
         elif isinstance(effect, e.LookAtSteps):
             self._queue.extend(self._workers.look())
@@ -125,10 +125,18 @@ class Loop:
             why_not = self._workers.dump_stacks(effect.local_rank)
             if why_not:
                 self._logs.say(f"no stacks of the worker local_rank={effect.local_rank}: {why_not}")
+        elif isinstance(effect, e.Become):
+            self._become(effect.order)
         elif isinstance(effect, e.Log):
             self._logs.say(effect.text)
         else:
             self._exit = self._exit or effect
+
+    def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
+        if isinstance(effect, e.ReservePort):
+            self._queue.append(e.PortReserved(self._ports.reserve()))
+        else:
+            self._ports.release()
 
     def _make_zygote(self) -> Optional[Zygote]:
         settings = self._settings
@@ -137,13 +145,33 @@ class Loop:
         module = os.path.join(settings.folder, pod.ZYGOTE_MODULE)
         return Zygote(settings.zygote, settings.command, module, self._watch_zygote, self._unwatch)
 
-    def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore]) -> None:
+    def _become(self, order: TakeOver) -> None:
+        """What a job runs, in place of what the pool's template says."""
+        before = self._settings
+        env = environment.taken_over(before.env, order)
+        command = order.command or before.command
+        program = python_program(command) if before.forks else None
+        self._settings = replace(before, env=env, command=command, zygote=program)
+        self._workers.run(command)
+        why_not = environment.needs_fresh_start(before.env, env)
+        if self._zygote is not None and program is not None and same_start(before.zygote, program) and not why_not:
+            self._zygote.run(program, command)
+            return
+        if self._zygote is not None:
+            self._zygote.end()
+            self._logs.say(f"its zygote cannot be the job's: {why_not or 'the command starts another interpreter'}")
+        self._zygote = self._make_zygote()
+        self._queue.appendleft(e.ZygoteEnded(self._zygote is not None))  # before a round that may follow
+
+    def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
         assert self._zygote is not None, "the supervisor was told of it"
         if isinstance(effect, e.StartZygote):
-            env = environment.common_environment(self._settings.env, self._settings.nproc)
-            self._hear_zygote(self._zygote.start(env, self._settings.preload))
+            self._zygote_env = environment.common_environment(self._settings.env, self._settings.nproc)
+            self._hear_zygote(self._zygote.start(self._zygote_env, self._settings.preload))
         elif isinstance(effect, e.EndZygote):
             self._zygote.end()
+        elif isinstance(effect, e.CheckZygote):
+            self._zygote.check(effect.number)
         else:
             self._zygote.make_store(effect.keep)
 
@@ -163,9 +191,16 @@ class Loop:
             afresh.remove(0)
             self._queue.extend(not_started(0, 1, "the store of this round has gone"))
         if effect.warm and self._zygote is not None:
-            common = environment.common_environment(settings.env, settings.nproc)
-            of_round = {rank: environment.without(env_of(rank, (-1, -1)), common) for rank in afresh}
-            forks = {rank: ForkOrder(of_round[rank], outputs_of[rank], errors_of[rank]) for rank in afresh}
+            of_round = {rank: env_of(rank, (-1, -1)) for rank in afresh}
+            forks = {
+                rank: ForkOrder(
+                    environment.without(env, self._zygote_env),
+                    outputs_of[rank],
+                    errors_of[rank],
+                    tuple(name for name in self._zygote_env if name not in env),
+                )
+                for rank, env in of_round.items()
+            }
             afresh = self._workers.fork(self._zygote, forks)
             self._hear_zygote(self._zygote.receive())  # what it has told meanwhile
         for rank in afresh:

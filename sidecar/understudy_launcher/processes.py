@@ -40,6 +40,7 @@ class ForkOrder:
     env: Mapping[str, str]  # what differs from the zygote's own
     outputs: Outputs
     error_file: Optional[str]
+    dropped: Sequence[str] = ()  # variables of the zygote's that it does not have
 
 
 @dataclass
@@ -69,6 +70,10 @@ class Workers:
         self._workers: dict[int, _Worker] = {}
         self._before_exec = prctl.dies_with_parent()
         self.oom_kills = OomKills()
+
+    def run(self, command: Sequence[str]) -> None:
+        """In place of the command so far, from the next worker on."""
+        self._command = list(command)
 
     def spawn(
         self,
@@ -113,7 +118,10 @@ class Workers:
         with contextlib.suppress(OSError):  # it is said when those are started afresh
             for local_rank in workers:
                 files[local_rank] = StepFiles(self._folder)
-        forks = {rank: Fork(workers[rank].env, steps.inherited, workers[rank].outputs) for rank, steps in files.items()}
+        forks = {
+            rank: Fork(workers[rank].env, steps.inherited, workers[rank].outputs, workers[rank].dropped)
+            for rank, steps in files.items()
+        }
         pids = zygote.fork(forks)
         for local_rank, steps in files.items():
             steps.given()

@@ -29,6 +29,8 @@
     SAVING, CLOSING    the grace is over              LEAVING   SIGKILL to every group
     SAVING, CLOSING    StopWorkers, ExitLauncher      LEAVING   SIGKILL to every group
     LEAVING            the last group is empty        -         Exit; also when LEAVE_WITHIN_S is over
+    IDLE               CheckReadiness                 IDLE      what that leads to is in readiness.py
+    IDLE               TakeOver, before any round     IDLE      Become
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is done already), and so is one
 in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones. What ends because
@@ -44,13 +46,14 @@ close's code stays.
 """
 
 from collections.abc import Iterable
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import Groups
 from understudy_launcher.hangs import HangWatch
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
+from understudy_launcher.readiness import HUNG, SelfCheck
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import RoundSteps
 from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
@@ -93,7 +96,9 @@ class Supervisor:
         self._graces = Graces(grace_s)
         self._warm = Warm(zygote, own_stores=own_stores)
         self._warmup = Warmup(warmup)
+        self._self_check = SelfCheck(self._warm, self._warmup)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
+        self._taken: Optional[m.TakeOver] = None  # by the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
@@ -107,6 +112,9 @@ class Supervisor:
             m.DrainWorkers: self._on_drain_workers,
             m.ExitLauncher: self._on_exit_launcher,
             m.RenewStore: self._on_renew_store,
+            m.CheckReadiness: self._on_check,
+            e.ZygoteChecked: self._on_check,
+            m.TakeOver: self._on_take_over,
             e.AskedToEnd: self._on_asked_to_end,
             e.WorkerEnded: self._on_worker_ended,
             e.GroupEmptied: self._on_group_emptied,
@@ -124,7 +132,13 @@ class Supervisor:
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
         steps, hangs = self._steps(), self._hangs()
-        times = [self._kill_at(), self._groups.complain_at, self._leave_by, self._warm.deadline()]
+        times = [
+            self._kill_at(),
+            self._groups.complain_at,
+            self._leave_by,
+            self._warm.deadline(),
+            self._self_check.deadline(),
+        ]
         times += [steps.deadline() if steps else None, hangs.deadline() if hangs else None]
         return min(_present(times), default=None)
 
@@ -367,7 +381,22 @@ class Supervisor:
         if self._warm.store_port != offered:
             self._tell_ports()
         self._warm_up(now)
+        self._out.extend(self._self_check.changed())
         self._advance(now)
+
+    def _on_check(self, event: Union[m.CheckReadiness, e.ZygoteChecked], now: float) -> None:
+        if self.phase is Phase.IDLE:
+            self._out.extend(self._self_check.handle(event, now))
+
+    def _on_take_over(self, order: m.TakeOver, now: float) -> None:
+        if order == self._taken:
+            return  # the sidecar was restarted
+        if self.phase is not Phase.IDLE or self._round.start is not None:
+            self._log("dropped a TakeOver: only a spare can be taken over, before its first round")
+            return
+        self._taken = order
+        self._self_check.forget()
+        self._out.extend([e.Log("taken over by a job"), e.Become(order)])
 
     def _warm_up(self, now: float) -> None:
         if self.phase is Phase.IDLE and self._round.start is None and self._warm.state is not WarmState.LOADING:
@@ -393,6 +422,9 @@ class Supervisor:
             self._log(complaint)
             self._out.extend(self._groups.kill(now))
         self._on_zygote(e.Tick(), now)
+        if self._self_check.hangs(now):
+            self._out.append(e.EndZygote())
+            self._on_zygote(e.ZygoteGone(HUNG, final=False), now)
         kill_at = self._kill_at()
         if kill_at is not None and now >= kill_at:
             self._grace_is_over(now)

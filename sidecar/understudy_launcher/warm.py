@@ -8,6 +8,7 @@
     LOADING  it has gone, or LOAD_WITHIN_S is over        OFF       this launcher's workers start afresh
     READY    it has gone, for the first GIVE_UP times     LOADING   a new one is started
     READY    it has gone again, or finally                OFF
+    any      another one is needed for a job's command    LOADING   a new one is started; OFF if that is not forked
     READY    the newest store has gone, or is in use      READY     another one is made
 
 While it loads a round waits for it: the imports take one process less than all workers of the pod at once. A store that
@@ -21,8 +22,8 @@ from understudy_launcher import events as e
 
 LOAD_WITHIN_S = 180.0
 GIVE_UP = 3
-OF_THE_ZYGOTE = (e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore)
-Event = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, e.Tick]
+OF_THE_ZYGOTE = (e.ZygoteReady, e.ZygoteGone, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.NoStore)
+Event = Union[e.ZygoteReady, e.ZygoteGone, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.NoStore, e.Tick]
 
 
 class State(Enum):
@@ -41,6 +42,11 @@ class Warm:
         self._load_by: Optional[float] = None
         self._lost = 0
 
+    @property
+    def given_up(self) -> bool:
+        """Whether workers start afresh that were to be forked."""
+        return self._wanted and self.state is State.OFF
+
     def start(self, now: float) -> list[e.Effect]:
         """With the launcher."""
         if self.state is State.READY:
@@ -58,6 +64,9 @@ class Warm:
             return [e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}"), e.MakeStore(in_use)]
         if isinstance(event, e.ZygoteGone):
             return self._on_gone(event, now)
+        if isinstance(event, e.ZygoteEnded):
+            self.store_port, self._load_by, self.state, self._wanted = 0, None, State.OFF, event.wanted
+            return self.start(now)
         if isinstance(event, e.StoreReady):
             self.store_port = event.port
         elif isinstance(event, e.NoStore):

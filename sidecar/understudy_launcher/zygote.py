@@ -33,6 +33,7 @@ class Fork:
     env: Mapping[str, str]
     step_files: tuple[int, int]  # bell and page
     outputs: Outputs = INHERITED
+    dropped: Sequence[str] = ()  # variables of the zygote's that it does not have
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Ended:
     status: int
 
 
-Told = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, Ended]
+Told = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, e.ZygoteChecked, Ended]
 
 
 class Zygote:
@@ -60,6 +61,7 @@ class Zygote:
         """command: what a fresh process would be started with. module: the path of understudy_zygote/__main__.py."""
         self._program, self._command, self._module = program, list(command), module
         self._watch, self._unwatch = watch, unwatch
+        self._started_for = program  # what this one runs if it is not told otherwise
         self._control: Optional[socket.socket] = None
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._stores: dict[int, int] = {}  # pid -> port
@@ -70,7 +72,7 @@ class Zygote:
         """In place of one that has gone. Its events, if it cannot even be started."""
         self.end()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = self._program
+        program = self._started_for = self._program
         words = [program.interpreter, *program.options, self._module, str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(
@@ -99,6 +101,11 @@ class Zygote:
             files = {"bell": bell, "page": page, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
             given = {name: fd for name, fd in files.items() if fd >= 0}
             order = {"fork": local_rank, "env": dict(fork.env), "command": self._command, "files": list(given)}
+            if fork.dropped:
+                order["dropped"] = list(fork.dropped)
+            if self._program is not self._started_for:
+                program = self._program
+                order["program"] = [program.kind, program.target, *program.arguments]
             self._send(order, list(given.values()))
         until = time.monotonic() + FORKS_WITHIN_S
         while self._control is not None and len(pids) < len(workers):
@@ -120,6 +127,13 @@ class Zygote:
             del self._stores[pid]
             _kill(pid)
         self._send({"store": True})
+
+    def run(self, program: PythonProgram, command: Sequence[str]) -> None:
+        """From the next fork on, and in each zygote that follows: a program of the same interpreter."""
+        self._program, self._command = program, list(command)
+
+    def check(self, number: int) -> None:
+        self._send({"check": number})
 
     def holds(self, port: int) -> bool:
         """Whether a store of its own listens there."""
@@ -159,6 +173,8 @@ class Zygote:
         if "ended" in answer:
             port = self._stores.pop(answer["ended"], None)
             return [Ended(answer["ended"], answer["status"]) if port is None else e.StoreGone(port)]
+        if "checked" in answer:
+            return [e.ZygoteChecked(answer["checked"])]
         if "port" in answer:
             self._stores[answer["pid"]] = answer["port"]
             return [e.StoreReady(answer["port"])]

@@ -17,6 +17,7 @@ class Role(str, Enum):
 
     MEMBER = "member"
     OBSERVER = "observer"
+    CLAIMANT = "claimant"  # of a pool's spare: uid and key are the pool's
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,18 @@ class Terminating:
 
 
 @dataclass(frozen=True)
+class Readiness:
+    """Of a pool's spare: whether a round's workers would start at once. The answer to CheckReadiness, and told unasked
+    when it is ready no more.
+    """
+
+    number: int  # of the newest check
+    ready: bool
+    reason: str = ""  # why it is not
+    final: bool = False  # nor will it ever be
+
+
+@dataclass(frozen=True)
 class StartWorkers:
     """Kill what runs, then start nprocPerNode workers of this round."""
 
@@ -158,6 +170,21 @@ class RenewStore:
 
 
 @dataclass(frozen=True)
+class CheckReadiness:
+    """Find out whether workers would start at once, by forking one that does nothing."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """To a pool's spare that a job has claimed, on each connect: what its workers run. Before the first round only."""
+
+    command: tuple[str, ...]
+    env: dict[str, str]  # the plain variables of the job's trainer container, in place of those of the pool's template
+
+
+@dataclass(frozen=True)
 class HoldSocket:
     """Keep the socket that comes with this line open, in place of the one that is kept.
 
@@ -181,5 +208,16 @@ TO_SIDECAR = (
     Stepped,
     Hung,
     Terminating,
+    Readiness,
 )
-TO_LAUNCHER = (StartWorkers, DrainWorkers, StopWorkers, ExitLauncher, RenewStore, HoldSocket, DropSocket)
+TO_LAUNCHER = (
+    StartWorkers,
+    DrainWorkers,
+    StopWorkers,
+    ExitLauncher,
+    RenewStore,
+    CheckReadiness,
+    TakeOver,
+    HoldSocket,
+    DropSocket,
+)

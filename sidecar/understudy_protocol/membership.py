@@ -49,6 +49,7 @@ class Join:
     store_port: Optional[int] = None  # see Port; None: it knows of no store but rank 0's own
     history: Optional[History] = None  # from an heir: as the newest coordinator that it knows has told it
     verdict: Optional["NodeVerdict"] = None  # the newest that it was told; None: none
+    warm: bool = False  # it waited as a pool's spare before it was of this job
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ LABEL_CLAIMED_BY = f"{GROUP}/claimed-by"  # of a pool's pod: the uid of the job 
 ANNOTATION_CLAIMANT = f"{GROUP}/claimant"  # the same job's name
 ANNOTATION_CLAIMED_AT = f"{GROUP}/claimed-at"
 FINALIZER_CLAIM = f"{GROUP}/claim"  # a claimed pod stays known until the job has its pod in its place
+ANNOTATION_POOL_KEY = f"{GROUP}/pool-key"  # of a pool's pod: which key it was made with, hashed
+ANNOTATION_WARM = f"{GROUP}/warm"  # of a job's pod that was a pool's spare: the pool's uid
+ANNOTATION_ADOPTED = f"{GROUP}/adopted"  # of such a pod: since when it knows
 LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from
 ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it took the place of
 
@@ -58,6 +61,11 @@ ROLLOUT_VOLUME = "understudy-rollouts"
 ROLLOUT_FOLDER = "/understudy-rollouts"  # mounted in gateways and trainers
 ROLLOUT_TOKEN_KEY = "rollouts"  # noqa: S105 — of the Secret: what gateways know their trainers by
 ROLLOUT_TOKEN_FILE = "token"  # noqa: S105
+
+ADOPTION_VOLUME = "understudy-adoption"
+ADOPTION_FOLDER = (
+    "/understudy-adoption"  # memory-backed, in the sidecar of a pool's spare only: its job's key goes there
+)
 
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
@@ -89,6 +97,10 @@ ENV_POD_IP = "UNDERSTUDY_POD_IP"
 ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
 ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the coordinator and the index
+VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these
+ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: names of the template's own, a JSON list
+ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
+ENV_ADOPTION_FOLDER = "UNDERSTUDY_ADOPTION_FOLDER"  # ADOPTION_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
 ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set

@@ -87,6 +87,10 @@ CLOSE_EXIT_CODES = {
 GIVEN_UP_EXIT_CODE = 84
 
 
+#: Of the launcher of a pool's spare that has failed its self-check.
+UNFIT_EXIT_CODE = 85
+
+
 @dataclass(frozen=True, order=True)
 class RoundToken:
     """(epoch, term, round): the order of everything, and the fencing token that workers get as UNDERSTUDY_ROUND.

@@ -51,9 +51,12 @@ def _serve(*, alone: bool) -> int:
 
 
 def _member() -> Coroutine[Any, Any, None]:
+    from understudy_sidecar import pooled
     from understudy_sidecar.app import Sidecar
     from understudy_sidecar.settings import read_settings
 
+    if pooled.is_pooled(os.environ):
+        return pooled.run(os.environ)
     return Sidecar(read_settings(os.environ)).run()
 
 

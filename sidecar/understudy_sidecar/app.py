@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 from understudy_protocol import pod
+from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.annotation import Annotation
@@ -74,6 +75,7 @@ class Sidecar:
             settings.index,
             settings.grace_s,
             settings.shape.fence_s,
+            warm=settings.take_over is not None,
         )
         self._verdicts = Verdicts(settings.folder, settings.nologin)
         self._voter = Voter(records.recorded_vow(settings.folder))
@@ -101,7 +103,7 @@ class Sidecar:
             self._on_socket,
         )
         self._launcher = LauncherLink(
-            lambda hello: self._handle(LauncherUp(hello)),
+            self._on_launcher,
             lambda message: self._handle(FromLauncher(message)),
             lambda: self._handle(LauncherDown()),
         )
@@ -116,7 +118,7 @@ class Sidecar:
         workers = None
         if self._settings.shape.on_failed_update is not None:
             workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
-        server = Server(self._office, self._settings.key, self._settings.shape.uid)
+        server = Server(self._office, self._settings.key, self._settings.shape.uid, self._settings.claims)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen)
         node_file = self._watch_node()
@@ -160,6 +162,11 @@ class Sidecar:
         """The kubelet ends a sidecar after the trainer container, so its launcher is gone by now, or killed soon."""
         self._handle(LeaveAsked("the sidecar got SIGTERM", self._settings.grace_s))
         self._terminated.set()
+
+    def _on_launcher(self, hello: LauncherHello) -> None:
+        if self._settings.take_over is not None:
+            self._launcher.send(self._settings.take_over)
+        self._handle(LauncherUp(hello))
 
     def _on_socket(self, fd: int | None) -> None:
         self._socket = fd

@@ -1,9 +1,12 @@
-"""What the kubelet's startup probe asks: GET /started answers 200 as soon as this sidecar listens.
+"""What the kubelet's probes ask: GET /started answers 200 as soon as this sidecar listens; GET /ready, which a pool's
+spares are asked, 503 while one is not ready.
 
-Nothing else is here to ask for, so every head gets the same answer; one that takes LIMIT_S, or too many bytes, none.
+Nothing else is here to ask for, so every other head gets the first answer; one that takes LIMIT_S, or too many bytes,
+none.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 from understudy_sidecar.frames import Broken
@@ -14,16 +17,24 @@ from understudy_sidecar.upgrade import take_head
 LIMIT_S = 5.0
 PLACES = 256
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+_READY = b"GET /ready "
 
 
-async def listen(port: int, host: str | None = None) -> asyncio.Server:
+def _unready(why: str) -> bytes:
+    text = why.encode(errors="replace")
+    head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(text) + text
+
+
+async def listen(port: int, host: str | None = None, why_not_ready: Callable[[], str] = lambda: "") -> asyncio.Server:
+    """why_not_ready: "" while it is."""
     lobby = Lobby(PLACES, LIMIT_S)
-    return await asyncio.get_running_loop().create_server(lambda: _Question(lobby), host, port)
+    return await asyncio.get_running_loop().create_server(lambda: _Question(lobby, why_not_ready), host, port)
 
 
 class _Question(asyncio.Protocol):
-    def __init__(self, lobby: Lobby) -> None:
-        self._lobby = lobby
+    def __init__(self, lobby: Lobby, why_not_ready: Callable[[], str]) -> None:
+        self._lobby, self._why_not_ready = lobby, why_not_ready
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -35,9 +46,11 @@ class _Question(asyncio.Protocol):
         assert self._transport is not None
         self._received += data
         try:
-            if take_head(self._received) is None:
+            head = take_head(self._received)
+            if head is None:
                 return
-            self._transport.write(_ANSWER)
+            why_not = self._why_not_ready() if head.startswith(_READY) else ""
+            self._transport.write(_unready(why_not) if why_not else _ANSWER)
         except Broken:
             pass
         self._received.clear()

@@ -67,6 +67,11 @@ class LauncherLink:
             self._outbox.put(DropSocket())
             self._holds = False
 
+    def hang_up(self) -> None:
+        """On the launcher that is connected: it connects again."""
+        if self._outbox is not None:
+            self._outbox.hang_up()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         outbox = _Outbox(writer.get_extra_info("socket").fileno())
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from understudy_protocol import pod, wire
 from understudy_protocol.membership import Close, NodeVerdict
+from understudy_protocol.order import Order
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import Verdict
 
@@ -19,6 +20,7 @@ SHIPPED = Path("/opt/understudy/share")
 CLOSE_FILE = "closed.json"
 VOW_FILE = "vow.json"
 TOLD_FILE = "told-verdict.json"
+ORDER_FILE = "order.json"
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -83,6 +85,30 @@ def recorded_vow(folder: Path) -> Vow:
     vow = wire.decode(text, {"Vow": Vow})
     assert isinstance(vow, Vow), "the file is this module's own"
     return vow
+
+
+def record_order(folder: Path, order: Order) -> None:
+    """Whose this spare is, and that job's key: for nobody else to read."""
+    aside = folder / f"{ORDER_FILE}.new"
+    aside.touch(mode=0o600)
+    _write_whole(folder / ORDER_FILE, order)
+
+
+def recorded_order(folder: Path) -> Order | None:
+    """What a former life of this sidecar was told, if it was claimed."""
+    try:
+        text = (folder / ORDER_FILE).read_text()
+    except FileNotFoundError:
+        return None
+    return read_order(text)
+
+
+def read_order(text: str) -> Order:
+    """Raises WireError."""
+    order = wire.decode(text, {"Order": Order})
+    if not isinstance(order, Order):
+        raise wire.WireError(f"expected an Order, got {order.type[:64]!r}")
+    return order
 
 
 def _write_whole(path: Path, message: object) -> None:

@@ -14,7 +14,8 @@ import secrets
 from collections.abc import Callable
 from typing import Protocol
 
-from understudy_protocol import compiled, handshake, membership, observer, pod, wire
+from understudy_protocol import adoption, compiled, handshake, membership, observer, pod, wire
+from understudy_protocol.adoption import Adopt
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role
 from understudy_sidecar.complaints import Complaints
 from understudy_sidecar.frames import Broken, CloseCode
@@ -27,6 +28,7 @@ from understudy_sidecar.upgrade import accept
 UNPROVEN_BYTES = 1024
 MEMBER_BYTES = 64 * 1024
 OBSERVER_BYTES = 4 << 20
+CLAIMANT_BYTES = 4 << 20
 HANDSHAKE_S = 5.0
 UNPROVEN = 16_384
 FILES_KEPT = 64  # for everything that is no call
@@ -35,6 +37,7 @@ LISTEN_BACKLOG = 4096
 _HANDSHAKE = wire.message_types(handshake)
 _MEMBERSHIP = wire.message_types(membership)
 _OBSERVER = wire.message_types(observer)
+_ADOPTION = wire.message_types(adoption)
 log = logging.getLogger(__name__)
 
 
@@ -49,6 +52,18 @@ class Hall(Protocol):
     def observer_gone(self, link: Link) -> None: ...
 
 
+class Claims(Protocol):
+    """Of a pool's spare: what is answered to the operator, who says for which job it was claimed."""
+
+    @property
+    def pool_uid(self) -> str: ...
+
+    @property
+    def key(self) -> bytes: ...
+
+    def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted: ...
+
+
 class NotProven(Broken):
     """A caller that cannot show that it belongs to this job."""
 
@@ -57,8 +72,10 @@ class NotProven(Broken):
 
 
 class Server:
-    def __init__(self, office: Hall, key: bytes, job_uid: str) -> None:
-        self.office, self.key, self.job_uid = office, key, job_uid
+    """office: None while there is no job. claims: of a pod that is a pool's spare, or was."""
+
+    def __init__(self, office: Hall | None, key: bytes, job_uid: str, claims: Claims | None = None) -> None:
+        self.office, self.key, self.job_uid, self.claims = office, key, job_uid, claims
         self.complaints = Complaints(log)
         self.lobby = Lobby(UNPROVEN, HANDSHAKE_S)
         self.callers: set[Caller] = set()
@@ -83,6 +100,16 @@ class Server:
         for caller in tuple(self.callers):
             caller.cut()
 
+    def expects(self, role: Role) -> tuple[str, bytes]:
+        """The uid that a caller of that role has to name, and the key that it has to know. Raises NotProven."""
+        if role is Role.CLAIMANT:
+            if self.claims is None:
+                raise NotProven("no pool's spare is here")
+            return self.claims.pool_uid, self.claims.key
+        if self.office is None:
+            raise NotProven("no job has claimed this spare")
+        return self.job_uid, self.key
+
     def came(self, caller: "Caller") -> None:
         self.callers.add(caller)
         self.lobby.enter(caller)
@@ -100,6 +127,7 @@ class Caller(Link):
         super().__init__(number, masks=False, limit=UNPROVEN_BYTES)
         self._server = server
         self._hello: Hello | None = None
+        self._key = b""  # that it has to prove
         self._nonce = ""
         self._role: Role | None = None  # once proven
         self._next: Callable[[bytes], None] = self._on_hello
@@ -120,9 +148,14 @@ class Caller(Link):
         self._server.callers.discard(self)
         self._server.lobby.leave(self)
         if self._role is Role.MEMBER:
-            self._server.office.dropped(self, silent)
+            self._office.dropped(self, silent)
         elif self._role is Role.OBSERVER:
-            self._server.office.observer_gone(self)
+            self._office.observer_gone(self)
+
+    @property
+    def _office(self) -> Hall:
+        assert self._server.office is not None, "nobody else proves a job's key"
+        return self._server.office
 
     def turn_out(self, reason: str) -> None:
         self._server.complaints.about(self.peer, "no handshake", f"was turned away: {reason}")
@@ -132,8 +165,9 @@ class Caller(Link):
         hello = compiled.decode(text, _HANDSHAKE)
         if not isinstance(hello, Hello):
             raise NotProven("the first message is not a Hello")
-        if hello.job_uid != self._server.job_uid:
-            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, this is {self._server.job_uid}")
+        wanted, self._key = self._server.expects(hello.role)
+        if hello.job_uid != wanted:
+            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, this is {wanted}")
         self._hello, self._nonce = hello, secrets.token_hex(handshake.NONCE_BYTES)
         self.send(Challenge(self._nonce, handshake.server_proof(*self._parts(hello))))
         self._next = self._on_prove
@@ -145,28 +179,40 @@ class Caller(Link):
         if not isinstance(prove, Prove) or not handshake.same(proof, prove.proof):
             raise NotProven("it does not know the job's key")
         self._server.lobby.leave(self)
-        self._role, self._hello = self._hello.role, None
-        if self._role is Role.MEMBER:
-            self.limit(MEMBER_BYTES)
-            self._next = self._on_member
-            self._server.office.add(self)
-        else:
-            self.limit(OBSERVER_BYTES)
-            self._next = self._on_observer
-            self._server.office.observer(self)
+        self._role = self._hello.role
+        match self._role:
+            case Role.MEMBER:
+                self.limit(MEMBER_BYTES)
+                self._next = self._on_member
+                self._office.add(self)
+            case Role.OBSERVER:
+                self.limit(OBSERVER_BYTES)
+                self._next = self._on_observer
+                self._office.observer(self)
+            case Role.CLAIMANT:
+                self.limit(CLAIMANT_BYTES)
+                self._next = self._on_claimant
 
     def _parts(self, hello: Hello) -> tuple[bytes, Role, str, str, str]:
-        return self._server.key, hello.role, hello.job_uid, hello.nonce, self._nonce
+        return self._key, hello.role, hello.job_uid, hello.nonce, self._nonce
 
     def _on_member(self, text: bytes) -> None:
         message = compiled.decode(text, _MEMBERSHIP)
         if not self._unknown(message):
-            self._server.office.received(self, message)
+            self._office.received(self, message)
 
     def _on_observer(self, text: bytes) -> None:
         message = compiled.decode(text, _OBSERVER)
         if not self._unknown(message):
-            self._server.office.asked(self, message)
+            self._office.asked(self, message)
+
+    def _on_claimant(self, text: bytes) -> None:
+        message = compiled.decode(text, _ADOPTION)
+        if isinstance(message, Adopt):
+            assert self._server.claims is not None, "its key was proven"
+            assert self._hello is not None, "and its Hello came before that"
+            self.send(self._server.claims.adopt(message.sealed, self._hello.nonce, self._nonce))
+        self.hangup()  # what is sealed is so for one message a connection
 
     def _unknown(self, message: object) -> bool:
         if not isinstance(message, wire.Unknown):

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_protocol import pod
+from understudy_protocol.launcher import TakeOver
+from understudy_protocol.order import Order
 from understudy_protocol.pod import Injected, JobShape, group_rank, read_place
 from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED
+from understudy_sidecar.server import Claims
 
 
 class SettingsError(ValueError):
@@ -32,6 +35,26 @@ class Settings:
     shipped: Path = SHIPPED
     told: Path = Path(pod.TOLD_FOLDER) / pod.TOLD_FILE
     nologin: str = ""  # a file on the node that says that the node is faulty; "": none is watched
+    take_over: TakeOver | None = None  # for the launcher of a pod that was a pool's spare
+    claims: Claims | None = None  # what is answered to claims on such a pod
+
+
+@dataclass(frozen=True)
+class SpareSettings:
+    """Of a pool's spare, which has no job yet."""
+
+    pool_uid: str
+    key: bytes  # the pool's
+    pod_uid: str
+    pod_name: str
+    node: str
+    ip: str
+    folder: Path
+    adoption: Path  # the folder that only the sidecar sees
+    grace_s: float
+    listen: str | None = None
+    shipped: Path = SHIPPED
+    told: Path = Path(pod.TOLD_FOLDER) / pod.TOLD_FILE
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -56,6 +79,48 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
         told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
         nologin=env.get(pod.ENV_NOLOGIN, ""),
+    )
+
+
+def read_spare(env: Mapping[str, str]) -> SpareSettings:
+    """Raises SettingsError, which names what is missing."""
+    folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
+    return SpareSettings(
+        pool_uid=_need(env, pod.ENV_POOL),
+        key=_read(folder / pod.KEY_FILE, "the pool's key"),
+        pod_uid=_need(env, pod.ENV_POD_UID),
+        pod_name=_need(env, pod.ENV_POD_NAME),
+        node=_need(env, pod.ENV_NODE),
+        ip=_need(env, pod.ENV_POD_IP),
+        folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
+        adoption=Path(env.get(pod.ENV_ADOPTION_FOLDER) or pod.ADOPTION_FOLDER),
+        grace_s=float(env.get(pod.ENV_GRACE, "30")),
+        listen=env.get(pod.ENV_LISTEN) or None,
+        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
+        told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
+    )
+
+
+def adopted(spare: SpareSettings, order: Order, claims: Claims) -> Settings:
+    """Of the job's spare that it is from now on."""
+    host, _, port = order.coordinator.rpartition(":")
+    return Settings(
+        shape=order.shape,
+        key=order.key.encode(),
+        coordinator_host=host,
+        coordinator_port=int(port),
+        pod_uid=spare.pod_uid,
+        pod_name=spare.pod_name,
+        node=spare.node,
+        ip=spare.ip,
+        index=None,
+        folder=spare.folder,
+        grace_s=spare.grace_s,
+        listen=spare.listen,
+        shipped=spare.shipped,
+        told=spare.told,
+        take_over=order.take_over,
+        claims=claims,
     )
 
 

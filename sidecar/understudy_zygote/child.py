@@ -12,9 +12,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from understudy_zygote import script
-from understudy_zygote.script import Program
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _STEP_FD = "UNDERSTUDY_STEP_FD"
@@ -37,7 +34,7 @@ def begin(parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def become_worker(program: Program, env: Mapping[str, str], files: Mapping[str, int], command: Sequence[str]) -> None:
+def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Sequence[str]) -> None:
     """files: see serve.py. command: what a fresh process would have been started with."""
     _become_outputs(files)
     os.environ.update(env)
@@ -45,7 +42,6 @@ def become_worker(program: Program, env: Mapping[str, str], files: Mapping[str, 
     if _cuda_is_spoiled():
         _start_afresh(command)
     _reseed()
-    script.prepare(program)
 
 
 def _become_outputs(files: Mapping[str, int]) -> None:

@@ -26,14 +26,13 @@ class Program:
     arguments: tuple[str, ...]
 
 
-def prepare(program: Program) -> None:
-    """All that the interpreter sets up before it runs it."""
+def prepare(program: Program, told_arguments: int) -> None:
+    """All that the interpreter sets up before it runs it. told_arguments: of the program on our command line."""
     argv0 = {FILE: program.target, MODULE: "-m", CODE: "-c"}[program.kind]
     sys.argv[:] = [argv0, *program.arguments]
     if hasattr(sys, "orig_argv"):  # since Python 3.10
-        told = 1 + len(program.arguments)
-        options = sys.orig_argv[: -told - _OURS]
-        sys.orig_argv[:] = [*options, *_SWITCHES[program.kind], *sys.orig_argv[-told:]]
+        options = sys.orig_argv[: -1 - told_arguments - _OURS]
+        sys.orig_argv[:] = [*options, *_SWITCHES[program.kind], program.target, *program.arguments]
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         sys.path.insert(0, _first_path(program))
 

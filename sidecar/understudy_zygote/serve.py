@@ -7,11 +7,15 @@ Orders and answers are JSON objects, each a packet of its own on the control soc
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
                                                        files: what comes along (SCM_RIGHTS), in this order, of "bell",
-                                                       "page" (both its step files), "stdout" and "stderr"
+                                                       "page" (both its step files), "stdout" and "stderr";
+                                                       and where it is not what the zygote was started for, "dropped":
+                                                       [NAME, …] and "program": [KIND, TARGET, ARGUMENT, …]
         {"forked": LOCAL_RANK, "pid": PID}
     {"store": true}                                    keep a store for a later round
         {"pid": PID, "port": PORT}                     said by the store itself; or
         {"pid": PID, "why": WHY}                       it cannot
+    {"check": NUMBER}                                  fork a process that does nothing
+        {"checked": NUMBER}                            said by that
     {"ended": PID, "status": STATUS}                   unasked, as os.waitpid has it
 
 Rules: what lets a fork hang is a lock that another thread holds, so nothing is forked beside a second thread. Threads
@@ -32,10 +36,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from understudy_zygote import child, store
+from understudy_zygote import child, script, store
 from understudy_zygote.script import Program
 
-PACKET_BYTES = 1 << 16
+PACKET_BYTES = 1 << 18
 FILES = 4  # that come along with an order
 _TASKS = "/proc/self/task"
 
@@ -112,10 +116,20 @@ class Zygote:
     def _in_fork(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         if "store" in order:
             store.serve(self._control)
+        if "check" in order:
+            _send(self._control, {"checked": order["check"]})
+            os._exit(0)
         self._control.close()
         child.name_process(_python())
-        child.become_worker(self._program, order["env"], dict(zip(order["files"], fds)), order["command"])
-        return self._program
+        program = self._program
+        if "program" in order:
+            kind, target, *arguments = order["program"]
+            program = Program(kind, target, tuple(arguments))
+        for name in order.get("dropped", ()):
+            os.environ.pop(name, None)
+        child.become_worker(order["env"], dict(zip(order["files"], fds)), order["command"])
+        script.prepare(program, len(self._program.arguments))
+        return program
 
     def _reap(self) -> None:
         while True:

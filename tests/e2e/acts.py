@@ -133,7 +133,7 @@ def _children(pid: int) -> dict[int, str]:
 def kill_worker(training: Training) -> Act:
     victim = choose_victim(training, (1, 2, 0))
     pid = worker_pids(training, victim.pod)[0]
-    return _measure(training, "SIGKILL a worker", victim, lambda: os.kill(pid, signal.SIGKILL))
+    return measure(training, "SIGKILL a worker", victim, lambda: os.kill(pid, signal.SIGKILL))
 
 
 def delete_pod(training: Training) -> Act:
@@ -145,13 +145,13 @@ def delete_pod(training: Training) -> Act:
             "-n", training.namespace, "delete", "pod", victim.pod, "--grace-period=0", "--force", "--wait=false"
         )
 
-    return _measure(training, "delete an active pod", victim, delete)
+    return measure(training, "delete an active pod", victim, delete)
 
 
 def power_off_node(training: Training) -> Act:
     give_spare_a_node(training)
     victim = choose_victim(training, (1, 2, 0))
-    return _measure(training, "power off a node", victim, lambda: training.cluster.power_off(victim.node))
+    return measure(training, "power off a node", victim, lambda: training.cluster.power_off(victim.node))
 
 
 def kill_containers_without_operator(training: Training) -> Act:
@@ -166,7 +166,7 @@ def kill_containers_without_operator(training: Training) -> Act:
             os.kill(pid, signal.SIGKILL)
 
     try:
-        return _measure(
+        return measure(
             training, "no operator, kill a pod", victim, kill, before_status=lambda: scale_operator(training.cluster)
         )
     finally:
@@ -188,7 +188,7 @@ def freeze_node(training: Training) -> tuple[Act, Thaw]:
     victim = choose_victim(training, (0, 1, 2))
     pids = tuple(worker_pids(training, victim.pod))
     token = training.report()[-1].token
-    act = _measure(training, f"freeze a node {FREEZE_S:g} s", victim, lambda: training.cluster.freeze(victim.node))
+    act = measure(training, f"freeze a node {FREEZE_S:g} s", victim, lambda: training.cluster.freeze(victim.node))
     frozen_until = time.time() - act.resumed_s + FREEZE_S
     written = len([entry for entry in training.report() if entry.token == token])
     wait_until("the freeze has lasted long enough", lambda: time.time() >= frozen_until, FREEZE_S + 10)
@@ -222,7 +222,7 @@ def _round_of(folder: str) -> Token | None:
     return None
 
 
-def _measure(
+def measure(
     training: Training,
     name: str,
     victim: Victim,

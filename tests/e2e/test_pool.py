@@ -15,8 +15,9 @@ from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import operator_node
 from tests.e2e.plain import PlainJob
 from tests.e2e.pools import ANNOTATION_FROM_POD, LABEL_FROM_POOL, SharedPool, preferring
-from tests.e2e.training import Raw
+from tests.e2e.training import CHECKOUT, Raw
 from tests.e2e.waiting import wait_until
+from tests.e2e.warm import ANNOTATION_ADOPTED, ANNOTATION_WARM, PooledTraining, WarmPool, power_off_away_from
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -222,6 +223,79 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
         assert claimed == [], pool.text()
         assert len(places) == len(from_pool(job))
     assert taken
+
+
+@pytest.fixture
+def training(cluster: Cluster) -> Iterator[PooledTraining]:
+    """Six ranks on three pods, with real torch, without spares of its own."""
+    training = PooledTraining(cluster, CHECKOUT / "build" / "e2e-pool", NAMESPACE, name="warm", steps=100_000)
+    training.delete()
+    training.apply()
+    yield training
+    training.delete()
+
+
+def test_a_warm_spare_joins_as_it_is(
+    cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
+) -> None:
+    # given a job, and a pool whose spares are made like its pods
+    pool = WarmPool(cluster, NAMESPACE, training=training)
+    made.append(pool)
+    pool.delete()
+    pool.apply()
+    pool.wait_until_full(120)
+    (spare,) = pool.spares()
+
+    # when a node is powered off
+    act = power_off_away_from(training, pool)
+
+    # then the spare has the ranks, the same pod, and no container of it was started for that
+    pods = {pod["metadata"]["uid"]: pod for pod in training.pods()}
+    joined = pods[spare["metadata"]["uid"]]
+    assert {ANNOTATION_WARM, ANNOTATION_ADOPTED} <= joined["metadata"]["annotations"].keys()
+    assert joined["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in training.pods_by_rank().values()}
+    assert started(joined) == started(spare)
+    assert act.strategy == "SpareSwap"
+    assert any("claimed Warm" in text for text in messages(cluster, training.name))
+
+    # and the pool has another one
+    pool.wait_until_full(120)
+    assert pool.status()["claimed"] == 1
+
+
+def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_says_which_field(
+    cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
+) -> None:
+    # given a pool whose spares have another grace period than the job's pods
+    pool = WarmPool(cluster, NAMESPACE, training=training, change=other_grace)
+    made.append(pool)
+    pool.delete()
+    pool.apply()
+    pool.wait_until_full(120)
+
+    # when a node is powered off
+    power_off_away_from(training, pool)
+
+    # then a pod of the job's own has taken the spare's place
+    assert any(LABEL_FROM_POOL in pod["metadata"]["labels"] for pod in training.pods())
+    told = messages(cluster, training.name)
+    assert any("because spec.terminationGracePeriodSeconds is not set, and 7 there" in text for text in told), told
+
+
+def other_grace(template: Raw) -> None:
+    template["spec"]["terminationGracePeriodSeconds"] = 7
+
+
+def started(pod: Raw) -> dict[str, str]:
+    """When each container of it was, which a restart would change."""
+    status = pod["status"]
+    told = (*status.get("initContainerStatuses", ()), *status["containerStatuses"])
+    return {container["name"]: container["state"]["running"]["startedAt"] for container in told}
+
+
+def messages(cluster: Cluster, name: str) -> list[str]:
+    told = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "events.events.k8s.io", "-o", "json"))["items"]
+    return [event.get("note", "") for event in told if event["regarding"]["name"] == name]
 
 
 def kill_leader(cluster: Cluster) -> None:

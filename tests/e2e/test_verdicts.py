@@ -10,19 +10,13 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import NAMESPACE
+from tests.e2e.node_conditions import NO_XID, XID, condition
 from tests.e2e.plain import PlainJob
 from tests.e2e.test_sigterm import SAVES, active_that_does_not_coordinate, log_of, verdict
-from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
-XID = {
-    "type": "SysLogsXIDError",
-    "status": "True",
-    "reason": "SysLogsXIDErrorIsNotHealthy",
-    "message": "ErrorCode:79 PCI:0002:00:00 GPU has fallen off the bus Recommended Action=RESTART_BM;",
-}
 #: The kubelet may take so long to ask the container to end, and to tell that it has.
 KUBELET_S = 2.0
 MAINTENANCE = "cloud.google.com/active-node-maintenance"
@@ -43,12 +37,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
 
 def well(cluster: Cluster, node: str) -> None:
     cluster.kubectl("label", "node", node, f"{MAINTENANCE}-")
-    condition(cluster, node, {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""})
-
-
-def condition(cluster: Cluster, node: str, told: Raw) -> None:
-    patch = json.dumps({"status": {"conditions": [told]}})
-    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "-p", patch)
+    condition(cluster, node, NO_XID)
 
 
 def is_told(job: PlainJob, pod: str, text: str) -> bool:

@@ -51,12 +51,13 @@ class Training:
         self.apply_items([self._volume(), *self._example()])
 
     def _forget_storage_of_another_checkout(self) -> None:
-        """The cluster outlives a checkout, and a volume's path cannot be changed."""
-        path = "jsonpath={.spec.hostPath.path}"
-        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", path, "--ignore-not-found").strip()
-        if known and known != str(self.folder):
+        """The cluster outlives a checkout, and neither a volume's path nor its claim can be changed."""
+        told = "jsonpath={.spec.hostPath.path} {.spec.claimRef.name}"
+        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", told, "--ignore-not-found").split()
+        if known and known != [str(self.folder), self._claim_name]:
             gone = ("--ignore-not-found", "--wait=true")
-            self.cluster.kubectl("-n", self.namespace, "delete", "pvc", "--all", *gone)
+            for claim in known[1:]:
+                self.cluster.kubectl("-n", self.namespace, "delete", "pvc", claim, *gone)
             self.cluster.kubectl("delete", "pv", self._volume_name, *gone)
 
     def apply_items(self, items: list[Raw]) -> str:
@@ -124,6 +125,7 @@ class Training:
             if item["kind"] == "TrainingJob":
                 self._localize(item)
             if item["kind"] == "PersistentVolumeClaim":
+                item["metadata"]["name"] = self._claim_name
                 item["spec"] |= {"storageClassName": "", "volumeName": self._volume_name}
         return items
 
@@ -142,6 +144,9 @@ class Training:
             trainer["command"] = [*python, "-m", "torch.distributed.run", script]
         trainer.setdefault("env", []).append({"name": "PYTHONPATH", "value": TORCH})
         trainer["volumeMounts"].append({"name": "torch", "mountPath": TORCH, "readOnly": True})
+        for volume in template["spec"]["volumes"]:
+            if "persistentVolumeClaim" in volume:
+                volume["persistentVolumeClaim"]["claimName"] = self._claim_name
         template["spec"]["volumes"].append({"name": "torch", "hostPath": {"path": str(self.cluster.torch_path)}})
 
     def _arguments(self, given: list[str]) -> list[str]:
@@ -153,6 +158,11 @@ class Training:
             f"--report=/checkpoints/{NAME}.jsonl",
             f"--hurry=/checkpoints/{HURRY}",
         ]
+
+    @property
+    def _claim_name(self) -> str:
+        """The example's own for its own name; another job's storage is another volume."""
+        return f"{self.name}-checkpoints"
 
     @property
     def _volume_name(self) -> str:

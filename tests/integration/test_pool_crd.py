@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.test_crd import CRDS, wait_until_found
+from tests.integration.test_crd import CRDS, ROOT, wait_until_found
+from understudy_operator.observe.read import read_job
+from understudy_operator.observe.read_pool import read_pool
+from understudy_operator.plan.pool.comparing import difference
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -42,11 +45,42 @@ def sized_by_itself(**auto: Any) -> Change:
     return change
 
 
+def with_launcher(launcher: Manifest | None = None, **trainer: Any) -> Change:
+    """trainer: what is special in the trainer container."""
+
+    def change(pool: Manifest) -> None:
+        pool["spec"]["launcher"] = {} if launcher is None else launcher
+        pool["spec"]["template"]["spec"]["containers"][0] |= {"command": ["python", "train.py"], **trainer}
+
+    return change
+
+
+def with_launcher_and(**spec: Any) -> Change:
+    """spec: of the pods."""
+
+    def change(pool: Manifest) -> None:
+        with_launcher()(pool)
+        pool["spec"]["template"]["spec"] |= spec
+
+    return change
+
+
 ACCEPTED: dict[str, Change] = {
     "as it is": lambda pool: None,
     "none": lambda pool: pool["spec"].update(replicas=0),
     "sized by itself": sized_by_itself(),
     "with all that auto has": sized_by_itself(nodes=512, failuresPerNodeDay="0.002", minReplicas=0, maxReplicas=8),
+    "warm": with_launcher(),
+    "warm, with all that a launcher has": with_launcher(
+        {
+            "container": "hold",
+            "nprocPerNode": 8,
+            "zygote": True,
+            "preload": ["torch", "torch.distributed"],
+            "warmup": {"command": ["python", "warm.py"]},
+        }
+    ),
+    "warm, as a job's template is": with_launcher_and(restartPolicy="Never"),
     "spread over racks": lambda pool: pool["spec"].update(topologyKey="example.com/rack"),
 }
 REFUSED: dict[str, tuple[Change, str, str]] = {
@@ -73,6 +107,24 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         lambda pool: pool["spec"]["template"]["spec"].update(restartPolicy="Never"),
         "spec.template.spec.restartPolicy",
         "must be Always",
+    ),
+    "a launcher without a command": (with_launcher(command=[]), "spec.template.spec.containers", "needs a command"),
+    "a launcher in a container that is not there": (
+        with_launcher({"container": "trainer"}),
+        "spec.launcher.container",
+        "must name a container",
+    ),
+    "a launcher on the node's network": (
+        with_launcher_and(hostNetwork=True),
+        "spec.template.spec.hostNetwork",
+        "hostNetwork must be false",
+    ),
+    "no workers": (with_launcher({"nprocPerNode": 0}), "spec.launcher.nprocPerNode", "1 to 128"),
+    "a module that is none": (with_launcher({"preload": ["a b"]}), "spec.launcher.preload", "names of Python modules"),
+    "a warm-up of nothing": (
+        with_launcher({"warmup": {"command": []}}),
+        "spec.launcher.warmup.command",
+        "the words of a command",
     ),
     "an unknown field": (lambda pool: pool["spec"].update(replica=1), "spec", 'unknown field "spec.replica"'),
 }
@@ -137,3 +189,25 @@ def test_bounds_of_a_pool_that_is_sized_by_itself_are_filled_in(cluster: "ApiSer
     assert created.returncode == 0, created.stderr
     spec = json.loads(cluster.kubectl("get", "hsp", "auto", "-o", "json").stdout)["spec"]
     assert spec["auto"] == {"minReplicas": 1, "maxReplicas": 16}
+
+
+def test_a_launchers_defaults_are_filled_in(cluster: "ApiServer") -> None:
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(with_launcher(), name="warm"))
+    assert created.returncode == 0, created.stderr
+    spec = json.loads(cluster.kubectl("get", "hsp", "warm", "-o", "json").stdout)["spec"]
+    assert spec["launcher"] == {"nprocPerNode": 1, "zygote": True}
+
+
+def test_each_job_of_the_example_with_warm_spares_can_take_one_as_it_is(cluster: "ApiServer") -> None:
+    # given what the API server makes of it, defaults included
+    example = str(ROOT / "examples" / "pool-warm")
+    applied = cluster.kubectl("apply", "-k", example, "--dry-run=server", "-o", "json")
+    assert applied.returncode == 0, applied.stderr
+    objects = json.loads(applied.stdout)["items"]
+    for item in objects:
+        item["metadata"].setdefault("resourceVersion", "1")  # nothing was stored
+    (pool,) = [read_pool(item) for item in objects if item["kind"] == "HotSparePool"]
+    jobs = [read_job(item) for item in objects if item["kind"] == "TrainingJob"]
+
+    # then nothing in either job differs
+    assert {job.name: difference(job, pool) for job in jobs} == {"alpha": "", "beta": ""}

@@ -96,6 +96,8 @@ class ApiServer:
             metadata[name] = {key: value for key, value in merged.items() if value is not None}
         if "finalizers" in told:
             metadata["finalizers"] = told["finalizers"] or []
+        if "ownerReferences" in told:
+            metadata["ownerReferences"] = told["ownerReferences"]
         over = metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
         return self.remove(at.plural, known) if over else self.put(at.plural, known)
 

@@ -41,7 +41,10 @@ class ClaimWatch:
         """A pod has changed; writer: the replica whose request did it."""
         labels = pod["metadata"].get("labels", {})
         stepped = False
-        if names.LABEL_POOL in labels:
+        annotations = pod["metadata"].get("annotations", {})
+        if names.ANNOTATION_WARM in annotations:
+            stepped = self._warm(kind, pod, names.ANNOTATION_ADOPTED in annotations)
+        elif names.LABEL_POOL in labels:
             stepped = self._pool_pod(kind, pod, labels.get(names.LABEL_CLAIMED_BY, ""))
         elif names.LABEL_FROM_POOL in labels and kind == "ADDED":
             self._takes_place(pod)
@@ -62,10 +65,28 @@ class ClaimWatch:
             self._is_needed(claimant)
         return before != claimant or bool(claimant and "deletionTimestamp" in metadata)
 
+    def _warm(self, kind: str, pod: Raw, adopted: bool) -> bool:
+        """Whether a pool's pod has become a job's, or what it knows is written, or it goes, unadopted."""
+        metadata = pod["metadata"]
+        uid, job_uid = metadata["uid"], metadata["labels"][names.LABEL_JOB_UID]
+        before = self._claimants.get(uid, "")
+        if before and before != job_uid:
+            self._world.violate(f"{metadata['name']} is claimed by {before}, and by {job_uid}")
+        if not before:
+            self._claimants[uid] = job_uid
+            self.claims += 1
+            self._world.say(f"{job_uid} claims 1 of the pool, Warm: {metadata['name']}")
+            self._is_needed(job_uid)
+        first, self._taken[uid] = adopted and uid not in self._taken, job_uid
+        if not adopted:
+            del self._taken[uid]
+        return not before or first or (kind == "MODIFIED" and "deletionTimestamp" in metadata)
+
     def _is_needed(self, job_uid: str) -> None:
         self.tick()
-        under_way = [uid for uid, claimant in self._claimants.items() if claimant == job_uid and uid not in self._taken]
-        there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods")}
+        done = self._taken.keys() | self._world.cluster.adopted.keys()
+        under_way = [uid for uid, claimant in self._claimants.items() if claimant == job_uid and uid not in done]
+        there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods") if not _was_given_up(pod)}
         lacked = max((count for _, count in self._lacked.get(job_uid, ())), default=len(under_way))
         if self._world.has_lease and len(there.intersection(under_way)) > lacked:
             self._world.violate(f"{job_uid} lacks {lacked} pods, and claims {len(under_way)}")
@@ -109,7 +130,18 @@ def what_is_wrong_of_pools(world: World) -> Iterator[str]:
         metadata = pod["metadata"]
         if metadata.get("finalizers") or names.LABEL_CLAIMED_BY in metadata["labels"]:
             yield f"{metadata['name']} is claimed still"
+        told = metadata.get("annotations", {})
+        ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if names.ANNOTATION_WARM in told and names.ANNOTATION_ADOPTED not in told and not ended:
+            yield f"{metadata['name']} was claimed Warm, and does not know its job"
 
 
 def _has_no_room(pod: Raw) -> bool:
     return any(entry.get("reason") == "Unschedulable" for entry in pod.get("status", {}).get("conditions", ()))
+
+
+def _was_given_up(pod: Raw) -> bool:
+    """A spare that was claimed Warm, and goes: the claim was for nothing."""
+    metadata = pod["metadata"]
+    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
+    return over and names.ANNOTATION_WARM in metadata.get("annotations", {})

@@ -19,6 +19,7 @@ class Cluster:
     rng: random.Random
     nodes: list[str]
     down: set[str] = field(default_factory=set)
+    adopted: dict[str, str] = field(default_factory=dict)  # claimed spares that were told: pod uid -> job uid
     room: int | None = None  # pods that a node has room for; None: for any number
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.client import Process
 from tests.simulation_operator.world import World
+from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply.api import ApiError
 
 FAULTS_S = 45.0  # in which they begin
@@ -38,6 +39,7 @@ class Setup:
     pool: int = 0  # spares of the pool that all jobs name; 0: there is none
     room: int | None = None  # pods that a node has room for
     lease: bool = True
+    warm: bool = False  # the pool's spares have a launcher
 
 
 def draw_setup(rng: random.Random) -> Setup:
@@ -250,7 +252,11 @@ def _lose_pods(world: World, fault: Fault) -> None:
 
 
 def _roll_pool(world: World, fault: Fault) -> None:
-    container = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
+    container: Raw = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
+    if world.warm:  # another image, of which nothing can be claimed Warm; or a variable more
+        (trainer,) = TEMPLATE["spec"]["containers"]
+        env = [{"name": "A", "value": str(fault.draw)}]
+        container = {**trainer, "image": container["image"]} if fault.draw < 0.3 else {**trainer, "env": env}
     world.change_pool("shared", template={"spec": {"containers": [container]}})
 
 

@@ -26,6 +26,8 @@ WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
 #: What the store keeps beside the objects: an entry a job and kind, its key, and uids removed since the last list.
 KEPT_A_JOB = 5
+#: The same of a pool.
+KEPT_A_POOL = 4
 
 
 def what_is_wrong(world: World, faults: int) -> Iterator[str]:
@@ -99,13 +101,14 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[str]:
             yield f"{process.name}: {kind.value} are {there}, and it knows {known}"
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
-    if size > objects + KEPT_A_JOB * len(world.trainings):
+    pools = len(world.server.of("hotsparepools"))
+    if size > objects + KEPT_A_JOB * len(world.trainings) + KEPT_A_POOL * pools:
         yield f"{process.name} keeps {size} entries for {objects} objects"
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:
         yield f"{process.name} has {workers} workers, and needs {wanted}"
-    pools = len(world.server.of("hotsparepools")) if leads else 0
-    if len(operator._pool_workers) != pools:
-        yield f"{process.name} has {len(operator._pool_workers)} workers of pools, and needs {pools}"
+    wanted = pools if leads else 0
+    if len(operator._pool_workers) != wanted:
+        yield f"{process.name} has {len(operator._pool_workers)} workers of pools, and needs {wanted}"
     if operator._gateway._unanswered or operator._gateway.pools._unanswered:
         yield f"{process.name} still has creations to settle: {operator._gateway._unanswered}"

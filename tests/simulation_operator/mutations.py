@@ -19,7 +19,7 @@ from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.operator import Operator
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.pool import claiming, reconcile
+from understudy_operator.plan.pool import adopting, claiming, reconcile
 from understudy_operator.resync import Resync
 
 
@@ -29,6 +29,7 @@ class Mutation:
     where: Any
     name: str
     instead: Any
+    warm: bool = False  # of pools whose spares have a launcher
 
 
 async def _settles_nothing(self: Gateway, job: Any) -> None:
@@ -93,6 +94,8 @@ POOL_MUTATIONS = (
     Mutation("a claim without an answer is not asked for again", PoolGateway, "settle", _settles_no_claim),
     Mutation("claims of jobs that are gone stay", reconcile, "plan_releases", _releases_nothing),
     Mutation("a claim that is carried out stays", claiming, "places_taken", _has_taken_no_place),
+    Mutation("a spare that was claimed Warm is not told", adopting, "unadopted", lambda _: [], warm=True),
+    Mutation("one that cannot be told stays", adopting, "ADOPT_WITHIN_S", float("inf"), warm=True),
 )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -24,6 +24,7 @@ from tests.simulation_operator.faults import (
 from tests.simulation_operator.invariants import MEND_S, REST_S, RESYNC_S, what_is_wrong
 from tests.simulation_operator.world import Violation, World
 from understudy_operator import resync, worker
+from understudy_operator.observe import adoption_link
 
 TROUBLE = ("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late")
 
@@ -42,7 +43,8 @@ def draw_case(seed: int) -> Case:
 
 def draw_pool_case(seed: int) -> Case:
     rng = random.Random(f"pool-{seed}")
-    return Case(seed, draw_pool_setup(rng), tuple(draw_pool_faults(rng)))
+    warm = random.Random(f"warm-{seed}").random() < 0.5
+    return Case(seed, replace(draw_pool_setup(rng), warm=warm), tuple(draw_pool_faults(rng)))
 
 
 def run_case(case: Case) -> list[str]:
@@ -59,6 +61,7 @@ def run_case(case: Case) -> list[str]:
     try:
         with (
             mock.patch.object(worker, "CoordinatorLink", link),
+            mock.patch.object(adoption_link, "adopt", lambda *given: worlds[0].adopt(*given)),
             mock.patch.object(worker, "secrets", SimpleNamespace(token_hex=lambda _: f"token-{next(tokens)}")),
             mock.patch.object(resync, "RESYNC_S", RESYNC_S),
         ):
@@ -75,7 +78,7 @@ async def _main(case: Case, worlds: list[World]) -> None:
     setup = case.setup
     world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas, has_lease=setup.lease)
     worlds.append(world)
-    world.cluster.room = setup.room
+    world.cluster.room, world.warm = setup.room, setup.warm
     world.loses_replicas = any(fault.what in ("kill", "stop", "kill at claim") for fault in case.faults)
     for name in TROUBLE:
         setattr(world.trouble, name, getattr(setup, name))

@@ -31,8 +31,12 @@ def test_the_runs_have_what_they_are_for() -> None:
     # then claims were made and carried out, and operators were killed between their writes
     seen = Counter("kill" for line in traces if line.endswith("is killed"))
     seen.update("claim" for line in traces if "claims 1 of" in line)
+    seen.update("warm" for line in traces if "claims 1 of the pool, Warm" in line)
+    seen.update("told" for line in traces if "is told that it is of" in line)
     assert seen["kill"] > 5
     assert seen["claim"] > 20
+    assert seen["warm"] > 5
+    assert seen["told"] > 5
 
 
 @pytest.mark.parametrize("number", range(30))
@@ -49,8 +53,9 @@ def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(number: int)
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
     with broken(mutation):
         for seed in range(SEEDS_TO_FIND):
+            case = draw_pool_case(seed)
             try:
-                run_case(draw_pool_case(seed))
+                run_case(replace(case, setup=replace(case.setup, warm=mutation.warm)))
             except Violation:
                 return
     pytest.fail(f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds")

@@ -118,7 +118,14 @@ class Training:
         return Snapshot(token, self.in_office, members, tuple(self._lost), (), {}, None, waits, self.closed)
 
     def _running(self) -> dict[str, Raw]:
-        return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid)}
+        return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid) if self._knows(pod)}
+
+    def _knows(self, pod: Raw) -> bool:
+        """Whether it knows that it is of this job: a pool's spare that was claimed has to be told."""
+        metadata = pod["metadata"]
+        if names.ANNOTATION_WARM not in metadata.get("annotations", {}):
+            return True
+        return self.cluster.adopted.get(metadata["uid"]) == self.job_uid
 
     def _changed(self) -> None:
         for link in self.links:
@@ -156,7 +163,8 @@ class Link:
 
 def index_of(pod: Raw) -> int | None:
     variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["initContainers"][0]["env"]}
-    return int(variables[names.ENV_INDEX]) if variables[names.ENV_INDEX] else None
+    told = variables.get(names.ENV_INDEX)  # a pool's spare has none
+    return int(told) if told else None
 
 
 def _member(pod: Raw, rank: int | None) -> MemberView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import random
 from collections import Counter, deque
@@ -18,16 +19,21 @@ from tests.simulation_operator.cluster import Cluster
 from tests.simulation_operator.training import TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
+from understudy_operator.observe.adoption_link import Keys
 from understudy_operator.operator import Operator
+from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.ownership import API_VERSION, KIND, POOL_KIND
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
+from understudy_protocol.handshake import NotProven
 
 LEASE = ("system", "operator")
 NAMESPACE = "research"
 TRACED = 400
+#: How likely a spare that is claimed Warm is one that nobody can reach.
+DEAF = 0.1
 
 
 class Violation(AssertionError):
@@ -40,6 +46,7 @@ class World:
     nodes: int
     replicas: int
     loses_replicas: bool = False  # in this run some are killed or stopped
+    warm: bool = False  # pools' spares have a launcher
     has_lease: bool = True  # without it all replicas act at once
     kill_at_claim: int = 0  # who writes is killed right after so many more writes that carry out claims; 0: never
     trouble: Trouble = field(default_factory=Trouble)
@@ -48,6 +55,8 @@ class World:
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
     keys: dict[str, str] = field(default_factory=dict)  # of each job, by its uid
+    spare_keys: dict[str, str] = field(default_factory=dict)  # of the pool, that each of its pods has mounted
+    deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
     violations: list[str] = field(default_factory=list)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
@@ -79,8 +88,10 @@ class World:
 
     def apply_pool(self, name: str, replicas: int) -> None:
         metadata = {"namespace": NAMESPACE, "name": name, "generation": 1}
-        spec = {"replicas": replicas, "template": SPARE_TEMPLATE}
-        self.say(f"apply pool {name}: {replicas}")
+        spec: Raw = {"replicas": replicas, "template": SPARE_TEMPLATE}
+        if self.warm:
+            spec |= {"template": TEMPLATE, "launcher": {"nprocPerNode": 1}}
+        self.say(f"apply pool {name}: {replicas}{', warm' if self.warm else ''}")
         self.server.put(
             "hotsparepools", {"apiVersion": API_VERSION, "kind": POOL_KIND, "metadata": metadata, "spec": spec}
         )
@@ -134,6 +145,7 @@ class World:
         assert operator is not None
         workers: list[JobWorker | PoolWorker] = [*operator._workers.values(), *operator._pool_workers.values()]
         doomed = [*operator._tasks, operator._beginning, *(worker.passes.task for worker in workers)]
+        doomed += [task for worker in operator._workers.values() for task in worker._adopter._tasks.values()]
         for task in doomed:
             if task is not None:
                 task.cancel()
@@ -159,6 +171,21 @@ class World:
         """In CoordinatorLink's place."""
         del key
         return Link(self.trainings.get(job_uid), before, on_change)
+
+    async def adopt(self, intent: AdoptSpare, keys: Keys) -> str:
+        """In adoption_link.adopt's place: the spare itself, and the way to it."""
+        await asyncio.sleep(self.rng.uniform(0.002, 0.2))
+        pods = [pod for pod in self.server.of("pods") if pod["metadata"]["uid"] == intent.pod_uid]
+        deaf = self.deaf.setdefault(intent.pod_uid, self.rng.random() < DEAF)
+        if deaf or not pods or not self.cluster.runs(pods[0]) or self.rng.random() < self.trouble.unanswered:
+            raise TimeoutError
+        if self.spare_keys.get(intent.pod_uid, "") != keys.pool or not keys.pool:
+            raise NotProven("it does not know the pool's key")
+        owner = self.cluster.adopted.setdefault(intent.pod_uid, intent.shape.uid)
+        self.say(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
+        if self.rng.random() < self.trouble.unanswered:
+            raise TimeoutError  # and it was done
+        return "" if owner == intent.shape.uid else f"it is of job {owner} already"
 
     def watch(self, process: Process) -> None:
         if not process.dead:
@@ -222,8 +249,9 @@ class World:
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
+            self._mounts(raw)
             self.claims.told(kind, raw, self._writer)
-        if plural == "secrets" and kind == "ADDED":
+        if plural == "secrets" and kind == "ADDED" and names.LABEL_POOL not in raw["metadata"]["labels"]:
             uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
             if self._has_pods(uid) and self.keys.get(uid, key) != key:
                 self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
@@ -233,6 +261,15 @@ class World:
         for training in list(self.trainings.values()):
             if plural in ("pods", "nodes"):
                 self.loop.call_soon(training.tick)
+
+    def _mounts(self, pod: Raw) -> None:
+        """A pool's pod has its key from its kubelet, once."""
+        metadata = pod["metadata"]
+        if names.LABEL_POOL in metadata["labels"] and pod.get("status", {}).get("phase") == "Running":
+            secrets = self.server.of("secrets", **{names.LABEL_JOB_UID: metadata["labels"][names.LABEL_JOB_UID]})
+            for secret in secrets:
+                key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
+                self.spare_keys.setdefault(metadata["uid"], key)
 
     def _has_pods(self, job_uid: str) -> bool:
         pods = (raw for (plural, _, _), raw in self.server.objects.items() if plural == "pods")

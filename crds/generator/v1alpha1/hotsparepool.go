@@ -37,6 +37,10 @@ type HotSparePool struct {
 // Which spares to keep, and how many.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.replicas) != has(self.auto)",fieldPath=".replicas",message="either replicas or auto says how many spares there are: set replicas to a number, or auto to {} to have it computed, and leave out the other"
+// +kubebuilder:validation:XValidation:rule="has(self.launcher) || !has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Always'",fieldPath=".template.spec.restartPolicy",message="restartPolicy must be Always in a pool's template, or be left out: a spare is there until it is claimed"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.template.spec.hostNetwork) || !self.template.spec.hostNetwork",fieldPath=".template.spec.hostNetwork",message="hostNetwork must be false or be left out where a launcher is: the sidecars listen on fixed ports, which two pods of a node cannot share"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.container) || self.template.spec.containers.exists(c, c.name == self.launcher.container)",fieldPath=".launcher.container",message="launcher.container must name a container of template.spec.containers; leave it out to use the first"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || (has(self.launcher.container) ? self.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(self.template.spec.containers) > 0 && has(self.template.spec.containers[0].command) && size(self.template.spec.containers[0].command) > 0))",fieldPath=".template.spec.containers",message="the trainer container needs a command, which tells the launcher what to import with; set it to the jobs' own, such as [python3, train.py], in the container that launcher.container names (default: the first)"
 type HotSparePoolSpec struct {
 	// Number of spares that wait. One that a job has claimed is replaced at once. May be
 	// changed at any time, also by kubectl scale.
@@ -52,8 +56,15 @@ type HotSparePoolSpec struct {
 	// Template of the spares. It has to ask for what a job's pod asks for, so that there
 	// is room for one where a spare was. A change replaces the spares one after the
 	// other. May be changed at any time.
-	// +kubebuilder:validation:XValidation:rule="!has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Always'",fieldPath=".spec.restartPolicy",message="restartPolicy must be Always in a pool's template, or be left out: a spare is there until it is claimed"
 	Template corev1.PodTemplateSpec `json:"template"`
+
+	// Has the spares wait as those of a job do: with a sidecar, and with a launcher in
+	// front of the trainer container's command, which has imported what workers need. A
+	// job whose pods are made alike takes one as it is (a claim is Warm), without a pod
+	// being started. A change replaces the spares one after the other. Left out, spares
+	// only hold places.
+	// +optional
+	Launcher *PoolLauncher `json:"launcher,omitempty"`
 
 	// Name of a node label, such as topology.kubernetes.io/zone or one of your racks:
 	// spares are spread over its values, as far as there is room. Default: they are
@@ -62,6 +73,50 @@ type HotSparePoolSpec struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
 	TopologyKey string `json:"topologyKey,omitempty"`
+}
+
+// What makes a pool's spares warm: as in the jobs that are to claim them.
+type PoolLauncher struct {
+	// Name of the trainer container. Default: the first container.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Container string `json:"container,omitempty"`
+
+	// Workers in each pod, mostly one for each GPU. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 128",message="launcher.nprocPerNode must be 1 to 128: set it to the number of workers in each pod of the jobs"
+	NprocPerNode int32 `json:"nprocPerNode,omitempty"`
+
+	// Whether workers are to be forked from a process that has imported torch already.
+	// Default: true.
+	// +optional
+	// +kubebuilder:default=true
+	Zygote *bool `json:"zygote,omitempty"`
+
+	// Modules that the zygote imports. Default: torch, torch.distributed, torch._dynamo
+	// and numpy.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=200
+	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove what is not one"
+	Preload []string `json:"preload,omitempty"`
+
+	// A command that each spare runs once, before it is ready.
+	// +optional
+	Warmup *PoolWarmup `json:"warmup,omitempty"`
+}
+
+// A command that each spare of a pool runs once, before it is ready: to fill caches.
+type PoolWarmup struct {
+	// The command and its arguments. It runs in the trainer container, once torch is
+	// imported. Its failure is logged and means nothing else; a spare that is not ready
+	// after ten minutes is replaced.
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=8192
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0 && size(self[0]) > 0",message="launcher.warmup.command must be the words of a command, such as [python3, warmup.py]: name a program, or leave out warmup"
+	Command []string `json:"command"`
 }
 
 // How the number of spares is computed.

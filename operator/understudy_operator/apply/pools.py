@@ -13,7 +13,7 @@ from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.subject import Subject, Subjects, read_anew
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.intents import ClaimPod, Event, ReleaseClaim
+from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
 from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.rfc3339 import micro_time
@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 class PoolGateway:
     def __init__(self, api: Api, store: Store, pace: Pace, subjects: Subjects) -> None:
         self._api, self._store, self._pace, self._subjects = api, store, pace, subjects
-        self._unanswered: dict[str, dict[str, tuple[str, ClaimPod]]] = {}  # by job uid and pod uid; with the namespace
+        #: By job uid and pod uid; with the namespace.
+        self._unanswered: dict[str, dict[str, tuple[str, ClaimPod | ClaimWarm]]] = {}
 
     async def settle(self, job_uid: str) -> None:
         """Find out what became of the claims that had no answer. Raises if there still is none."""
@@ -39,13 +40,13 @@ class PoolGateway:
         else:
             self._unanswered.pop(job_uid, None)
 
-    async def claims(self, namespace: str, intents: Sequence[ClaimPod | ReleaseClaim]) -> None:
+    async def claims(self, namespace: str, intents: Sequence[ClaimIntent]) -> None:
         """Do all of it. Who was slower than somebody else finds that out by the store."""
         for intent in intents:
-            if isinstance(intent, ClaimPod):
-                await self._claim(namespace, intent)
-            else:
+            if isinstance(intent, ReleaseClaim):
                 await self._release(namespace, intent)
+            else:
+                await self._claim(namespace, intent)
 
     async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the pool has changed since it was read. Then the store has it as it is now."""
@@ -54,17 +55,11 @@ class PoolGateway:
     async def event(self, pool: Pool, event: Event) -> None:
         await self._subjects.event(_subject(pool), event)
 
-    async def _claim(self, namespace: str, claim: ClaimPod) -> None:
-        labels = {names.LABEL_CLAIMED_BY: claim.job_uid}
-        annotations = {
-            names.ANNOTATION_CLAIMANT: claim.job_name,
-            names.ANNOTATION_CLAIMED_AT: micro_time(claim.at),
-        }
-        finalizers = [*(name for name in claim.finalizers if name != names.FINALIZER_CLAIM), names.FINALIZER_CLAIM]
+    async def _claim(self, namespace: str, claim: ClaimPod | ClaimWarm) -> None:
         unanswered = self._unanswered.setdefault(claim.job_uid, {})
         unanswered[claim.uid] = (namespace, claim)
         try:
-            done = await self._merge(namespace, claim, labels, annotations, finalizers)
+            done = await self._merge(namespace, claim, _written(claim))
         except (ApiError, NotLeading) as error:
             if not isinstance(error, ApiError) or error.status < 500:
                 self._answered(claim)
@@ -77,23 +72,17 @@ class PoolGateway:
         labels = {names.LABEL_CLAIMED_BY: None}
         annotations = {names.ANNOTATION_CLAIMANT: None, names.ANNOTATION_CLAIMED_AT: None}
         finalizers = [name for name in release.finalizers if name != names.FINALIZER_CLAIM]
-        if await self._merge(namespace, release, labels, annotations, finalizers):
+        body = {"finalizers": finalizers or None, "labels": labels, "annotations": annotations}
+        if await self._merge(namespace, release, body):
             log.info("%s/%s released: %s", namespace, release.name, release.reason)
 
-    async def _merge(
-        self,
-        namespace: str,
-        intent: ClaimPod | ReleaseClaim,
-        labels: Mapping[str, str | None],
-        annotations: Mapping[str, str | None],
-        finalizers: Sequence[str],
-    ) -> bool:
+    async def _merge(self, namespace: str, intent: ClaimIntent, metadata: Raw) -> bool:
         """Whether it was done; else the store has the pod as it is now."""
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
-        told: Raw = {"uid": intent.uid, "resourceVersion": intent.version, "finalizers": list(finalizers) or None}
+        told: Raw = {"uid": intent.uid, "resourceVersion": intent.version, **metadata}
         await self._pace.turn()
         try:
-            answer = await self._api.merge(path, {"metadata": {**told, "labels": labels, "annotations": annotations}})
+            answer = await self._api.merge(path, {"metadata": told})
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -106,7 +95,7 @@ class PoolGateway:
             self._store.put(Kind.POD, answer)
         return True
 
-    def _answered(self, claim: ClaimPod) -> None:
+    def _answered(self, claim: ClaimPod | ClaimWarm) -> None:
         unanswered = self._unanswered.get(claim.job_uid, {})
         unanswered.pop(claim.uid, None)
         if not unanswered:
@@ -116,3 +105,18 @@ class PoolGateway:
 def _subject(pool: Pool) -> Subject:
     path = f"/apis/{API_VERSION}/namespaces/{pool.namespace}/hotsparepools/{pool.name}"
     return Subject(Kind.POOL, POOL_KIND, path, pool.namespace, pool.name, pool.uid, pool.resource_version)
+
+
+def _written(claim: ClaimPod | ClaimWarm) -> Raw:
+    """Into the pod's metadata."""
+    if isinstance(claim, ClaimWarm):
+        return {"labels": claim.labels, "annotations": claim.annotations, "ownerReferences": [claim.owner]}
+    others = [name for name in claim.finalizers if name != names.FINALIZER_CLAIM]
+    return {
+        "finalizers": [*others, names.FINALIZER_CLAIM],
+        "labels": {names.LABEL_CLAIMED_BY: claim.job_uid},
+        "annotations": {
+            names.ANNOTATION_CLAIMANT: claim.job_name,
+            names.ANNOTATION_CLAIMED_AT: micro_time(claim.at),
+        },
+    }

@@ -78,7 +78,15 @@ def read_pod(raw: Raw) -> Pod:
         failure=failure(status),
         could_start=could_start(status, sidecar_ran),
         ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
+        unready_since=_unready_since(status),
     )
+
+
+def _unready_since(status: Mapping[str, Any]) -> float:
+    told = (x for x in status.get("conditions", ()) if x["type"] == "Ready" and x["status"] == "False")
+    condition: Raw = next(told, {})
+    since = condition.get("lastTransitionTime")
+    return unix(since) if since else 0.0
 
 
 def told_address(raw: Raw) -> str:

@@ -1,10 +1,14 @@
 """A raw HotSparePool -> a Pool; and the parts of the store that a pool and its jobs look at."""
 
+import base64
+
 from understudy_operator.observe.read import read_pod, unix
 from understudy_operator.observe.store import Key, Kind, Raw, Store
 from understudy_operator.plan.observed import Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
 from understudy_operator.plan.pool.manifest import fingerprint
+from understudy_operator.plan.pool.warm_facts import PoolLauncher
+from understudy_operator.plan.pool.warm_manifest import key_id
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
@@ -22,6 +26,7 @@ def read_pool(raw: Raw) -> Pool:
         template=spec["template"],
         auto=_auto(spec["auto"]) if "auto" in spec else None,
         topology_key=spec.get("topologyKey", ""),
+        launcher=_launcher(spec["launcher"]) if "launcher" in spec else None,
         status=raw.get("status", {}),
     )
 
@@ -32,7 +37,24 @@ def view_of(store: Store, namespace: str, name: str) -> PoolView:
     if pool is None:
         return PoolView(name, False)
     wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
-    return PoolView(name, True, wanted, fingerprint(pool), pods_of_pool(store, pool.uid))
+    pods = pods_of_pool(store, pool.uid)
+    return PoolView(name, True, wanted, fingerprint(pool), pods, pool, key_id_of(store, pool.uid))
+
+
+def key_of_pool(store: Store, pool_uid: str) -> str:
+    """The key that its warm spares know; "" if there is none."""
+    found = store.of_job(Kind.SECRET, pool_uid)
+    return decode_key(found[0]) if found else ""
+
+
+def key_id_of(store: Store, pool_uid: str) -> str:
+    key = key_of_pool(store, pool_uid)
+    return key_id(key) if key else ""
+
+
+def decode_key(secret: Raw) -> str:
+    """A membership key as the sidecars read it from the mounted file; keys are printable."""
+    return base64.b64decode(secret["data"][names.KEY_FILE]).decode()
 
 
 def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
@@ -87,6 +109,16 @@ def _client(store: Store, raw: Raw) -> Client:
 def _wants(raw: Raw) -> bool:
     ended = raw.get("status", {}).get("terminalState")
     return not (ended or raw["spec"].get("suspend") or "deletionTimestamp" in raw["metadata"])
+
+
+def _launcher(spec: Raw) -> PoolLauncher:
+    return PoolLauncher(
+        container=spec.get("container", ""),
+        nproc_per_node=int(spec.get("nprocPerNode", 1)),
+        zygote=bool(spec.get("zygote", True)),
+        preload=tuple(spec["preload"]) if "preload" in spec else None,
+        warmup=tuple(spec.get("warmup", {}).get("command", ())),
+    )
 
 
 def _auto(spec: Raw) -> AutoSize:

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_protocol.launcher import TakeOver
 from understudy_protocol.observer import Appoint, End, NodeFact, Observe
+from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office
 
 Manifest = Mapping[str, Any]
@@ -155,9 +157,39 @@ class ReleaseClaim:
 
 
 @dataclass(frozen=True)
+class ClaimWarm:
+    """Make this pod of a pool one of the job's, in one write; not if anything of it has changed since it was read."""
+
+    name: str
+    uid: str
+    version: str
+    job_uid: str
+    labels: Mapping[str, str | None]
+    annotations: Mapping[str, str | None]
+    owner: Manifest  # the job, in place of the pool
+    reason: str
+
+
+ClaimIntent = ClaimPod | ClaimWarm | ReleaseClaim
+
+
+@dataclass(frozen=True)
+class AdoptSpare:
+    """Tell a pod that the job has claimed Warm whose it is, until it has heard."""
+
+    pod_uid: str
+    ip: str
+    pool_uid: str
+    shape: JobShape
+    coordinator: str
+    take_over: TakeOver
+
+
+@dataclass(frozen=True)
 class PoolPlan:
     """What is to be done about a pool, in this order."""
 
+    objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     releases: tuple[ReleaseClaim, ...] = ()
     pods: tuple[CreatePod | DeletePod, ...] = ()
@@ -167,13 +199,16 @@ class PoolPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Executed in this order: status before the appointment that it records, everything before its events."""
+    """Executed in this order: who is adopted first, for that waits for no write; status before the appointment that it
+    records; everything before its events.
+    """
 
+    adopt: tuple[AdoptSpare, ...] = ()
     checks: tuple[Manifest, ...] = ()  # what the API server would say to creating these; nothing is made of them
     objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
-    claims: tuple[ClaimPod | ReleaseClaim, ...] = ()
+    claims: tuple[ClaimIntent, ...] = ()
     pods: tuple[PodIntent, ...] = ()
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()

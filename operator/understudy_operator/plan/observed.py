@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
 from understudy_operator.plan.faults.verdicts import Finding, held
 from understudy_operator.plan.injection.facts import InjectedJob
+from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
+
+if TYPE_CHECKING:
+    from understudy_operator.plan.pool.facts import Pool
 
 #: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
@@ -124,6 +128,7 @@ class Pod:
     failure: str = ""  # why it has failed, as the kubelet says; "" if it has not
     could_start: bool = True  # whether all of its containers could be started; known of one that has failed
     ready: bool = False  # as its probes say
+    unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
 
     @property
     def ended(self) -> bool:
@@ -194,6 +199,8 @@ class PoolView:
     desired: int = 0
     template: str = ""  # the newest, hashed
     pods: tuple[Pod, ...] = ()
+    made_of: "Pool | None" = None  # what the newest are
+    key_id: str = ""  # of the pool's key, where it has one
 
 
 @dataclass(frozen=True)
@@ -245,6 +252,7 @@ class Observed:
     offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> in words
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
+    adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

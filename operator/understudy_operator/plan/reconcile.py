@@ -5,7 +5,7 @@ from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.injection.care import placed, plan_target
-from understudy_operator.plan.intents import Follow, Plan, Unfollow
+from understudy_operator.plan.intents import AdoptSpare, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.job_pods import asks
@@ -15,12 +15,14 @@ from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status import PROGRESS_EVERY_S, plan_status, rests, worth_writing
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
 
-#: While a coordinator is searched for, or a child Job's pods are waited for: nobody wakes a pass for what is heard.
+#: While a coordinator is searched for, a child Job's pods are waited for, or a spare is told whose it is: nobody wakes
+#: a pass for what is heard.
 LOOK_AGAIN_S = 2.0
 #: While a job is alive it is looked at so often, whatever may be.
 LOOK_ANYWAY_S = 30.0
@@ -47,7 +49,9 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     claims = plan_claims(observed, sidecar_image, now)
     # Where an attempt ends nothing else is done: the next pass finds it in status.
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
+    adoptions = () if still else plan_adoptions(observed, now)
     return Plan(
+        adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         checks=checks,
         objects=() if ended else plan_objects(observed),
         status=status if worth_writing(observed.job.status, status, now) else None,
@@ -55,7 +59,12 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
         claims=() if still else claims.claims,
         pods=()
         if still
-        else (*claims.pods, *plan_members(observed, sidecar_image, now), *plan_label(observed, office)),
+        else (
+            *claims.pods,
+            *(step for step in adoptions if not isinstance(step, AdoptSpare)),
+            *plan_members(observed, sidecar_image, now),
+            *plan_label(observed, office),
+        ),
         link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),
@@ -98,7 +107,7 @@ def _at_most_s(observed: Observed, now: Moment) -> float:
     """Until somebody looks what was heard that wakes nobody."""
     searches = not observed.coordination.in_office or observed.cut_off
     asked = asks(observed.children, observed.nodes, now).selectors
-    if asked or (searches and observed.job.spec.world is not None):
+    if asked or unadopted(observed) or (searches and observed.job.spec.world is not None):
         return LOOK_AGAIN_S
     steps = observed.snapshot is not None and observed.snapshot.progress is not None
     return PROGRESS_EVERY_S if steps else LOOK_ANYWAY_S

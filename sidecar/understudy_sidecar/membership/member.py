@@ -318,6 +318,7 @@ class Member:
                     self.store_port,
                     self.voter.history,
                     self._verdict,
+                    me.warm,
                 )
             )
         )

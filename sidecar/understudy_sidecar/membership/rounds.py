@@ -115,6 +115,7 @@ def _may_shrink(desk: Desk, missing: int, now: float) -> bool:
 def _form(desk: Desk, placement: Placement, now: float) -> None:
     roster = desk.roster
     strategy, stayed = _strategy(desk, placement.taken), {member.name for member in roster.active()}
+    reason = _why(desk, strategy, placement)
     for rank, uid in placement.taken.items():
         member = roster.members[uid]
         roster.seat(member, rank, _domain(desk, member))
@@ -123,7 +124,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
-    desk.book.formed(desk.token.round, strategy, _why(desk, strategy, placement), stayed)
+    desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)
     desk.backoff.formed()
     roster.finished.clear()
@@ -140,15 +141,21 @@ def _strategy(desk: Desk, taken: dict[int, str]) -> Strategy:
     """Not told for a job that shrinks: what it lost is not replaced, and everybody else goes on in place."""
     if not taken:
         return Strategy.IN_PLACE
-    joined = (desk.roster.members[uid].joined_at for uid in taken.values())
-    late = desk.vacant_since is not None and any(at > desk.vacant_since for at in joined)
-    return Strategy.POD_RECREATE if late else Strategy.SPARE_SWAP
+    return Strategy.SPARE_SWAP if all(member.join.warm for member in _late(desk, taken)) else Strategy.POD_RECREATE
+
+
+def _late(desk: Desk, taken: dict[int, str]) -> list[Member]:
+    """Who came after its rank had become vacant."""
+    joined = (desk.roster.members[uid] for uid in taken.values())
+    return [member for member in joined if desk.vacant_since is not None and member.joined_at > desk.vacant_since]
 
 
 def _why(desk: Desk, strategy: Strategy, placement: Placement) -> str:
     """What adds to the reason of a recovery when its round is formed."""
     if strategy is Strategy.POD_RECREATE:
         return "no spare was there"
+    if _late(desk, placement.taken):
+        return "a warm spare of its pool was claimed"
     if placement.missing and desk.book.open:
         return f"nobody came for its ranks within {desk.shape.spare_timeout_s:g} s"
     return ""

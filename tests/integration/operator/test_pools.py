@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
-from tests.integration.operator.training import NAME, Training, node_of
+from tests.integration.operator.training import JOB, NAME, Training, node_of
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Lost
 from understudy_protocol.words import Fault
@@ -25,8 +25,8 @@ class Pool:
     def __init__(self, kube: Kube, training: Training) -> None:
         self.kube, self._training = kube, training
 
-    async def apply(self, replicas: int = 1) -> None:
-        spec = {"replicas": replicas, "template": TEMPLATE}
+    async def apply(self, replicas: int = 1, **changes: Any) -> None:
+        spec = {"replicas": replicas, "template": TEMPLATE, **changes}
         body = {"apiVersion": "understudy.dev/v1alpha1", "kind": "HotSparePool", "metadata": {"name": "shared"}}
         await self.kube.call("POST", "hotsparepools", {**body, "spec": spec})
 
@@ -210,6 +210,41 @@ async def test_a_job_takes_the_place_of_a_spare(
 
     if not killed:  # an event may be lost with who was to send it
         await kube.until("event SpareClaimed", told)
+
+
+async def test_a_warm_spare_becomes_the_jobs_by_one_write_and_is_deleted_where_it_cannot_be_told(
+    training: Training, pool: Pool, kube: Kube
+):
+    # given a pool whose spares are made like the job's pods
+    (group,) = JOB["spec"]["replicatedJobs"]
+    await pool.apply(template=group["template"]["spec"]["template"], launcher=JOB["spec"]["launcher"])
+    (spare,) = await pool.until_spares(1)
+    assert spare["spec"]["initContainers"][0]["name"] == names.SIDECAR_CONTAINER
+    await pool.run(spare)
+    await pool.until("it is ready", available=1)
+    pods = await training.start(names_pool)
+
+    # when the job loses more pods than its spares can replace
+    await lose_two(training, pods)
+
+    # then the spare is one of its pods, as it is
+    async def joined() -> Raw | None:
+        found = [pod for pod in await of_pool(kube) if pod["metadata"]["uid"] == spare["metadata"]["uid"]]
+        return found[0] if found else None
+
+    mine = await kube.until("the spare is the job's", joined)
+    assert mine is not None
+    job = await kube.call("GET", f"trainingjobs/{NAME}")
+    (owner,) = mine["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("TrainingJob", job["metadata"]["uid"])
+    assert names.LABEL_POOL not in mine["metadata"]["labels"]
+    assert mine["spec"] == (await kube.call("GET", f"pods/{mine['metadata']['name']}"))["spec"]
+
+    # and since no sidecar is there to be told, it is deleted, and the next claim is Replace
+    refill = await pool.until_spares(1)
+    await pool.run(refill[0])
+    taken = await claimed(pool)
+    assert taken["metadata"]["uid"] == refill[0]["metadata"]["uid"]
 
 
 async def test_the_claim_of_a_job_that_is_deleted_is_released(training: Training, pool: Pool, kube: Kube):

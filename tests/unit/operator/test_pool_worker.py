@@ -172,3 +172,16 @@ async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world:
         await world.until(lambda: not world.pods()[0]["metadata"].get("finalizers"))
         worker.wake()
         await world.until(lambda: world.gone == [KEY])
+
+
+async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):
+    template = {"spec": {"containers": [{"name": "trainer", "image": "i", "command": ["python", "train.py"]}]}}
+    world.apply(replicas=1, template=template, launcher={"nprocPerNode": 2})
+    async with at_work(world):
+        await world.until(lambda: len(world.pods()) == 1)
+    (secret,) = world.api.of_kind("Secret")
+    (pod,) = world.pods()
+    assert secret["metadata"]["name"] == "shared.pool"
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == "shared.pool"
+    assert pod["metadata"]["annotations"][names.ANNOTATION_POOL_KEY]

@@ -12,13 +12,20 @@ from typing import Any
 import pytest
 
 from tests.unit.protocol.readers import Reader
-from understudy_protocol import handshake, launcher, membership, observer, wire
+from understudy_protocol import adoption, handshake, launcher, membership, observer, wire
+from understudy_protocol.order import Order
 from understudy_protocol.pod import JobShape
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_OFFICE, Office, Verdict
 
 RECORDED = Path(__file__).parent / "recorded"
-MODULES = {"handshake": handshake, "launcher": launcher, "membership": membership, "observer": observer}
+MODULES = {
+    "adoption": adoption,
+    "handshake": handshake,
+    "launcher": launcher,
+    "membership": membership,
+    "observer": observer,
+}
 
 
 def lines() -> list[Any]:
@@ -75,6 +82,12 @@ def test_what_a_former_life_of_a_sidecar_promised_is_read(read: Reader) -> None:
     vow = read((RECORDED / "v2-vow.json").read_text(), {"Vow": Vow})
     assert (vow.office, vow.granted_to) == (Office(1763716000, 2), "uid-9")
     assert vow.estate.voters == ("uid-1", "uid-9")
+
+
+def test_what_a_former_life_of_a_claimed_spare_was_told_is_read(read: Reader) -> None:
+    order = read((RECORDED / "v2-order.json").read_text(), {"Order": Order})
+    assert (order.shape.uid, order.key, order.take_over.env) == ("6d1f", "k", {"LR": "0.1"})
+    assert order.shape.in_place_max_per_pod is None
 
 
 def test_the_present_version_is_recorded_whole() -> None:

@@ -1,7 +1,8 @@
-"""A job's claims on its pool's pods: made, carried out, and given back. The claim is `Replace`.
+"""A job's claims on its pool's pods: made, carried out, and given back.
 
-Each pass takes each claim one step further, by what is to be seen of it alone; so whoever decides next goes on where
-the one before was stopped, between whichever two writes that was:
+A claim is `Warm` where a spare can be the job's as it is (warm_claims.py): one write, and it is the job's pod. Every
+other claim is `Replace`, in several steps. Each pass takes each of these one step further, by what is to be seen of it
+alone; so whoever decides next goes on where the one before was stopped, between whichever two writes that was:
 
     the pool's pod is                                 the job's pod is   what is done
     ------------------------------------------------  -----------------  ---------------------------------------
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.gang import unmark
-from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, ReleaseClaim
+from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.placement import only_on
 from understudy_operator.plan.pods import pod_manifest
@@ -36,16 +37,17 @@ from understudy_operator.plan.pool.vacancies import (
     places_taken,
     vacant,
 )
+from understudy_operator.plan.pool.warm_claims import claim_warm, why_not_this, why_not_warm
 from understudy_protocol import pod as names
 
 CLAIMED_GRACE_S = 1
 
-Intent = ClaimPod | ReleaseClaim | CreatePod | DeletePod
+Intent = ClaimIntent | CreatePod | DeletePod
 
 
 @dataclass(frozen=True)
 class Claims:
-    claims: tuple[ClaimPod | ReleaseClaim, ...] = ()
+    claims: tuple[ClaimIntent, ...] = ()
     pods: tuple[CreatePod | DeletePod, ...] = ()
 
 
@@ -54,7 +56,7 @@ def plan_claims(observed: Observed, sidecar_image: str, now: float) -> Claims:
         return Claims()
     steps = tuple(_steps(observed, sidecar_image, now))
     return Claims(
-        tuple(step for step in steps if isinstance(step, ClaimPod | ReleaseClaim)),
+        tuple(step for step in steps if isinstance(step, ClaimIntent)),
         tuple(step for step in steps if isinstance(step, CreatePod | DeletePod)),
     )
 
@@ -80,8 +82,11 @@ def _steps(observed: Observed, sidecar_image: str, now: float) -> Iterator[Inten
     wanted = vacant(observed, now) - len(coming_claims(observed))
     if wanted > 0 and observed.seating_known:
         held = held_back(observed, now)
-        for pod in candidates(observed, now)[: 0 if held.all else max(0, wanted - held.spares)]:
-            yield _claim(observed, pod, now)
+        found = candidates(observed, now)[: 0 if held.all else max(0, wanted - held.spares)]
+        why_not = why_not_warm(observed, now) if found else ""
+        for pod in found:
+            warm = not why_not and not why_not_this(observed, pod)
+            yield claim_warm(observed, pod, now) if warm else _claim(observed, pod, now)
 
 
 def release(pod: Pod, reason: str) -> ReleaseClaim:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.plan.observed import Node, Pod
+from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
@@ -37,6 +38,7 @@ class Pool:
     template: Mapping[str, Any]  # of its pods: metadata and spec
     auto: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
+    launcher: PoolLauncher | None = None  # of spares that are warm; None: they hold places
     status: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -58,6 +60,8 @@ class ObservedPool:
     entropy: str  # fresh randomness of this pass, for names
     clients: tuple[Client, ...] = ()
     refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+    sidecar_image: str = ""  # of warm spares
+    key_id: str = ""  # of the pool's key, where it has one
 
 
 def claimant(pod: Pod) -> str:

@@ -4,19 +4,23 @@ Rules: what a job has claimed is not the pool's any more, whatever becomes of it
 made at once. A spare on a node that is not ready, or that a fault source speaks against, is replaced. One of an old
 template is still a spare: it goes only once there are more ready ones than are wanted, so a new one is made first (a
 surge of one at a time). Where there is no room for that, the roll waits until a claim takes a spare. Spares that end by
-themselves are replaced with growing pauses, and the newest of them are kept for their logs.
+themselves are replaced with growing pauses, and the newest of them are kept for their logs. One that is not ready for
+UNREADY_S is of no use, and is replaced, elsewhere if there is room.
 """
 
 from collections.abc import Iterator
 
 from understudy_operator.plan.faults.avoidance import is_to_be_told, tolerates_all
 from understudy_operator.plan.intents import CreatePod, DeletePod
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.facts import ObservedPool, claimant, node_is_well, template_of, unclaimed
 from understudy_operator.plan.pool.manifest import fingerprint, spare_manifest
+from understudy_protocol import pod as names
 
 ENDED_KEPT = 5
 FIRST_PAUSE_S = 2.0
+UNREADY_S = 600.0
 
 
 def plan_spares(observed: ObservedPool, desired: int, now: float) -> tuple[CreatePod | DeletePod, ...]:
@@ -32,7 +36,15 @@ def held(observed: ObservedPool, now: float) -> list[Pod]:
 
 def outdated(observed: ObservedPool, now: float) -> list[Pod]:
     newest = fingerprint(observed.pool)
-    return [pod for pod in held(observed, now) if template_of(pod) != newest]
+    return [pod for pod in held(observed, now) if template_of(pod) != newest or _has_another_key(observed, pod)]
+
+
+def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
+    """Than the pool has by now: nobody could tell it whose it is."""
+    known = observed.key_id
+    return (
+        observed.pool.launcher is not None and bool(known) and pod.annotations.get(names.ANNOTATION_POOL_KEY) != known
+    )
 
 
 def pause_s(observed: ObservedPool, now: float) -> float:
@@ -56,10 +68,16 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
         elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
             yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}")
+        elif not dead and pod.alive and _unready(pod, now):
+            yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
     ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
     ended.sort(key=lambda pod: pod.created_at)
     for pod in ended[:-ENDED_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept")
+
+
+def _unready(pod: Pod, now: float) -> bool:
+    return bool(pod.node) and not pod.ready and pod.unready_since > 0.0 and reached(pod.unready_since + UNREADY_S, now)
 
 
 def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePod | DeletePod]:
@@ -70,7 +88,7 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
     gone = {pod.uid for pod, _ in leaving}
     here = [pod for pod in here if pod.uid not in gone]
     old = [pod for pod in old if pod.uid not in gone]
-    if pause_s(observed, now) > 0.0:
+    if pause_s(observed, now) > 0.0 or (observed.pool.launcher is not None and not observed.key_id):
         return
     missing = desired - len(here)
     for number in range(missing):
@@ -104,8 +122,14 @@ def _least_use_first(pod: Pod) -> tuple[bool, float, str]:
 
 
 def _create(observed: ObservedPool, number: int, reason: str, now: float) -> CreatePod:
-    avoid = list(_avoided(observed, now))
-    return CreatePod(spare_manifest(observed.pool, f"{observed.entropy}-{number}", avoid), reason)
+    manifest = spare_manifest(
+        observed.pool,
+        f"{observed.entropy}-{number}",
+        list(_avoided(observed, now)),
+        sidecar_image=observed.sidecar_image,
+        key_id=observed.key_id,
+    )
+    return CreatePod(manifest, reason)
 
 
 def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:

@@ -4,24 +4,31 @@ import copy
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.ownership import POOL_KIND, reference
 from understudy_operator.plan.placement import never_on
 from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol import pod as names
 
 
 def fingerprint(pool: Pool) -> str:
     """Of what its pods are made from: spares with another one are replaced."""
-    made_from = [pool.template, pool.topology_key]
+    made_from: list[Any] = [pool.template, pool.topology_key]
+    if pool.launcher is not None:
+        made_from.append(asdict(pool.launcher))
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def spare_manifest(pool: Pool, serial: str, avoid_nodes: Sequence[str] = ()) -> dict[str, Any]:
-    """serial makes its name unique."""
+def spare_manifest(
+    pool: Pool, serial: str, avoid_nodes: Sequence[str] = (), *, sidecar_image: str = "", key_id: str = ""
+) -> dict[str, Any]:
+    """serial makes its name unique. sidecar_image, key_id: for a pool with a launcher."""
     template = copy.deepcopy(dict(pool.template))
-    given, spec = template.get("metadata", {}), template["spec"]
+    given = template.get("metadata", {})
+    spec = template["spec"] if pool.launcher is None else warm_spec(pool, sidecar_image)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
     if avoid_nodes:
@@ -31,7 +38,7 @@ def spare_manifest(pool: Pool, serial: str, avoid_nodes: Sequence[str] = ()) -> 
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
         "labels": {**given.get("labels", {}), **labels(pool), names.LABEL_TEMPLATE: fingerprint(pool)},
-        "annotations": dict(given.get("annotations", {})),
+        "annotations": dict(given.get("annotations", {})) | ({names.ANNOTATION_POOL_KEY: key_id} if key_id else {}),
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import inf
 
-from understudy_operator.plan.intents import PoolPlan, ReleaseClaim
+from understudy_operator.plan.intents import Create, PoolPlan, ReleaseClaim
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.claiming import release
@@ -11,6 +11,7 @@ from understudy_operator.plan.pool.facts import ObservedPool, claimant
 from understudy_operator.plan.pool.holding import pause_s, plan_spares
 from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
 from understudy_operator.plan.pool.status import plan_events, plan_status
+from understudy_operator.plan.pool.warm_manifest import secret
 
 #: Where a decision ripens it is made at most so much later.
 AT_ONCE_S = 0.2
@@ -27,12 +28,21 @@ def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     wanted, auto = desired(observed, now)
     status = plan_status(observed, wanted, auto, now)
     return PoolPlan(
+        objects=_objects(observed),
         status=status if status != observed.pool.status else None,
         releases=releases,
         pods=plan_spares(observed, wanted, now),
         events=plan_events(observed.pool.status, status),
         again_in_s=_again_in_s(observed, now),
     )
+
+
+def _objects(observed: ObservedPool) -> tuple[Create, ...]:
+    """The pool's key comes before its pods, which mount it."""
+    pool = observed.pool
+    if pool.launcher is None or observed.key_id:
+        return ()
+    return (Create(secret(pool, observed.entropy)),)
 
 
 def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:

@@ -5,7 +5,9 @@ from typing import Any
 
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.adopting import unadopted
 from understudy_operator.plan.pool.vacancies import CONDITION, candidates, coming_claims, is_stuck, vacant
+from understudy_operator.plan.pool.warm_claims import why_replace
 from understudy_operator.plan.told_before import Wanted
 
 IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
@@ -23,14 +25,14 @@ def pool_condition(observed: Observed, now: float) -> Iterator[Wanted]:
             f"spares.pool names {pool.name}, and there is no such HotSparePool in {where}: create it, or correct it"
         )
         yield CONDITION, False, MISSING, message
+    elif warm := unadopted(observed):
+        spares = ", ".join(f"{pod.name} on {pod.node}" for pod in warm)
+        yield CONDITION, True, CLAIMED, f"claimed Warm of pool {pool.name}, to join the job as they are: {spares}"
     elif coming := coming_claims(observed):
         spares = ", ".join(f"{pod.name} on {pod.node}" for pod in coming)
-        yield (
-            CONDITION,
-            True,
-            CLAIMED,
-            f"claimed of pool {pool.name}, for pods of the job to take their places: {spares}",
-        )
+        why = "".join(f"; Replace and not Warm, because {why}" for why in filter(None, [why_replace(observed, now)]))
+        message = f"claimed of pool {pool.name}, for pods of the job to take their places: {spares}{why}"
+        yield CONDITION, True, CLAIMED, message
     elif stuck is not None:
         message = f"pod {stuck.name} has no room where the spare of pool {pool.name} was: {stuck.trouble}"
         yield CONDITION, False, NO_ROOM, message

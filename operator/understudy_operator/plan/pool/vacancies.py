@@ -79,10 +79,13 @@ def candidates(observed: Observed, now: float) -> list[Pod]:
         return []
     domains, avoided = _lost_domains(observed), avoidance(observed, now)
     avoid, rather_not = set(required(avoided)), set(preferred(avoided))
+    warm = pool.made_of is not None and pool.made_of.launcher is not None
 
     def worth(pod: Pod) -> tuple[bool, bool, bool, float, str]:
         far = _domain(observed, pod.node) not in domains
-        return pod.node in rather_not, far, template_of(pod) == pool.template, pod.created_at, pod.name
+        newest = template_of(pod) == pool.template
+        # Of a pool of warm spares the newest are those that can be claimed Warm.
+        return pod.node in rather_not, far, newest is not warm, pod.created_at, pod.name
 
     return sorted((pod for pod in available(pool.pods, observed.nodes, now) if pod.node not in avoid), key=worth)
 

@@ -11,7 +11,7 @@ from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.intents import ClaimPod, ReleaseClaim
+from understudy_operator.plan.intents import ClaimPod, ClaimWarm, ReleaseClaim
 from understudy_protocol import pod as names
 
 PATH = "/api/v1/namespaces/research/pods/shared-a"
@@ -51,6 +51,12 @@ class Given:
     def claim(self, job_uid: str = "job-uid") -> ClaimPod:
         version = self.spare["metadata"]["resourceVersion"]
         return ClaimPod("shared-a", "uid-a", version, ("other/finalizer",), job_uid, "llm", NOW, "a pod was lost")
+
+    def claim_warm(self, job_uid: str = "job-uid") -> ClaimWarm:
+        version = self.spare["metadata"]["resourceVersion"]
+        labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_POOL: None, names.LABEL_FROM_POOL: "pool-uid"}
+        notes = {names.ANNOTATION_WARM: "pool-uid"}
+        return ClaimWarm("shared-a", "uid-a", version, job_uid, labels, notes, {"uid": job_uid}, "a pod was lost")
 
     def release(self) -> ReleaseClaim:
         metadata = self.api.objects[PATH]["metadata"]
@@ -151,3 +157,40 @@ async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given:
     # then the store does not wait for the watch
     assert given.store.get(Kind.POD, KEY) is None
     assert given.store.of_job(Kind.POD, "job-uid") == []
+
+
+# Warm ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
+    given = Given()
+    await given.gateway.pools.claims("research", [given.claim_warm()])
+    for raw in (given.api.objects[PATH], given.store.get(Kind.POD, KEY)):
+        assert raw is not None
+        metadata = raw["metadata"]
+        assert metadata["labels"] == {names.LABEL_JOB_UID: "job-uid", names.LABEL_FROM_POOL: "pool-uid"}
+        assert metadata["ownerReferences"] == [{"uid": "job-uid"}]
+        assert metadata["annotations"] == {names.ANNOTATION_WARM: "pool-uid"}
+        assert not metadata.get("finalizers")
+
+
+async def test_of_two_warm_claims_one_is_refused_and_its_store_learns_of_the_other():
+    given = Given()
+    one, other = given.claim_warm("job-uid"), given.claim_warm("other-uid")
+    await given.gateway.pools.claims("research", [one])
+    await given.gateway.pools.claims("research", [other])
+    raw = given.store.get(Kind.POD, KEY)
+    assert raw is not None
+    assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"
+
+
+async def test_a_warm_claim_without_an_answer_is_asked_again_before_anything_else():
+    given = Given()
+    given.api.after = ApiError(504, "Timeout", "no answer")
+    with pytest.raises(ApiError):
+        await given.gateway.pools.claims("research", [given.claim_warm()])
+    given.api.after = None
+    await given.gateway.pools.settle("job-uid")
+    raw = given.store.get(Kind.POD, KEY)
+    assert raw is not None
+    assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"

@@ -99,6 +99,7 @@ class Driven:
         world: int = 0,
         history: History | None = None,
         verdict: m.NodeVerdict | None = None,
+        warm: bool = False,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -106,7 +107,7 @@ class Driven:
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
         who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
-        join = replace(known, verdict=verdict)
+        join = replace(known, verdict=verdict, warm=warm)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:

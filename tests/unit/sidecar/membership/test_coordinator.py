@@ -81,6 +81,16 @@ def test_without_a_spare_the_rank_waits_for_a_new_pod() -> None:
     assert office.recovery().strategy is Strategy.POD_RECREATE
 
 
+def test_a_warm_spare_of_a_pool_that_comes_for_the_rank_is_a_spare() -> None:
+    office = running(spares=0)
+    office.drop("active-0")
+    office.later(1, "active-1")
+    office.join("spare-9", warm=True)
+    assert office.assigned() == {"spare-9": 0, "active-1": 1}
+    assert office.recovery().strategy is Strategy.SPARE_SWAP
+    assert office.recovery().reason.endswith("; a warm spare of its pool was claimed")
+
+
 def test_a_lost_spare_is_no_fault() -> None:
     office = running()
     office.drop("spare-0")

@@ -1,0 +1,132 @@
+"""`make bench-pool`: powers nodes of the local cluster off under a training, and tells how long it took to go on.
+
+build/bench/pool.json            the records
+build/bench/pool.samples.jsonl   every run, as it ends: --resume goes on from there
+build/bench/pool.machine.json    where, when and by which command
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.child import CHECKOUT
+from benchmarks.goals import OURS
+from benchmarks.pool import verdicts
+from benchmarks.pool.goals import GOALS, NODES, Case
+from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.report import tell, write_facts
+from tests.cluster import Cluster, ClusterError
+from tests.e2e.acts import Act
+from tests.e2e.pools import SharedPool
+from tests.e2e.prepare import prepare
+from tests.e2e.waiting import NotInTime
+from tests.e2e.warm import NoVictim, PooledTraining, WarmPool, power_off_away_from
+
+FOLDER = CHECKOUT / "build" / "bench"
+RECORDS, SAMPLES, MACHINE = (FOLDER / f"pool.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
+NAMESPACE = "understudy-bench"
+RUNS = 5
+FULL_S = 180.0
+#: Of a run, until the pods are so placed that there is a node to be powered off.
+SESSIONS = 3
+#: Where a run comes to no end: acts.RECOVERY_LIMIT_S, of which all may have passed.
+LIMIT_S = 90.0
+METRICS = ("first_step_s", "after_detection_s")
+
+
+@contextmanager
+def session(cluster: Cluster, case: Case) -> Iterator[tuple[PooledTraining, SharedPool | None]]:
+    """A training that runs, and the pool that it names; nothing of it is left afterwards."""
+    folder = CHECKOUT / "build" / "bench-pool"
+    name = "" if case is Case.NO_SPARE else "shared"
+    training = PooledTraining(cluster, Path(folder), NAMESPACE, name="bench", steps=1_000_000, pool=name)
+    pool: SharedPool | None = None
+    if case is Case.WARM:
+        pool = WarmPool(cluster, NAMESPACE, training=training)
+    elif case is Case.REPLACE:
+        pool = SharedPool(cluster, NAMESPACE)
+    try:
+        training.delete()
+        if pool is not None:
+            pool.delete()
+        training.apply()
+        if pool is not None:
+            pool.apply()
+        yield training, pool
+    finally:
+        for node in cluster.nodes():
+            cluster.restore(node)
+        training.delete()
+        if pool is not None:
+            pool.delete()
+
+
+def measure(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sample]:
+    """Each run has a training of its own: one that has lost a node goes on more crowded, and avoids that node."""
+    for run in runs:
+        try:
+            act = power_off(cluster, case)
+        except NotInTime as error:
+            yield Sample(OURS, case, NODES, run, {}, str(error).splitlines()[0], METRICS, LIMIT_S)
+            continue
+        values = {"first_step_s": act.resumed_s, "after_detection_s": act.resumed_s - act.detected_s}
+        yield Sample(OURS, case, NODES, run, values)
+
+
+def power_off(cluster: Cluster, case: Case) -> Act:
+    """Raises NotInTime, and NoVictim where the pods are placed badly again and again."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            with session(cluster, case) as (training, pool):
+                if pool is not None:
+                    pool.wait_until_full(FULL_S)
+                return power_off_away_from(training, pool)
+        except NoVictim:
+            if tries == SESSIONS:
+                raise
+
+
+def measured(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sample]:
+    return verdicts.measure(cluster, NAMESPACE, runs) if case is Case.VERDICT else measure(cluster, case, runs)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-pool ARGS=…", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=lambda text: tuple(map(Case, text.split(","))), default=tuple(Case))
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each; the default is {RUNS}")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    journal = Journal(SAMPLES, resume=asked.resume)
+    start = time.monotonic()
+    try:
+        cluster = prepare()
+        cluster.kubectl("create", "namespace", NAMESPACE, check=False)
+        for case in asked.cases:
+            left = [run for run in range(asked.runs) if not journal.has(OURS, case, NODES, run)]
+            for sample in measured(cluster, case, left) if left else ():
+                journal.add([sample])
+                told = ", ".join(f"{name} {value:.2f}" for name, value in sample.values.items())
+                print(f"{case} {sample.run + 1}: {sample.unfinished or told}", flush=True)
+    except (ClusterError, NotInTime, NoVictim, KeyboardInterrupt) as error:
+        print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
+        return 1
+    finally:
+        write_records(RECORDS, sum_up(journal.samples))
+    write_facts(MACHINE, "pool", time.monotonic() - start, {})
+    tell(journal, GOALS, RECORDS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The operator's calls to spares that a job has claimed Warm: each is told whose it is, until it has heard.
+
+Runs until closed. One call after another for each spare, PAUSE_S apart; `on_change` is called when one was adopted, and
+what is known is in `adoptions`: of those that are to be told, and for a while of those that could not be.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import aiohttp
+from yarl import URL
+
+from understudy_operator.observe.line import CLOSE_S, CONNECT_S, FAILURES
+from understudy_operator.plan.intents import AdoptSpare
+from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S
+from understudy_operator.plan.pool.warm_facts import Adoption
+from understudy_protocol import adoption, handshake, sealing, wire
+from understudy_protocol import pod as names
+from understudy_protocol.adoption import Adopt, Adopted, NotAdopted
+from understudy_protocol.handshake import Caller, Challenge, Role
+from understudy_protocol.order import Order
+
+PAUSE_S = 0.2
+ANSWER_BYTES = 1 << 16
+_HANDSHAKE = wire.message_types(handshake)
+_ADOPTION = wire.message_types(adoption)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a spare is told with: its pool's key, which it knows, and the job's, which it gets."""
+
+    pool: str
+    job: str
+
+
+class Adopter:
+    def __init__(self, on_change: Callable[[], None], wall: Callable[[], float]) -> None:
+        self._on_change, self._wall = on_change, wall
+        self._wanted: dict[str, tuple[AdoptSpare, Keys]] = {}  # by pod uid, as the rest
+        self._known: dict[str, Adoption] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def adoptions(self) -> Mapping[str, Adoption]:
+        return dict(self._known)
+
+    def follow(self, wanted: Sequence[tuple[AdoptSpare, Keys]]) -> None:
+        """Tell these, and nobody else."""
+        self._wanted = {intent.pod_uid: (intent, keys) for intent, keys in wanted}
+        for uid in self._tasks.keys() - self._wanted.keys():
+            self._tasks.pop(uid).cancel()
+        for uid in self._wanted:
+            known = self._known.setdefault(uid, Adoption(self._wall()))
+            task = self._tasks.get(uid)
+            if not known.adopted and (task is None or task.done()):
+                self._tasks[uid] = asyncio.create_task(self._tell(uid), name=f"adopt {uid}")
+        self._forget_others()
+
+    async def close(self) -> None:
+        tasks, self._tasks, self._wanted, self._known = list(self._tasks.values()), {}, {}, {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget_others(self) -> None:
+        """But for a while not those that could not be told."""
+        oldest = self._wall() - ADOPT_WITHIN_S - REPLACE_FOR_S
+        for uid, known in list(self._known.items()):
+            if uid not in self._wanted and (known.adopted or known.since < oldest):
+                del self._known[uid]
+
+    async def _tell(self, uid: str) -> None:
+        while uid in self._wanted:
+            intent, keys = self._wanted[uid]
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    why_not = await adopt(intent, keys)
+            except FAILURES as error:
+                why_not = f"{intent.ip} could not be told: {error!r}"
+            self._known[uid] = replace(self._known[uid], adopted=not why_not, why_not=why_not)
+            if not why_not:
+                log.info("pod %s at %s knows that it is of job %s", uid, intent.ip, intent.shape.name)
+                self._on_change()
+                return
+            await asyncio.sleep(PAUSE_S)
+
+
+async def adopt(intent: AdoptSpare, keys: Keys) -> str:
+    """One call: why the spare was not adopted; "" if it was. Raises one of FAILURES."""
+    url = URL.build(scheme="http", host=intent.ip, port=names.COORDINATOR_PORT, path=names.MEMBERSHIP_PATH)
+    patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(url, timeout=patience, max_msg_size=ANSWER_BYTES) as socket,
+    ):
+        caller = Caller(keys.pool.encode(), Role.CLAIMANT, intent.pool_uid, secrets.token_hex(handshake.NONCE_BYTES))
+        await socket.send_str(wire.encode(caller.hello))
+        challenge = wire.decode(await _text(socket), _HANDSHAKE)
+        await socket.send_str(wire.encode(caller.answer(challenge)))
+        assert isinstance(challenge, Challenge), "its proof holds"
+        order = Order(intent.shape, intent.coordinator, keys.job, intent.take_over)
+        context = adoption.context(intent.pool_uid, intent.pod_uid, caller.hello.nonce, challenge.nonce)
+        await socket.send_str(wire.encode(Adopt(sealing.seal(keys.pool.encode(), context, wire.encode(order)))))
+        answer = wire.decode(await _text(socket), _ADOPTION)
+    match answer:
+        case Adopted(job_uid) if job_uid == intent.shape.uid:
+            return ""
+        case Adopted(job_uid):
+            return f"it is of job {job_uid[:64]} already"
+        case NotAdopted(reason):
+            return reason
+        case _:
+            return f"it answered with {answer!r}"
+
+
+async def _text(socket: aiohttp.ClientWebSocketResponse) -> str:
+    frame = await socket.receive()
+    if frame.type is not aiohttp.WSMsgType.TEXT:
+        raise wire.WireError(f"expected a text frame, got {frame.type!r}")
+    return str(frame.data)

@@ -1,0 +1,135 @@
+"""Whether a job could take a pool's spare as it is, and what its workers would run in it.
+
+Rules: the job's own spare and the pool's are made by the same builder, and their specs have to be the same, but for the
+hostname, the key's volume, and the trainer's command, args and plain variables: these are told (TakeOver), and all else
+of a pod cannot be changed. A variable $(NAME) in them only a kubelet fills in. The template's annotations have to be
+the same, too: webhooks and networks read them when a pod is made. Labels are written by the claim. What the launcher
+and the sidecar are told by variables has to be what the pool's are told.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.gang import SCHEDULERS_MARKS, unmark
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.pods import pod_manifest, trainer_of
+from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.pool.warm_manifest import launcher_of, plain_variables, warm_spec
+from understudy_protocol import pod as names
+from understudy_protocol.launcher import TakeOver
+
+_OWN_VOLUMES = (names.KEY_VOLUME, names.ADOPTION_VOLUME)
+_EXPANDS = "$("
+Raw = Mapping[str, Any]
+
+
+def difference(job: Job, pool: Pool) -> str:
+    """The first field of the job that differs from the pool, and how; "" if a spare of the pool will do."""
+    return next(_differences(job, pool), "")
+
+
+def take_over(job: Job) -> TakeOver:
+    """What the launcher of a claimed spare is told."""
+    trainer = trainer_of(spare_manifest(job)["spec"], job.world.container)
+    return TakeOver(tuple(_words(trainer)), plain_variables(trainer))
+
+
+def spare_manifest(job: Job) -> dict[str, Any]:
+    """Of a spare of the job's own that no queue and no gang scheduler knows."""
+    manifest = pod_manifest(job, index=None, serial="", coordinator_address="", sidecar_image="")
+    unmark(manifest)
+    if job.world.spare_priority_class:
+        manifest["spec"]["priorityClassName"] = job.world.spare_priority_class
+    return manifest
+
+
+def _differences(job: Job, pool: Pool) -> Iterator[str]:
+    for field, wanted, there in _settings(job, pool):
+        if wanted != there:
+            yield f"{field} is {wanted!r}, and {there!r} there"
+    manifest = spare_manifest(job)
+    wanted, there = manifest["spec"], warm_spec(pool, "")
+    trainer, spares = trainer_of(wanted, job.world.container), trainer_of(there, launcher_of(pool).container)
+    if trainer["name"] != spares["name"]:
+        yield f"launcher.container is {trainer['name']}, and {spares['name']} there"
+        return
+    told = (_words(trainer), plain_variables(trainer))
+    if told != (_words(spares), plain_variables(spares)) and _EXPANDS in str(told):
+        yield "the trainer's command, args or variables use $(NAME), which only a kubelet fills in"
+    yield from _unlike(_compared(wanted, trainer), _compared(there, spares), "spec")
+    yield from _unlike(_annotations(job), dict(pool.template.get("metadata", {}).get("annotations", {})), "annotations")
+
+
+def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
+    world, launcher = job.world, launcher_of(pool)
+    yield "launcher.mode", world.mode, "Wrap"
+    yield "launcher.nprocPerNode", world.nproc_per_node, launcher.nproc_per_node
+    yield "launcher.zygote", world.zygote, launcher.zygote
+    yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
+    yield "launcher.logPrefix", world.log_prefix, True
+    yield "checkpoint.onSigterm", world.on_sigterm, "Auto"
+    yield "checkpoint.nologinPath", world.nologin_path, ""
+    yield "faults.hang.stepTimeout", f"{world.step_timeout_s:g}s", "0s"
+    yield "rollouts", "set" if job.spec.rollouts is not None else "", ""
+
+
+def _listed(modules: tuple[str, ...] | None) -> str:
+    return "the default" if modules is None else ",".join(modules)
+
+
+def _words(trainer: Raw) -> list[str]:
+    """Of the command that the launcher is put in front of, after its stub."""
+    return [*trainer["command"][2:], *trainer.get("args", ())]
+
+
+def _compared(spec: Raw, trainer: Raw) -> dict[str, Any]:
+    kept = {name: value for name, value in spec.items() if name not in ("hostname", "subdomain")}
+    kept["volumes"] = [volume for volume in spec.get("volumes", ()) if volume["name"] not in _OWN_VOLUMES]
+    kept["initContainers"] = list(spec.get("initContainers", ()))[1:]  # the first is the sidecar
+    kept["containers"] = [_untold(one) if one is trainer else one for one in spec["containers"]]
+    return kept
+
+
+def _untold(trainer: Raw) -> dict[str, Any]:
+    """The trainer without what can be told."""
+    kept = {name: value for name, value in trainer.items() if name not in ("command", "args")}
+    kept["env"] = [variable for variable in trainer.get("env", ()) if "valueFrom" in variable]
+    return kept
+
+
+def _annotations(job: Job) -> dict[str, str]:
+    group = job.world.spare_group
+    told = {
+        **group.job_metadata.get("annotations", {}),
+        **group.pod_template.get("metadata", {}).get("annotations", {}),
+    }
+    return {name: value for name, value in told.items() if name not in SCHEDULERS_MARKS}
+
+
+def _unlike(wanted: Any, there: Any, path: str) -> Iterator[str]:
+    """Where they differ. What is empty may as well be left out; 0 and false may not, which are nobody's default."""
+    if isinstance(wanted, Mapping) and isinstance(there, Mapping):
+        for name in sorted(wanted.keys() | there.keys()):
+            yield from _unlike(wanted.get(name), there.get(name), f"{path}.{name}")
+    elif isinstance(wanted, list) and isinstance(there, list) and len(wanted) == len(there):
+        for number, (one, other) in enumerate(zip(wanted, there, strict=True)):
+            yield from _unlike(one, other, f"{path}[{number}]")
+    elif wanted != there and not (_is_empty(wanted) and _is_empty(there)) and not _same_quantity(wanted, there):
+        yield f"{path} is {_short(wanted)}, and {_short(there)} there"
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping | list | str) and not value)
+
+
+def _same_quantity(one: Any, other: Any) -> bool:
+    """8 is "8"."""
+    return {type(one), type(other)} == {int, str} and str(one) == str(other)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "set" if value else "not set"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return "not set" if value is None else repr(value)[:80]

@@ -1,0 +1,64 @@
+"""The claim `Warm`: a pool's spare becomes the job's pod as it is, by one write that counts on its resourceVersion.
+
+What is written is what the job's own spare would have been made with: labels, annotations, the owner; and which pool it
+came from. There is nothing to delete afterwards, so no finalizer: from then on it is the job's pod, which only has to
+be told so (adopting.py).
+"""
+
+from understudy_operator.plan.intents import ClaimWarm
+from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.pool.adopting import failed_lately
+from understudy_operator.plan.pool.comparing import difference, spare_manifest
+from understudy_operator.plan.pool.facts import pool_of, template_of
+from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol import pod as names
+
+
+def why_not_warm(observed: Observed, now: float) -> str:
+    """Why no spare of its pool can be the job's as it is; "" if one can."""
+    pool = observed.pool
+    if pool is None or pool.made_of is None or pool.made_of.launcher is None:
+        return "the pool's spares have no launcher"
+    if not pool.key_id:
+        return "the pool has no key yet"
+    if failed := failed_lately(observed, now):
+        return f"a spare could not be told a moment ago whose it is: {failed}"
+    return difference(observed.job, pool.made_of)
+
+
+def why_not_this(observed: Observed, spare: Pod) -> str:
+    """The same of this spare, where others would do."""
+    pool = observed.pool
+    assert pool is not None, "it has spares"
+    if template_of(spare) != pool.template:
+        return "it is of an old template"
+    if spare.annotations.get(names.ANNOTATION_POOL_KEY) != pool.key_id:
+        return "it has another key than its pool"
+    return "" if spare.ip else "it has no address"
+
+
+def why_replace(observed: Observed, now: float) -> str:
+    """To be told of the claims that are under way; "" of a pool whose spares only hold places."""
+    pool = observed.pool
+    if pool is None or pool.made_of is None or pool.made_of.launcher is None:
+        return ""
+    return why_not_warm(observed, now) or "the spares are of an old template"
+
+
+def claim_warm(observed: Observed, spare: Pod, now: float) -> ClaimWarm:
+    job = observed.job
+    metadata = spare_manifest(job)["metadata"]
+    labels: dict[str, str | None] = {
+        **metadata["labels"],
+        names.LABEL_POOL: None,
+        names.LABEL_TEMPLATE: None,
+        names.LABEL_FROM_POOL: spare.labels[names.LABEL_JOB_UID],
+    }
+    annotations: dict[str, str | None] = {
+        **metadata["annotations"],
+        names.ANNOTATION_WARM: spare.labels[names.LABEL_JOB_UID],
+        names.ANNOTATION_CLAIMED_AT: micro_time(now),
+    }
+    why = f"job {job.name} has lost more pods than it has spares, and takes this one of pool {pool_of(spare)} as it is"
+    return ClaimWarm(spare.name, spare.uid, spare.version, job.uid, labels, annotations, owner_reference(job), why)

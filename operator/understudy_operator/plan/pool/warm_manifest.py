@@ -1,0 +1,97 @@
+"""The manifest of a spare that waits warm, by the builder of jobs' own spares; and the Secret with its pool's key.
+
+A pool stands for a job that has no name yet: what a spare is made of is then the same in both, and comparing.py can say
+whether a job could use one. Different are: the sidecar knows the pool in place of job, coordinator and index, mounts
+the pool's key in place of a job's, has a folder for the order of the job that claims it, and is asked whether the spare
+is ready. The pod has no hostname of its own.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import POOL_KIND, reference
+from understudy_operator.plan.pods import pod_manifest, trainer_of
+from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.pool.warm_facts import PoolLauncher
+from understudy_operator.plan.spec import JobSpec, Network, ReplicatedJob, World
+from understudy_protocol import pod as names
+
+_OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
+
+
+def warm_spec(pool: Pool, sidecar_image: str) -> dict[str, Any]:
+    """Of a pool that has a launcher: its pods' spec."""
+    made = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
+    spec: dict[str, Any] = made["spec"]
+    del spec["hostname"]
+    for volume in spec["volumes"]:
+        if volume["name"] == names.KEY_VOLUME:
+            volume["secret"] = {**volume["secret"], "secretName": secret_name(pool)}
+    spec["volumes"].append({"name": names.ADOPTION_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}})
+    sidecar = spec["initContainers"][0]
+    kept = [variable for variable in sidecar["env"] if variable["name"] not in _OF_A_JOB]
+    sidecar["env"] = [{"name": names.ENV_POOL, "value": pool.uid}, *kept]
+    sidecar["volumeMounts"].append({"name": names.ADOPTION_VOLUME, "mountPath": names.ADOPTION_FOLDER})
+    sidecar["readinessProbe"] = {
+        "httpGet": {"path": "/ready", "port": names.HEALTH_PORT},
+        "periodSeconds": 2,
+        "failureThreshold": 1,
+    }
+    trainer = trainer_of(spec, launcher_of(pool).container)
+    trainer["env"].append({"name": names.ENV_TEMPLATE_VARIABLES, "value": json.dumps(sorted(plain_variables(trainer)))})
+    return spec
+
+
+def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
+    """Those of a trainer container that the manifest gives a value, ours left out."""
+    told = trainer.get("env", ())
+    plain = {variable["name"]: str(variable.get("value", "")) for variable in told if "valueFrom" not in variable}
+    return {name: value for name, value in plain.items() if not name.startswith(names.VARIABLES_PREFIX)}
+
+
+def launcher_of(pool: Pool) -> PoolLauncher:
+    assert pool.launcher is not None, "it makes warm spares"
+    return pool.launcher
+
+
+def secret_name(pool: Pool) -> str:
+    """No job's Secret is called so: their names have no dots."""
+    return f"{pool.name}.pool"
+
+
+def key_id(key: str) -> str:
+    """What tells one key from another, and nothing of it."""
+    return hashlib.sha256(f"id of the key {key}".encode()).hexdigest()[:16]
+
+
+def secret(pool: Pool, key: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": secret_name(pool),
+            "namespace": pool.namespace,
+            "labels": {names.LABEL_POOL: pool.name, names.LABEL_JOB_UID: pool.uid},
+            "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
+        },
+        "immutable": True,
+        "stringData": {names.KEY_FILE: key},
+    }
+
+
+def _as_job(pool: Pool) -> Job:
+    launcher = launcher_of(pool)
+    group = ReplicatedJob("pool", {"spec": {"template": pool.template}})
+    world = World(
+        groups=(group,),
+        nproc_per_node=launcher.nproc_per_node,
+        container=launcher.container,
+        zygote=launcher.zygote,
+        preload=launcher.preload,
+        warmup=launcher.warmup,
+    )
+    spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
+    whose = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
+    return Job(*whose, created_at=0.0, completed_at=None, spec=spec, status={})

@@ -1,0 +1,117 @@
+"""The sidecar of a pool's spare: it waits, warm, until a job has claimed it, and is that job's sidecar from then on.
+
+Rules: it is a member of nothing. Whether it is ready is asked of the launcher (membership/waiting.py), and told to the
+kubelet. Who knows the pool's key may tell it once whose it is: that order is stored before it is answered, in a folder
+that the trainer container does not see: the job's key is in it. Then the job's sidecar begins, in this process, from
+what was stored; so does one that is started anew. It answers all later claims with whose it is.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from understudy_protocol import adoption, pod, sealing, wire
+from understudy_protocol.order import Order
+from understudy_sidecar import health, records
+from understudy_sidecar.alarm import Alarm
+from understudy_sidecar.app import Sidecar
+from understudy_sidecar.clock import now
+from understudy_sidecar.launcher_link import LauncherLink
+from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, Tick, ToLauncher
+from understudy_sidecar.membership.waiting import Event, Waiting
+from understudy_sidecar.server import Server
+from understudy_sidecar.settings import Settings, SpareSettings, adopted, read_spare
+
+#: For the answer to go out: the job waits.
+LAST_WORDS_S = 0.2
+log = logging.getLogger(__name__)
+
+
+async def run(env: Mapping[str, str]) -> None:
+    """Raises SettingsError."""
+    settings = read_spare(env)
+    order = records.recorded_order(settings.adoption)
+    if order is None:
+        order = await Pooled(settings).run()
+    if order is not None:
+        log.info("is of job %s/%s from now on", order.shape.namespace, order.shape.name)
+        await Sidecar(job_settings(settings, order)).run()
+
+
+def job_settings(settings: SpareSettings, order: Order) -> Settings:
+    return adopted(settings, order, Taken(settings.pool_uid, settings.key, order.shape.uid))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The answer to claims on a spare that is a job's."""
+
+    pool_uid: str
+    key: bytes
+    job_uid: str
+
+    def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted:
+        del sealed, caller_nonce, server_nonce
+        return adoption.Adopted(self.job_uid)
+
+
+class Pooled:
+    def __init__(self, settings: SpareSettings) -> None:
+        self._settings = settings
+        self.pool_uid, self.key = settings.pool_uid, settings.key
+        self._waiting = Waiting()
+        self._order: Order | None = None
+        self._over = asyncio.Event()
+        self._alarm = Alarm(lambda: self._handle(Tick()))
+        self._launcher = LauncherLink(
+            lambda hello: self._handle(LauncherUp(hello)),
+            lambda message: self._handle(FromLauncher(message)),
+            lambda: self._handle(LauncherDown()),
+        )
+
+    async def run(self) -> Order | None:
+        """Until it is claimed; None: the pod ends before that."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._over.set)
+        settings = self._settings
+        records.install_launcher(settings.folder, settings.shipped)
+        unix_server = await self._launcher.listen(settings.folder / pod.LAUNCHER_SOCKET)
+        server = Server(None, b"", "", self)
+        await server.listen(pod.COORDINATOR_PORT, settings.listen)
+        probes = await health.listen(pod.HEALTH_PORT, settings.listen, lambda: self._waiting.why_not_ready)
+        log.info("waits as %s on %s for a job of the pool", settings.pod_name, settings.node)
+        await self._over.wait()
+        self._alarm.set(None)
+        unix_server.close()
+        self._launcher.hang_up()
+        probes.close()
+        await server.close(LAST_WORDS_S)
+        return self._order
+
+    def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted:
+        if self._order is None:
+            context = adoption.context(self.pool_uid, self._settings.pod_uid, caller_nonce, server_nonce)
+            try:
+                order = records.read_order(sealing.unseal(self.key, context, sealed))
+            except (sealing.NotSealed, wire.WireError) as error:
+                log.warning("an order cannot be read: %s", error)
+                return adoption.NotAdopted(str(error))
+            records.record_order(self._settings.adoption, order)
+            self._order = order
+            self._over.set()
+        return adoption.Adopted(self._order.shape.uid)
+
+    def _handle(self, event: Event) -> None:
+        if self._over.is_set():
+            return
+        for effect in self._waiting.handle(event, now()):
+            if isinstance(effect, ToLauncher):
+                self._launcher.send(effect.message)
+            else:
+                log.info("spare: %s", effect.text)
+        self._alarm.set(self._waiting.deadline())
+
+
+def is_pooled(env: Mapping[str, str]) -> bool:
+    return bool(env.get(pod.ENV_POOL))

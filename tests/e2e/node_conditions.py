@@ -1,0 +1,19 @@
+"""What a node's health monitor writes: a condition, as NVSentinel's of a fatal Xid, that comes and goes."""
+
+import json
+
+from tests.cluster import Cluster
+from tests.e2e.training import Raw
+
+XID = {
+    "type": "SysLogsXIDError",
+    "status": "True",
+    "reason": "SysLogsXIDErrorIsNotHealthy",
+    "message": "ErrorCode:79 PCI:0002:00:00 GPU has fallen off the bus Recommended Action=RESTART_BM;",
+}
+NO_XID = {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""}
+
+
+def condition(cluster: Cluster, node: str, told: Raw) -> None:
+    patch = json.dumps({"status": {"conditions": [told]}})
+    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "-p", patch)

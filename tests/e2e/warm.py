@@ -1,0 +1,88 @@
+"""The example's training without spares of its own, and the pool that it names, whose spares are made like its pods."""
+
+import copy
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tests.e2e import acts
+from tests.e2e.pools import SharedPool
+from tests.e2e.training import Raw, Training
+
+ANNOTATION_WARM = "understudy.dev/warm"
+ANNOTATION_ADOPTED = "understudy.dev/adopted"
+TRIES = 10
+
+
+@dataclass
+class PooledTraining(Training):
+    """pool: "" for none."""
+
+    pool: str = "shared"
+
+    def trainer_template(self) -> Raw:
+        """Of the job's pods."""
+        (job,) = [item for item in self._example() if item["kind"] == "TrainingJob"]
+        template: Raw = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        return copy.deepcopy(template)
+
+    def launcher(self) -> Raw:
+        (job,) = [item for item in self._example() if item["kind"] == "TrainingJob"]
+        launcher: Raw = job["spec"]["launcher"]
+        return launcher
+
+    def _localize(self, job: Raw) -> None:
+        super()._localize(job)
+        job["spec"]["spares"] = {"replicas": 0} | ({"pool": self.pool} if self.pool else {})
+
+
+@dataclass
+class WarmPool(SharedPool):
+    """change: what is to be different in the template of its spares."""
+
+    training: PooledTraining | None = None
+    change: Callable[[Raw], Any] = lambda template: None
+
+    def manifest(self, note: str = "1") -> Raw:
+        assert self.training is not None
+        del note
+        whole = super().manifest()
+        template = self.training.trainer_template()
+        self.change(template)
+        whole["spec"] |= {"template": template, "launcher": self.training.launcher()}
+        return whole
+
+    def spares(self) -> list[Raw]:
+        return [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
+
+
+class NoVictim(AssertionError):
+    """Each active shares its node with another one, with the coordinator or with the operator's leader."""
+
+
+def power_off_away_from(training: PooledTraining, pool: SharedPool | None) -> acts.Act:
+    """Power off the node of an active that shares it with nobody, neither with a spare of the pool. Raises NoVictim."""
+    acts.settle(training)
+    for _ in range(TRIES):
+        held = {pod["spec"].get("nodeName") for pod in pool.pods()} if pool is not None else set()
+        victims = possible_victims(training)
+        victim = next((one for one in victims if one.node not in held), None)
+        if victim is not None:
+            off = partial(training.cluster.power_off, victim.node)
+            return acts.measure(training, "power off a node", victim, off)
+        if not victims or pool is None:
+            break
+        names = [pod["metadata"]["name"] for pod in pool.pods()]
+        training.cluster.kubectl("-n", training.namespace, "delete", "pod", *names, "--grace-period=0", "--force")
+        pool.wait_until_full(120)
+    raise NoVictim(f"no active is on a node of its own:\n{training.pods_text()}")
+
+
+def possible_victims(training: PooledTraining) -> list[acts.Victim]:
+    found = []
+    for rank in (1, 2, 0):
+        with suppress(AssertionError):
+            found.append(acts.choose_victim(training, (rank,)))
+    return found

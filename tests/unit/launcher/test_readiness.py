@@ -1,0 +1,118 @@
+"""Whether a pool's spare is ready: what its sidecar is told, and what a check finds."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from tests.unit.launcher.driven import Driven, ended, start
+from tests.unit.launcher.fake_sidecar import Launched, children
+from understudy_launcher import events as e
+from understudy_launcher.readiness import CHECK_WITHIN_S
+from understudy_launcher.warm import GIVE_UP
+from understudy_launcher.warmup import WARMUP
+from understudy_protocol.launcher import CheckReadiness, Readiness
+
+Launch = Callable[..., Launched]
+READY = e.ZygoteReady(2.0, {})
+GONE = e.ZygoteGone("it has ended", final=False)
+
+
+def told(effects: list[e.Effect]) -> list[Readiness]:
+    reports = [effect.message for effect in effects if isinstance(effect, e.Report)]
+    return [message for message in reports if isinstance(message, Readiness)]
+
+
+def checked() -> Driven:
+    """A launcher whose zygote is up, and was found to fork."""
+    driven = Driven(zygote=True)
+    driven.do(READY, CheckReadiness(1), e.ZygoteChecked(1))
+    return driven
+
+
+def test_it_is_not_ready_while_the_zygote_loads() -> None:
+    driven = Driven(zygote=True)
+    assert told(driven.do(CheckReadiness(1))) == [Readiness(1, False, "the zygote loads")]
+
+
+def test_a_zygote_that_is_up_has_to_fork_before_the_spare_is_ready() -> None:
+    driven = Driven(zygote=True)
+    driven.do(READY)
+    assert driven.do(CheckReadiness(1)) == [e.CheckZygote(1)]
+    assert told(driven.do(e.ZygoteChecked(1))) == [Readiness(1, True)]
+
+
+def test_it_is_not_ready_before_its_warm_up_is_over() -> None:
+    driven = Driven(zygote=True, warmup=True)
+    driven.do(READY)
+    assert told(driven.do(CheckReadiness(1))) == [Readiness(1, False, "the warm-up is not over")]
+    driven.do(ended(WARMUP), e.GroupEmptied(WARMUP))
+    assert driven.do(CheckReadiness(2)) == [e.CheckZygote(2)]
+
+
+def test_what_no_zygote_was_wanted_for_is_ready_at_once() -> None:
+    assert told(Driven(zygote=False).do(CheckReadiness(1))) == [Readiness(1, True)]
+
+
+def test_a_spare_that_was_ready_tells_unasked_when_its_zygote_has_gone() -> None:
+    driven = checked()
+    assert told(driven.do(GONE)) == [Readiness(1, False, "the zygote loads")]
+    driven.do(READY)
+    assert driven.do(CheckReadiness(2)) == [e.CheckZygote(2)]
+
+
+def test_a_zygote_that_does_not_fork_is_replaced() -> None:
+    driven = checked()
+    driven.do(CheckReadiness(2))
+    effects = driven.later(CHECK_WITHIN_S)
+    assert effects[:2] == [e.EndZygote(), e.StartZygote()]
+    assert told(effects) == [Readiness(2, False, "the zygote loads")]
+
+
+def test_checks_that_follow_each_other_do_not_put_off_the_end_of_one_that_hangs() -> None:
+    driven = checked()
+    driven.do(CheckReadiness(2))
+    driven.later(CHECK_WITHIN_S - 1)
+    driven.do(CheckReadiness(3))
+    assert e.EndZygote() in driven.later(1)
+
+
+def test_a_spare_whose_zygote_was_given_up_never_is_ready_again() -> None:
+    driven = checked()
+    for _ in range(GIVE_UP):
+        driven.do(GONE, READY, CheckReadiness(2), e.ZygoteChecked(2))
+    assert told(driven.do(GONE)) == [Readiness(2, False, "the zygote was given up", True)]
+
+
+def test_an_answer_to_an_older_check_says_nothing() -> None:
+    driven = checked()
+    driven.do(CheckReadiness(2))
+    assert driven.do(e.ZygoteChecked(1)) == []
+
+
+def test_a_launcher_that_trains_is_not_checked() -> None:
+    driven = checked()
+    driven.do(start())
+    assert driven.do(CheckReadiness(2)) == []
+
+
+# A launcher's process -------------------------------------------------------------------------------------------------
+
+
+def test_a_real_zygote_forks_for_each_check_and_leaves_nothing(launch: Launch) -> None:
+    launched = launch("python3", "-c", "print('trained')")
+    launched.join()
+    number = 0
+    ready = False
+    while not ready:
+        number += 1
+        launched.sidecar.send(CheckReadiness(number))
+        ready = launched.sidecar.expect(Readiness).ready
+
+    # when its zygote is killed
+    (zygote,) = children(launched.process.pid)
+    os.kill(zygote, signal.SIGKILL)
+
+    # then that is told at once
+    assert not launched.sidecar.expect(Readiness).ready

@@ -1,0 +1,167 @@
+"""A pool's spare that a job takes over: what its workers run then, and which zygote they are forked from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.driven import PORT, Driven, start
+from tests.unit.launcher.fake_sidecar import Launched, children, round_
+from understudy_launcher import environment
+from understudy_launcher import events as e
+from understudy_protocol import pod
+from understudy_protocol.launcher import CheckReadiness, NextPort, Readiness, TakeOver, WorkersFinished
+
+Launch = Callable[..., Launched]
+READY = e.ZygoteReady(2.0, {})
+ORDER = TakeOver(("python", "train.py"), {"LR": "0.1"})
+#: Tells what it is and sees, in one line.
+TELLS = "import os, sys; print(sys.argv[1:], os.environ.get('LR'), os.environ.get('GONE'), 'json' in sys.modules)"
+
+
+def warm() -> Driven:
+    driven = Driven(zygote=True)
+    driven.do(READY)
+    return driven
+
+
+def spawned(effects: list[e.Effect]) -> list[bool]:
+    return [effect.warm for effect in effects if isinstance(effect, e.Spawn)]
+
+
+# When it may ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_spare_that_waits_is_taken_over_and_its_first_round_is_forked() -> None:
+    driven = warm()
+    assert driven.do(ORDER) == [e.Become(ORDER)]
+    assert spawned(driven.do(start())) == [True]
+
+
+def test_the_same_order_again_changes_nothing() -> None:
+    driven = warm()
+    driven.do(ORDER)
+    assert driven.do(ORDER) == []
+    driven.do(start())
+    assert driven.do(ORDER) == []
+    assert "dropped" not in "".join(driven.log)
+
+
+def test_its_readiness_is_told_no_more() -> None:
+    driven = warm()
+    driven.do(CheckReadiness(1), e.ZygoteChecked(1), ORDER)
+    assert driven.do(e.ZygoteGone("it has ended", final=False)) == [e.StartZygote()]
+
+
+def test_one_that_has_trained_is_not_taken_over() -> None:
+    driven = warm()
+    driven.do(start())
+    assert driven.do(ORDER) == []
+    assert "dropped a TakeOver" in driven.log[-1]
+
+
+def test_a_zygote_that_is_of_no_use_for_the_job_is_replaced_and_the_round_waits_for_it() -> None:
+    driven = warm()
+    driven.do(e.StoreReady(5000), ORDER)
+    assert driven.do(e.ZygoteEnded(wanted=True)) == [e.StartZygote(), e.Report(NextPort(PORT, 0))]
+    assert spawned(driven.do(start())) == []
+    assert spawned(driven.do(READY)) == [True]
+
+
+def test_a_command_that_cannot_be_forked_starts_afresh() -> None:
+    driven = warm()
+    driven.do(ORDER, e.ZygoteEnded(wanted=False))
+    assert spawned(driven.do(start())) == [False]
+
+
+# Variables ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_variables_take_the_place_of_the_pools() -> None:
+    of_the_pool = {pod.ENV_TEMPLATE_VARIABLES: '["LR", "ONLY_OF_THE_POOL"]', "LR": "1", "ONLY_OF_THE_POOL": "x"}
+    env = environment.taken_over({"FROM_A_SECRET": "1", **of_the_pool}, ORDER)
+    assert env.pop(pod.ENV_TEMPLATE_VARIABLES)
+    assert env == {"FROM_A_SECRET": "1", "LR": "0.1"}
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "OMP_NUM_THREADS", "TORCH_LOGS", "TORCHINDUCTOR_X"])
+def test_what_is_read_at_a_start_needs_another_zygote(name: str) -> None:
+    assert name in environment.needs_fresh_start({}, {name: "x"})
+    assert name in environment.needs_fresh_start({name: "x"}, {})
+    assert environment.needs_fresh_start({name: "x"}, {name: "x"}) == ""
+
+
+@pytest.mark.parametrize("name", ["LR", "NCCL_DEBUG", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_VISIBLE_DEVICES"])
+def test_what_is_read_later_does_not(name: str) -> None:
+    assert environment.needs_fresh_start({}, {name: "x"}) == ""
+
+
+def test_more_than_a_packet_has_room_for_needs_another_zygote() -> None:
+    assert "differ by" in environment.needs_fresh_start({}, {"DATA": "x" * 100_000})
+
+
+# A launcher's process -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(launch: Launch) -> Launched:
+    """A pool's spare, warm."""
+    spare = launch(
+        "python3",
+        "-c",
+        "print('the pool')",
+        GONE="x",
+        **{pod.ENV_PRELOAD: "json", pod.ENV_TEMPLATE_VARIABLES: '["LR", "GONE"]', "LR": "1"},
+    )
+    spare.join()
+    number, ready = 0, False
+    while not ready:
+        number += 1
+        spare.sidecar.send(CheckReadiness(number))
+        ready = spare.sidecar.expect(Readiness).ready
+    return spare
+
+
+def zygotes(launched: Launched) -> list[int]:
+    found = children(launched.process.pid)
+    return [pid for pid in found if "understudy_zygote" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def first_round(launched: Launched, order: TakeOver) -> str:
+    launched.sidecar.send(order, round_(0))
+    launched.sidecar.expect(WorkersFinished)
+    return launched.out
+
+
+def test_its_zygote_forks_the_jobs_program_with_the_jobs_variables(launched: Launched) -> None:
+    before = zygotes(launched)
+    said = first_round(launched, TakeOver(("python3", "-c", TELLS, "7B"), {"LR": "0.1"}))
+    assert said == "[rank 0] ['7B'] 0.1 None True\n"
+    assert zygotes(launched) == before
+
+
+def test_a_job_with_another_interpreters_options_gets_a_zygote_of_its_own(launched: Launched) -> None:
+    before = zygotes(launched)
+    said = first_round(launched, TakeOver(("python3", "-u", "-c", TELLS), {"LR": "1", "GONE": "x"}))
+    assert said == "[rank 0] [] 1 x True\n"
+    assert zygotes(launched) != before
+    launched.says("its zygote cannot be the job's: the command starts another interpreter")
+
+
+def test_a_job_whose_command_is_no_python_starts_afresh(launched: Launched) -> None:
+    said = first_round(launched, TakeOver(("sh", "-c", 'echo "$LR $GONE"'), {"LR": "2"}))
+    assert said == "[rank 0] 2 \n"
+    assert zygotes(launched) == []
+
+
+def test_a_zygote_that_is_lost_after_it_comes_back_as_the_jobs(launched: Launched) -> None:
+    order = TakeOver(("python3", "-c", TELLS), {"LR": "0.1"})
+    first_round(launched, order)
+    os.kill(zygotes(launched)[0], 9)
+    launched.says("another one is started")
+    launched.sidecar.send(round_(1))
+    launched.sidecar.expect(WorkersFinished)
+    assert launched.out == "[rank 0] [] 0.1 None True\n" * 2

@@ -1,0 +1,130 @@
+"""Which jobs could take a pool's spare as it is, which field says that one cannot, and what the spare is told."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import TEMPLATE, a_job
+from tests.unit.operator.given_warm import a_warm_pool
+from understudy_operator.plan.pool.comparing import difference, take_over
+from understudy_operator.plan.pool.warm_facts import PoolLauncher
+from understudy_operator.plan.spec import Rollouts, VolumeClaim
+
+
+def with_trainer(**changes: Any) -> dict[str, Any]:
+    """The template with other fields of its trainer container."""
+    template = copy.deepcopy(dict(TEMPLATE))
+    template["spec"]["containers"][0] |= changes
+    return template
+
+
+def with_spec(**changes: Any) -> dict[str, Any]:
+    template = copy.deepcopy(dict(TEMPLATE))
+    template["spec"] |= changes
+    return template
+
+
+def test_a_job_of_the_pools_template_and_launcher_can() -> None:
+    assert difference(a_job(), a_warm_pool()) == ""
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        with_trainer(command=["python", "other.py"]),
+        with_trainer(args=["--lr", "0.1"]),
+        with_trainer(env=[{"name": "LR", "value": "0.1"}]),
+        {**TEMPLATE, "metadata": {"labels": {"team": "a"}}},
+        with_spec(nodeSelector={}, tolerations=[]),
+    ],
+    ids=["command", "args", "variables", "labels", "empty is not there"],
+)
+def test_what_can_be_told_or_written_may_differ(template: dict[str, Any]) -> None:
+    assert difference(a_job(pod_template=template), a_warm_pool()) == ""
+
+
+def test_what_a_job_says_of_its_members_goes_along() -> None:
+    job = a_job(min_actives=1, replica_groups=((0, 1),), proactive="Now", fence_s=0.0, warmup=("true",))
+    assert difference(job, a_warm_pool()) == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        (with_trainer(image="example.com/trainer:2"), "spec.containers[0].image is 'example.com/trainer:2'"),
+        (with_trainer(resources={"limits": {"nvidia.com/gpu": 8}}), "spec.containers[0].resources"),
+        (with_trainer(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]), "env"),
+        (with_trainer(envFrom=[{"secretRef": {"name": "s"}}]), "spec.containers[0].envFrom"),
+        (with_trainer(name="main"), "launcher.container is main, and trainer there"),
+        (with_spec(priorityClassName="training"), "spec.priorityClassName is 'training', and not set there"),
+        (with_spec(nodeSelector={"gpu": "h200"}), "spec.nodeSelector"),
+        (with_spec(terminationGracePeriodSeconds=60), "spec.terminationGracePeriodSeconds"),
+        (with_spec(volumes=[{"name": "v", "emptyDir": {}}]), "spec.volumes is a list of 3, and a list of 2 there"),
+        (with_spec(initContainers=[{"name": "i", "image": "i"}]), "spec.initContainers"),
+        ({**TEMPLATE, "metadata": {"annotations": {"networks": "rdma"}}}, "annotations.networks is 'rdma'"),
+        (with_trainer(args=["$(HOME)"]), "$(NAME), which only a kubelet fills in"),
+        (with_trainer(env=[{"name": "A", "value": "$(B)/x"}]), "$(NAME), which only a kubelet fills in"),
+    ],
+)
+def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict[str, Any], field: str) -> None:
+    job = a_job(pod_template=template, container="")
+    assert field in difference(job, a_warm_pool())
+
+
+@pytest.mark.parametrize(
+    ("world", "field"),
+    [
+        ({"mode": "Torchrun"}, "launcher.mode is 'Torchrun', and 'Wrap' there"),
+        ({"nproc_per_node": 4}, "launcher.nprocPerNode is 4, and 8 there"),
+        ({"zygote": False}, "launcher.zygote is False, and True there"),
+        ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' there"),
+        ({"log_prefix": False}, "launcher.logPrefix"),
+        ({"on_sigterm": "Never"}, "checkpoint.onSigterm"),
+        ({"nologin_path": "/run/nologin"}, "checkpoint.nologinPath"),
+        ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' there"),
+        ({"spare_priority_class": "spare"}, "spec.priorityClassName"),
+        ({"spec": {"rollouts": Rollouts(("servers",))}}, "rollouts"),
+    ],
+)
+def test_a_job_that_its_launcher_or_sidecar_is_told_otherwise_cannot(world: dict[str, Any], field: str) -> None:
+    assert difference(a_job(**world), a_warm_pool()).startswith(field)
+
+
+def test_a_pool_of_the_priority_that_the_jobs_spares_have_can() -> None:
+    pool = a_warm_pool(template=with_spec(priorityClassName="spare"))
+    assert difference(a_job(spare_priority_class="spare"), pool) == ""
+
+
+def test_a_quantity_may_be_written_as_a_number_or_as_text() -> None:
+    job = a_job(pod_template=with_trainer(resources={"limits": {"nvidia.com/gpu": 8}}))
+    pool = a_warm_pool(template=with_trainer(resources={"limits": {"nvidia.com/gpu": "8"}}))
+    assert difference(job, pool) == ""
+
+
+def test_a_jobs_own_volume_claim_cannot_be_mounted_later() -> None:
+    template = with_trainer(volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    job = a_job(pod_template=template, spec={"claims": (VolumeClaim("data", {"metadata": {"name": "data"}}),)})
+    assert "spec.volumes" in difference(job, a_warm_pool(template=template))
+
+
+def test_gang_schedulers_marks_do_not_matter() -> None:
+    template = {**TEMPLATE, "metadata": {"annotations": {"yunikorn.apache.org/task-groups": "[]"}}}
+    assert difference(a_job(pod_template=template), a_warm_pool()) == ""
+
+
+def test_the_launcher_is_told_the_whole_command_and_all_plain_variables() -> None:
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    trainer = with_trainer(args=["--lr"], env=[{"name": "LR", "value": "1"}, secret])
+    told = take_over(a_job(pod_template=trainer))
+    assert (told.command, told.env) == (("python", "train.py", "--lr"), {"LR": "1"})
+
+
+def test_another_warm_up_does_not_matter() -> None:
+    pool = a_warm_pool(launcher=PoolLauncher(nproc_per_node=8, warmup=("true",)))
+    assert difference(a_job(), pool) == ""
+
+
+@pytest.mark.parametrize("field", [{"terminationGracePeriodSeconds": 0}, {"automountServiceAccountToken": False}])
+def test_zero_and_false_are_not_the_same_as_left_out(field: dict[str, Any]) -> None:
+    assert next(iter(field)) in difference(a_job(pod_template=with_spec(**field)), a_warm_pool())

@@ -1,0 +1,214 @@
+"""Claims of warm spares: when they are Warm, what is written, who is told, and what becomes of one that cannot be."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    ADDRESS,
+    IMAGE,
+    NOW,
+    SUCCEEDED,
+    TEMPLATE,
+    a_job,
+    a_snapshot,
+    in_round,
+    lost,
+    member,
+    observed,
+    terminating,
+)
+from tests.unit.operator.given_pool import OLD
+from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_view, claimed_warm
+from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
+from understudy_operator.plan.observed import Node, Observed, Pod, PoolView
+from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S, plan_adoptions
+from understudy_operator.plan.pool.warm_claims import why_not_warm
+from understudy_operator.plan.pool.warm_facts import Adoption
+from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol import pod as names
+from understudy_protocol.words import Fault
+
+P, Q = a_warm_spare("p"), a_warm_spare("q", created_at=NOW - 60)
+W = claimed_warm()
+
+
+def one_lost(view: PoolView, pods: Iterable[Pod] = (A0,), **changes: Any) -> Observed:
+    """A job without spares whose second pod was lost."""
+    pods = tuple(pods)
+    job = a_job(status=in_round(3, "a0"), spares=0, pool="shared", **changes.pop("world", {}))
+    snapshot = a_snapshot(
+        [member(A0, 0)], number=3, coordinator=A0, lost=[lost(A1, Fault.NODE, NOW)], waiting_for="1 of 2 pods"
+    )
+    given = observed(job, pods, snapshot, pool=view)
+    nodes = {pod.node: Node(pod.node, True) for pod in (*pods, *view.pods)}
+    return replace(given, **{"nodes": nodes, **changes})
+
+
+def plan(given: Observed, now: float = NOW) -> Plan:
+    return reconcile(given, IMAGE, now)
+
+
+def condition(given: Observed, now: float = NOW) -> tuple[str, str, str]:
+    status = plan(given, now).status or {}
+    (found,) = [entry for entry in status["conditions"] if entry["type"] == "PoolAvailable"]
+    return found["status"], found["reason"], found["message"]
+
+
+def deletions(given: Observed, now: float = NOW) -> dict[str, str]:
+    return {step.name: step.reason for step in plan(given, now).pods if isinstance(step, DeletePod)}
+
+
+def annotated(given: Observed, now: float = NOW) -> list[str]:
+    steps = [step for step in plan(given, now).pods if isinstance(step, PatchPod)]
+    return [step.name for step in steps if names.ANNOTATION_ADOPTED in step.annotations]
+
+
+# The claim ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_spare_that_can_be_the_jobs_as_it_is_becomes_so_in_one_write() -> None:
+    (claim,) = plan(one_lost(a_warm_view(P))).claims
+    assert isinstance(claim, ClaimWarm)
+    assert (claim.uid, claim.version, claim.job_uid, claim.owner["uid"]) == (P.uid, "11", "job-uid", "job-uid")
+    assert claim.labels[names.LABEL_JOB_UID] == "job-uid"
+    assert claim.labels[names.LABEL_FROM_POOL] == "pool-uid"
+    assert claim.labels[names.LABEL_ROLE] == names.ROLE_SPARE
+    assert claim.labels[names.LABEL_POOL] is None
+    assert claim.annotations[names.ANNOTATION_WARM] == "pool-uid"
+
+
+def test_of_a_later_attempt_it_gets_that_attempts_label() -> None:
+    status = in_round(3, "a0", epoch=9)
+    status["coordinator"]["formerEpoch"] = 5
+    given = one_lost(a_warm_view(P))
+    pods = tuple(replace(pod, labels={**pod.labels, names.LABEL_ATTEMPT: "5"}, attempt=5) for pod in given.pods)
+    snapshot = a_snapshot([member(A0, 0)], number=3, epoch=9, coordinator=A0, lost=[lost(A1)], waiting_for="1 of 2")
+    coordination = replace(given.coordination, snapshot=snapshot)
+    given = replace(given, job=replace(given.job, status=status), pods=pods, coordination=coordination)
+    (claim,) = plan(given).claims
+    assert isinstance(claim, ClaimWarm)
+    assert claim.labels[names.LABEL_ATTEMPT] == "5"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        a_warm_view(a_warm_spare("p", template=OLD)),
+        a_warm_view(a_warm_spare("p", key="another")),
+        a_warm_view(P, key=""),
+        a_warm_view(a_warm_spare("p", ip="")),
+    ],
+    ids=["an old template", "another key", "no key", "no address"],
+)
+def test_one_that_could_not_be_told_is_claimed_as_a_place(view: PoolView) -> None:
+    (claim,) = plan(one_lost(view)).claims
+    assert isinstance(claim, ClaimPod)
+
+
+def test_a_pool_whose_key_is_not_there_yet_says_so() -> None:
+    assert why_not_warm(one_lost(a_warm_view(P, key="")), NOW) == "the pool has no key yet"
+
+
+def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:
+    # given a job with other workers in each pod
+    given = one_lost(a_warm_view(P), world={"nproc_per_node": 4})
+    (claim,) = plan(given).claims
+    assert isinstance(claim, ClaimPod)
+
+    # then its condition and its event name the field
+    spare = a_warm_spare("p", finalizers=(names.FINALIZER_CLAIM,))
+    spare = replace(spare, labels={**spare.labels, names.LABEL_CLAIMED_BY: "job-uid"})
+    later = one_lost(a_warm_view(), world={"nproc_per_node": 4}, claimed=(spare,))
+    later = replace(later, nodes={**later.nodes, spare.node: Node(spare.node, True)})
+    told = condition(later)
+    assert told[:2] == ("True", "SpareClaimed")
+    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 there" in told[2]
+    assert any(event.message == told[2] for event in plan(later).events)
+
+
+def test_of_several_the_newest_template_comes_first_for_it_can_be_claimed_warm() -> None:
+    old = a_warm_spare("old", template=OLD, created_at=NOW - 7200)
+    (claim,) = plan(one_lost(a_warm_view(old, Q))).claims
+    assert claim.name == "q"
+
+
+# Who is told ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_claimed_spare_is_told_whose_it_is_and_the_condition_says_warm() -> None:
+    given = one_lost(a_warm_view(), (A0, W))
+    (order,) = plan(given).adopt
+    assert isinstance(order, AdoptSpare)
+    assert (order.pod_uid, order.ip, order.pool_uid) == (W.uid, W.ip, "pool-uid")
+    assert (order.shape.uid, order.coordinator, order.take_over.command) == ("job-uid", ADDRESS, ("python", "train.py"))
+    assert condition(given)[1:] == (
+        "SpareClaimed",
+        "claimed Warm of pool shared, to join the job as they are: w on node-w",
+    )
+
+
+def test_it_covers_the_lost_rank_so_nothing_else_is_claimed_or_made() -> None:
+    given = one_lost(a_warm_view(P), (A0, W))
+    assert plan(given).claims == ()
+    assert [step for step in plan(given).pods if not isinstance(step, PatchPod)] == []
+
+
+def test_one_that_has_been_adopted_is_annotated_and_told_no_more() -> None:
+    given = one_lost(a_warm_view(), (A0, W), adoptions={W.uid: Adoption(NOW - 1, adopted=True)})
+    assert annotated(given) == ["w"]
+    assert plan(given).adopt == ()
+    assert plan(one_lost(a_warm_view(), (A0, claimed_warm(adopted=True)))).adopt == ()
+
+
+def test_an_operator_that_takes_over_knows_a_member_by_its_coordinators_word() -> None:
+    # given an operator that has told nobody anything, and a pod that trains
+    given = one_lost(a_warm_view(), (A0, W))
+    snapshot = a_snapshot([member(A0, 0), member(W, 1)], number=4, coordinator=A0)
+    given = replace(given, coordination=replace(given.coordination, snapshot=snapshot))
+
+    # then it is not deleted, however long ago it was claimed
+    assert annotated(given, NOW + 1000) == ["w"]
+    assert "w" not in deletions(given, NOW + 1000)
+
+
+def test_one_that_this_operator_has_not_told_for_long_is_not_deleted_yet() -> None:
+    given = one_lost(a_warm_view(), (A0, claimed_warm(at=NOW - 1000)))
+    assert deletions(given) == {}
+    assert len(plan(given).adopt) == 1
+
+
+def test_one_that_cannot_be_told_is_deleted_and_the_next_claim_is_replace() -> None:
+    # given a spare that has not heard for ten seconds
+    tried = {W.uid: Adoption(NOW - ADOPT_WITHIN_S, why_not="10.1.0.1 could not be told: TimeoutError()")}
+    given = one_lost(a_warm_view(P), (A0, W), adoptions=tried)
+    assert "10.1.0.1 could not be told" in deletions(given)["w"]
+
+    # when it is being deleted
+    after = one_lost(a_warm_view(P), (A0, terminating(W)), adoptions=tried)
+
+    # then another place is claimed, and after a while a spare again
+    (claim,) = plan(after).claims
+    assert isinstance(claim, ClaimPod)
+    (later,) = plan(after, NOW + REPLACE_FOR_S).claims
+    assert isinstance(later, ClaimWarm)
+
+
+def test_a_job_that_is_suspended_or_has_ended_tells_nobody() -> None:
+    given = one_lost(a_warm_view(), (A0, W))
+    suspended = replace(given, job=replace(given.job, spec=replace(given.job.spec, suspend=True)))
+    closed = a_snapshot([member(A0, 0)], number=3, coordinator=A0, closed=SUCCEEDED)
+    ended = replace(given, coordination=replace(given.coordination, snapshot=closed))
+    assert plan_adoptions(given, NOW) != ()
+    assert [plan_adoptions(suspended, NOW), plan_adoptions(ended, NOW)] == [(), ()]
+    assert [plan(suspended).adopt, plan(ended).adopt] == [(), ()]
+
+
+def test_a_pool_without_a_launcher_is_claimed_as_before() -> None:
+    pool = a_warm_pool(launcher=None, template=TEMPLATE)
+    (claim,) = plan(one_lost(a_warm_view(P, pool=pool))).claims
+    assert isinstance(claim, ClaimPod)

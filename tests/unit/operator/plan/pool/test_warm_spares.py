@@ -1,0 +1,120 @@
+"""What a pool's warm spares are made of, and when they are replaced."""
+
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.given import IMAGE, NOW
+from tests.unit.operator.given_pool import observed_pool
+from tests.unit.operator.given_warm import KEY_ID, a_warm_pool, a_warm_spare
+from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
+from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.pool.holding import UNREADY_S
+from understudy_operator.plan.pool.manifest import fingerprint
+from understudy_operator.plan.pool.reconcile import reconcile_pool
+from understudy_operator.plan.pool.warm_facts import PoolLauncher
+from understudy_protocol import pod as names
+
+P = a_warm_spare("p")
+
+
+def plan(*pods: Pod, pool: Pool | None = None, key: str = KEY_ID) -> PoolPlan:
+    pool = pool or a_warm_pool(replicas=1)
+    return reconcile_pool(replace(observed_pool(pool, pods), sidecar_image=IMAGE, key_id=key), NOW)
+
+
+def created(**changes: Any) -> dict[str, Any]:
+    (step,) = plan(pool=a_warm_pool(replicas=1, **changes)).pods
+    assert isinstance(step, CreatePod)
+    return dict(step.manifest)
+
+
+def deletions(*pods: Pod, **more: Any) -> list[str]:
+    return [step.reason for step in plan(*pods, **more).pods if isinstance(step, DeletePod)]
+
+
+def variables(container: dict[str, Any]) -> dict[str, Any]:
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
+
+
+def test_the_pools_key_is_made_before_its_first_pod() -> None:
+    first = plan(key="")
+    (create,) = first.objects
+    assert (create.manifest["kind"], create.manifest["metadata"]["name"]) == ("Secret", "shared.pool")
+    assert create.manifest["metadata"]["labels"][names.LABEL_JOB_UID] == "pool-uid"
+    assert first.pods == ()
+    assert plan().objects == ()
+
+
+def test_a_spare_has_sidecar_and_launcher_and_belongs_to_no_job() -> None:
+    made = created()
+    spec = made["spec"]
+    (sidecar,) = spec["initContainers"]
+    (trainer,) = spec["containers"]
+    assert sidecar["image"] == IMAGE
+    told = variables(sidecar)
+    assert told[names.ENV_POOL] == "pool-uid"
+    assert not {names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX} & told.keys()
+    assert sidecar["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert trainer["command"] == ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_STUB}", "python", "train.py"]
+    assert spec["restartPolicy"] == "Never"
+    assert "hostname" not in spec
+    assert made["metadata"]["annotations"] == {names.ANNOTATION_POOL_KEY: KEY_ID}
+
+
+def test_the_pools_key_and_the_jobs_are_seen_by_the_sidecar_alone() -> None:
+    spec = created()["spec"]
+    (trainer,), (sidecar,) = spec["containers"], spec["initContainers"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == "shared.pool"
+    assert volumes[names.ADOPTION_VOLUME]["emptyDir"]["medium"] == "Memory"
+    hidden = {names.KEY_VOLUME, names.ADOPTION_VOLUME}
+    assert hidden <= {mount["name"] for mount in sidecar["volumeMounts"]}
+    assert not hidden & {mount["name"] for mount in trainer["volumeMounts"]}
+
+
+def test_what_the_pools_launcher_says_reaches_it() -> None:
+    launcher = PoolLauncher("trainer", 4, zygote=True, preload=("json",), warmup=("python", "warm.py"))
+    told = variables(created(launcher=launcher)["spec"]["containers"][0])
+    assert told[names.ENV_NPROC] == "4"
+    assert told[names.ENV_PRELOAD] == "json"
+    assert told[names.ENV_WARMUP] == '["python", "warm.py"]'
+
+
+def test_it_knows_which_variables_are_the_templates_own() -> None:
+    template = {
+        "spec": {
+            "containers": [
+                {
+                    "name": "trainer",
+                    "image": "i",
+                    "command": ["python"],
+                    "env": [{"name": "LR", "value": "1"}, {"name": "T", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+                }
+            ]
+        }
+    }
+    told = variables(created(template=template)["spec"]["containers"][0])
+    assert told[names.ENV_TEMPLATE_VARIABLES] == '["LR"]'
+
+
+def test_a_change_of_the_launcher_is_a_new_template() -> None:
+    assert fingerprint(a_warm_pool()) != fingerprint(a_warm_pool(launcher=PoolLauncher(nproc_per_node=4)))
+    assert fingerprint(a_warm_pool()) != fingerprint(a_warm_pool(launcher=None))
+
+
+def test_a_spare_with_another_key_than_its_pool_is_replaced_like_one_of_an_old_template() -> None:
+    steps = plan(a_warm_spare("p", key="another")).pods
+    assert [type(step) for step in steps] == [CreatePod]
+
+
+def test_a_spare_that_is_not_ready_for_long_is_replaced() -> None:
+    unready = replace(P, ready=False, unready_since=NOW - UNREADY_S)
+    assert deletions(unready) == [f"it has not been ready for {UNREADY_S:g} s"]
+    assert deletions(replace(unready, unready_since=NOW - UNREADY_S + 1)) == []
+    assert deletions(replace(unready, unready_since=0.0)) == []
+
+
+def test_the_pool_looks_again_when_one_will_have_been_unready_for_too_long() -> None:
+    assert plan(replace(P, ready=False, unready_since=NOW - UNREADY_S + 7)).again_in_s == 7.0
+    assert plan(P).again_in_s is None
