@@ -51,7 +51,7 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
     act, _ = acts.freeze_node(training)
     tell(act)
     say("wait for the end of the training")
-    training.hurry_to_the_end()
+    training.hurry_near_the_end()
     exits = watch_exits(training, 120)
     wait_for_end(training)
     return played, exits

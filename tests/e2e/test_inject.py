@@ -122,8 +122,8 @@ def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: lis
 
 
 def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) -> None:
-    training.hurry_to_the_end()
-    wait_for_end(training, 120)
+    training.hurry()
+    wait_for_end(training, 300)
     codes = exit_codes(training)
     assert len(codes) >= 8, codes
     assert set(codes.values()) == {0}, codes

@@ -101,7 +101,7 @@ def test_thawed_workers_end_themselves_and_write_nothing(training: Training) -> 
 
 
 def test_success_ends_every_container_with_0_at_once(training: Training) -> None:
-    training.hurry_to_the_end()
+    training.hurry_near_the_end()
     exits = watch_exits(training, 120)
     status = wait_for_end(training)
     # the spare's containers included

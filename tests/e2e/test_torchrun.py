@@ -80,7 +80,7 @@ def test_powered_off_node_is_replaced(training: Training) -> None:
 
 
 def test_success_ends_every_torchrun_with_0_the_spares_too(training: Training) -> None:
-    training.hurry_to_the_end()
+    training.hurry_near_the_end()
     exits = watch_exits(training, 120)
     status = wait_for_end(training)
     codes = exit_codes(training)

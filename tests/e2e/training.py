@@ -22,7 +22,7 @@ LABEL_JOB = "understudy.dev/job-name"
 LABEL_ROLE = "understudy.dev/role"
 TORCH = "/torch"
 HURRY = "hurry"
-NEAR_THE_END = 60  # steps
+NEAR_THE_END = 40  # steps
 
 Raw = dict[str, Any]
 
@@ -98,7 +98,11 @@ class Training:
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
         wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)
 
-    def hurry_to_the_end(self) -> None:
+    def hurry(self) -> None:
+        """Steps without a pace, to the last one."""
+        (self.folder / HURRY).touch()
+
+    def hurry_near_the_end(self) -> None:
         """Until a few seconds of steps are left, at the pace of before."""
         hurry = self.folder / HURRY
         hurry.touch()
