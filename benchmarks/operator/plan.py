@@ -27,6 +27,7 @@ class Case(StrEnum):
     START = "start"
     DELETE = "delete"
     RECREATE = "recreate"
+    JOBS_CREATE = "create-jobs"
     JOBS_RECREATE = "recreate-jobs"
     MANY_CREATE = "create-many"
     MANY_DELETE = "delete-many"
@@ -41,7 +42,7 @@ class System(StrEnum):
 MANY = {Case.MANY_CREATE, Case.MANY_DELETE, Case.MANY_RECREATE}
 RESTARTS = {Case.RECREATE, Case.JOBS_RECREATE, Case.MANY_RECREATE}
 #: Both systems do the same thing there: the Job controller makes the pods.
-WITHOUT_LAUNCHER = {Case.JOBS_RECREATE, Case.MANY_RECREATE}
+WITHOUT_LAUNCHER = {Case.JOBS_CREATE, Case.JOBS_RECREATE, Case.MANY_RECREATE}
 
 #: Cases that follow each other in one session -> who has which of them.
 LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
@@ -50,13 +51,14 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
         System.JOBSET: (Case.CREATE, Case.REST, Case.DELETE),
     },
     (Case.RECREATE,): {System.UNDERSTUDY: (Case.RECREATE,), System.JOBSET: (Case.RECREATE,)},
+    (Case.JOBS_CREATE,): dict.fromkeys(System, (Case.JOBS_CREATE,)),
     (Case.JOBS_RECREATE,): {System.UNDERSTUDY: (Case.JOBS_RECREATE,)},
     (Case.IN_PLACE,): {System.JOBSET: (Case.IN_PLACE,)},
     (Case.MANY_CREATE, Case.MANY_DELETE): dict.fromkeys(System, (Case.MANY_CREATE, Case.MANY_DELETE)),
     (Case.MANY_RECREATE,): dict.fromkeys(System, (Case.MANY_RECREATE,)),
 }
 SIZES = dict.fromkeys(Case, (100, 1000, 5000)) | dict.fromkeys(MANY, (2000,)) | dict.fromkeys((Case.REST,), (5000,))
-SIZES[Case.START] = (5000,)
+SIZES[Case.START] = SIZES[Case.JOBS_CREATE] = (5000,)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ class Session:
     @property
     def pods_of_a_job(self) -> int:
         return self.size // self.jobs
+
+    @property
+    def creates(self) -> Case:
+        """The case that its first creation is."""
+        if self.cases[0] in MANY:
+            return Case.MANY_CREATE
+        return Case.JOBS_CREATE if self.cases[0] is Case.JOBS_CREATE else Case.CREATE
 
     @property
     def restarts(self) -> bool:

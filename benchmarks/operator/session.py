@@ -21,7 +21,7 @@ from benchmarks.operator.following import Following
 from benchmarks.operator.jobset_build import Built
 from benchmarks.operator.kube import Kube, Refused
 from benchmarks.operator.meter import Meter
-from benchmarks.operator.plan import LIMIT_S, MANY, REST_S, Case, Session
+from benchmarks.operator.plan import LIMIT_S, REST_S, Case, Session
 from benchmarks.operator.programs import Program
 from benchmarks.operator.settings import User
 from benchmarks.operator.sidecars import PlayedJob, Sidecars
@@ -35,6 +35,7 @@ AFTERMATH_S = 5.0
 
 METRICS = {
     Case.CREATE: ("created_s", "running_s", "told_s"),
+    Case.JOBS_CREATE: ("created_s", "running_s", "told_s"),
     Case.MANY_CREATE: ("created_s", "running_s", "told_s"),
     Case.RECREATE: ("running_s", "told_s"),
     Case.JOBS_RECREATE: ("running_s", "told_s"),
@@ -245,7 +246,7 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
             Case.JOBS_RECREATE: life.recreate,
             Case.MANY_RECREATE: life.recreate,
         }
-        create = Case.MANY_CREATE if session.cases[0] in MANY else Case.CREATE
+        create = session.creates
         for case in dict.fromkeys((create, *session.cases)):
             doing = life.create if case is create else doings[case]
             try:
