@@ -98,6 +98,8 @@ def _keeps_whom_nothing_concerns(self: Store, kind: Kind, key: Key) -> None:
 _merge = Api.merge
 POOL_MUTATIONS = (
     Mutation("a claim does not count on the version", Api, "merge", _forgets_the_version),
+    # Found by what is left to be settled for ever. A second spare is claimed only where another one has become the best
+    # meanwhile: else the next pass claims the same one, is refused by its version, and reads it anew.
     Mutation("a claim without an answer is not asked for again", PoolGateway, "settle", _settles_no_claim),
     Mutation("claims of jobs that are gone stay", reconcile, "plan_releases", _releases_nothing),
     Mutation("a claim that is carried out stays", claiming, "places_taken", _has_taken_no_place),

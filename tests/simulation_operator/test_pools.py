@@ -16,9 +16,10 @@ SEEDS_TO_FIND = 60
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
+        seed = metafunc.config.getoption("--operator-seed", None)
         first = metafunc.config.getoption("--operator-first-seed", 0) or 0
         count = metafunc.config.getoption("--operator-seeds", SEEDS) or SEEDS
-        metafunc.parametrize("seed", range(first, first + count))
+        metafunc.parametrize("seed", [seed] if seed is not None else range(first, first + count))
 
 
 def test_nobody_gets_two_and_nothing_is_lost_or_left(seed: int) -> None:
