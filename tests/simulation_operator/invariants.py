@@ -56,7 +56,7 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
 
 
 def _concerned(world: World) -> set[tuple[Kind, str]]:
-    """Whom the objects that are there concern, by kind: also a pool that is gone, as long as a job's pod has its place."""
+    """Whom the objects that are there concern, by kind: also a pool that is gone, while a job's pod has its place."""
     return {(kind, uid) for kind in Kind for raw in world.server.of(kind.value) for uid in uids_of(raw)}
 
 

@@ -57,7 +57,7 @@ def test_what_is_kept_is_bounded_by_what_is_there_also_where_pools_come_and_go(w
     strikes = ["lose pods", "replace pool"] * 4
     draws = [0.0, 0.1, 0.001, 0.1, 0.002, 0.1, 0.0, 0.9]
     faults = [Fault(10.0 + 6.0 * at, strikes[at], 1.0, draws[at]) for at in range(8)]
-    setup = Setup(4, 1, ((3, 0),), *[0.0] * 7, pool=1, warm=warm)
+    setup = Setup(4, 1, ((3, 0),), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, pool=1, warm=warm)
 
     # then all is well in the end, the bound of what the operator keeps included
     trace = run_case(Case(0, setup, tuple(faults)))
