@@ -45,6 +45,7 @@ class Trouble:
     throttled: float = 0.0
     failed: float = 0.0
     unanswered: float = 0.0
+    claim_unanswered: float = 0.0  # the same of claims, of which there are few
     event_lost: float = 0.0
     event_twice: float = 0.0
     event_late: float = 0.0
@@ -94,7 +95,8 @@ class Process:
         if rng.random() < trouble.failed:
             raise ApiError(500, "InternalError", "etcdserver: leader changed")
         answer = self._arrive(method, path, query, body)
-        if rng.random() < trouble.unanswered:
+        lost = max(trouble.unanswered, trouble.claim_unanswered) if _claims(body) else trouble.unanswered
+        if rng.random() < lost:
             if rng.random() < 0.3:
                 raise ApiError(504, "Timeout", "request did not complete within the allotted timeout")
             await asyncio.sleep(rng.choice([0.05, 2.0, REQUEST_S]))
@@ -148,6 +150,12 @@ class _Client(Api):
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         del content
         return await self._process.request(method, path, dict(query), None if body is None else dict(body))
+
+
+def _claims(body: Raw | None) -> bool:
+    """Whether a request claims a pool's spare."""
+    annotations = (body or {}).get("metadata", {}).get("annotations") or {}
+    return annotations.get(names.ANNOTATION_CLAIMED_AT) is not None
 
 
 def _labels(raw: Raw) -> set[str]:

@@ -40,6 +40,7 @@ class Setup:
     room: int | None = None  # pods that a node has room for
     lease: bool = True
     warm: bool = False  # the pool's spares have a launcher
+    claim_unanswered: float = 0.0
 
 
 def draw_setup(rng: random.Random) -> Setup:

@@ -12,7 +12,7 @@ from tests.simulation_operator.claims import what_is_wrong_of_pools
 from tests.simulation_operator.client import Process
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
-from understudy_operator.observe.store import Kind
+from understudy_operator.observe.store import Kind, uids_of
 from understudy_protocol import pod as names
 
 #: Everything is listed this often here, so what was lost is known again.
@@ -24,10 +24,9 @@ REST_S = 15.0
 #: Writes that one job, and one fault, may cost at most, trouble with the API server included.
 WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
-#: What the store keeps beside the objects: an entry a job and kind, its key, and uids removed since the last list.
-KEPT_A_JOB = 5
-#: The same of a pool.
-KEPT_A_POOL = 4
+#: What the store keeps of a job or a pool beside the objects and whom they concern: its key. At rest nothing has been
+#: removed since the last list.
+KEPT_OF_EACH = 1
 
 
 def what_is_wrong(world: World, faults: int) -> Iterator[str]:
@@ -54,6 +53,11 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
     writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(owners)) + WRITES_A_FAULT * faults
     if writes > most:
         yield f"{writes} writes, where {most} would do: {dict(world.writes)}"
+
+
+def _concerned(world: World) -> set[tuple[Kind, str]]:
+    """Whom the objects that are there concern, by kind: also a pool that is gone, while a job's pod has its place."""
+    return {(kind, uid) for kind in Kind for raw in world.server.of(kind.value) for uid in uids_of(raw)}
 
 
 def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
@@ -102,7 +106,7 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[str]:
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
-    if size > objects + KEPT_A_JOB * len(world.trainings) + KEPT_A_POOL * pools:
+    if size > objects + len(_concerned(world)) + KEPT_OF_EACH * (len(world.trainings) + pools):
         yield f"{process.name} keeps {size} entries for {objects} objects"
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:

@@ -16,7 +16,7 @@ from unittest import mock
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.observe.store import Key, Kind, Raw, Store, uids_of
 from understudy_operator.operator import Operator
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool import adopting, claiming, reconcile
@@ -88,12 +88,22 @@ async def _settles_no_claim(self: PoolGateway, job_uid: str) -> None:
     del self, job_uid
 
 
+def _keeps_whom_nothing_concerns(self: Store, kind: Kind, key: Key) -> None:
+    entry = self._entries[kind].pop(key, None)
+    for uid in () if entry is None else uids_of(entry.raw):
+        self._of_job[kind, uid].discard(key)
+        self._facts_of_job.pop((kind, uid), None)
+
+
 _merge = Api.merge
 POOL_MUTATIONS = (
     Mutation("a claim does not count on the version", Api, "merge", _forgets_the_version),
+    # Found by what is left to be settled for ever. A second spare is claimed only where another one has become the best
+    # meanwhile: else the next pass claims the same one, is refused by its version, and reads it anew.
     Mutation("a claim without an answer is not asked for again", PoolGateway, "settle", _settles_no_claim),
     Mutation("claims of jobs that are gone stay", reconcile, "plan_releases", _releases_nothing),
     Mutation("a claim that is carried out stays", claiming, "places_taken", _has_taken_no_place),
+    Mutation("of what is gone the index keeps whom it concerned", Store, "_forget", _keeps_whom_nothing_concerns),
     Mutation("a spare that was claimed Warm is not told", adopting, "unadopted", lambda _: [], warm=True),
     Mutation("one that cannot be told stays", adopting, "ADOPT_WITHIN_S", float("inf"), warm=True),
 )

@@ -26,7 +26,7 @@ from tests.simulation_operator.world import Violation, World
 from understudy_operator import resync, worker
 from understudy_operator.observe import adoption_link
 
-TROUBLE = ("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late")
+TROUBLE = ("slow", "throttled", "failed", "unanswered", "claim_unanswered", "event_lost", "event_twice", "event_late")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ def draw_case(seed: int) -> Case:
 def draw_pool_case(seed: int) -> Case:
     rng = random.Random(f"pool-{seed}")
     warm = random.Random(f"warm-{seed}").random() < 0.5
-    return Case(seed, replace(draw_pool_setup(rng), warm=warm), tuple(draw_pool_faults(rng)))
+    claim_unanswered = random.Random(f"claim-{seed}").choice([0.0, 0.3, 0.6])
+    setup = replace(draw_pool_setup(rng), warm=warm, claim_unanswered=claim_unanswered)
+    return Case(seed, setup, tuple(draw_pool_faults(rng)))
 
 
 def run_case(case: Case) -> list[str]:

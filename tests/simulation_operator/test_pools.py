@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.simulation_operator.faults import Fault, Setup
 from tests.simulation_operator.mutations import POOL_MUTATIONS, Mutation, broken
-from tests.simulation_operator.run import draw_pool_case, run_case
+from tests.simulation_operator.run import Case, draw_pool_case, run_case
 from tests.simulation_operator.world import Violation
 
 SEEDS = 50
@@ -15,9 +16,10 @@ SEEDS_TO_FIND = 60
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
+        seed = metafunc.config.getoption("--operator-seed", None)
         first = metafunc.config.getoption("--operator-first-seed", 0) or 0
         count = metafunc.config.getoption("--operator-seeds", SEEDS) or SEEDS
-        metafunc.parametrize("seed", range(first, first + count))
+        metafunc.parametrize("seed", [seed] if seed is not None else range(first, first + count))
 
 
 def test_nobody_gets_two_and_nothing_is_lost_or_left(seed: int) -> None:
@@ -47,6 +49,19 @@ def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(number: int)
 
     # then no spare is claimed by two jobs at any moment, nor is its place taken by two pods, or while it runs
     run_case(replace(case, setup=setup))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_is_kept_is_bounded_by_what_is_there_also_where_pools_come_and_go(warm: bool) -> None:
+    # given a job that has pods in the places of spares of four pools of one name, of which none is left
+    strikes = ["lose pods", "replace pool"] * 4
+    draws = [0.0, 0.1, 0.001, 0.1, 0.002, 0.1, 0.0, 0.9]
+    faults = [Fault(10.0 + 6.0 * at, strikes[at], 1.0, draws[at]) for at in range(8)]
+    setup = Setup(4, 1, ((3, 0),), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, pool=1, warm=warm)
+
+    # then all is well in the end, the bound of what the operator keeps included
+    trace = run_case(Case(0, setup, tuple(faults)))
+    assert sum("claims 1 of the pool" in line for line in trace) == 4
 
 
 @pytest.mark.parametrize("mutation", POOL_MUTATIONS, ids=lambda mutation: mutation.what)

@@ -233,7 +233,8 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
     if observed.before_first_round:
-        spares = [pod for pod in live if pod.spare]
+        # One that was told a rank has taken part in a round, of which nobody has told us yet.
+        spares = [pod for pod in live if pod.spare and names.ANNOTATION_GROUP_RANK not in pod.annotations]
         surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
     elif observed.snapshot is None or not observed.seating_known or observed.snapshot.waiting_for:
@@ -250,7 +251,8 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
 
     free.sort(key=worth)
     for pod in free[: max(0, surplus)]:
-        yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted")
+        # As it was seen: one that was given a rank since then was written to.
+        yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted", pod.version)
 
 
 def _costs(pod: Pod) -> tuple[bool, bool]:

@@ -29,9 +29,9 @@ def vacant(observed: Observed, now: float) -> int:
     """Ranks that nobody can take: no pod that is up, none that stands in a spare's place, none that is made for it."""
     if observed.pool is None or not _uses_pools(observed):
         return 0
-    world, live = observed.job.world, observed.live()
-    able = sum(pod.sidecar_started or _is_bound(pod, now) for pod in live)
-    made = sum(not pod.sidecar_started and not _is_from_pool(pod) and _has_place(pod) for pod in live)
+    world, live, up = observed.job.world, observed.live(), _up(observed)
+    able = sum(pod.uid in up or _is_bound(pod, now) for pod in live)
+    made = sum(pod.uid not in up and not _is_from_pool(pod) and _has_place(pod) for pod in live)
     return max(0, world.actives - able - max(0, made - world.spares))
 
 
@@ -111,6 +111,14 @@ def _uses_pools(observed: Observed) -> bool:
     """Whether the job is one that faults may befall: it has trained, and is to go on."""
     job, newest = observed.job, -1 if observed.snapshot is None else observed.snapshot.token.round
     return not job.spec.suspend and observed.close is None and max(newest, job.round) >= 0
+
+
+def _up(observed: Observed) -> frozenset[str]:
+    """Uids of the pods whose sidecar runs, as the kubelet says or the coordinator, which hears of it sooner: a watch
+    may be far behind, and who is a member can take a rank, or holds one.
+    """
+    heard = () if observed.snapshot is None else observed.snapshot.members
+    return frozenset({pod.uid for pod in observed.pods if pod.sidecar_started} | {member.pod_uid for member in heard})
 
 
 def _has_place(pod: Pod) -> bool:

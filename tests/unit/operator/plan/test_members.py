@@ -268,6 +268,24 @@ def test_who_holds_a_rank_stays_also_where_it_was_made_as_a_spare():
     assert deleted(given) == {"new": None}
 
 
+def test_a_spare_too_many_goes_as_it_was_seen_because_it_may_have_been_given_a_rank_since():
+    # given two spares before the first round and while it runs, where one is wanted
+    seen = replace(a_pod("t", created_at=NOW), version="11")
+    before = observed(a_job(), (A0, A1, S, seen))
+    running = with_spares(S, seen, wanted=1)
+
+    # then the younger is deleted only if nobody has written to it
+    for given in (before, running):
+        (delete,) = [intent for intent in planned(given) if isinstance(intent, DeletePod)]
+        assert (delete.name, delete.version) == ("t", "11")
+
+
+def test_a_spare_that_was_told_a_rank_stays_where_nobody_has_told_of_the_first_round_yet():
+    # given an operator that knows the newest pods, the job as it was before its first round, and no coordinator
+    seated = replace(a_pod("t", created_at=NOW), annotations={names.ANNOTATION_GROUP_RANK: "1"})
+    assert deleted(observed(a_job(), (A0, S, seated))) == {}
+
+
 @pytest.mark.parametrize(
     "snapshot",
     [

@@ -116,6 +116,18 @@ def test_the_jobs_own_spares_come_first():
     assert (claims(given), len(creations(given))) == ([], 1)
 
 
+def test_a_pod_that_the_coordinator_hears_counts_also_where_the_watch_has_not_told_that_it_runs():
+    # given two pods of which the coordinator says that they hold the job's ranks; one is yet to start, says the store
+    job = a_job(status=in_round(3, "a0"), spares=0, pool="shared")
+    snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=3, coordinator=A0, lost=[lost(A1)])
+    for unheard in (starting(S), replace(pending(S), trouble="Unschedulable: 0/3 nodes are available")):
+        given = observed(job, (A0, unheard), snapshot, pool=a_view(P))
+        given = replace(given, nodes={**given.nodes, P.node: Node(P.node, True)})
+
+        # then no rank is vacant
+        assert claims(given) == []
+
+
 @pytest.mark.parametrize(
     "spare", [not_ready(P), terminating(P), ended(P), a_spare("p", claimed_by="other-uid")], ids=str
 )
