@@ -20,6 +20,8 @@ check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs:
 	$(PY) -c "from importlinter.cli import lint_imports_command as main; main()"
 	$(PY) crds/generator/generate.py --check
 	$(PY) scripts/protocol_docs.py --check
+	$(PY) scripts/chart_values.py --check
+	$(PY) scripts/metrics_docs.py --check
 	$(PY) -m pytest -q -n 4 tests/unit
 
 unit:  ## unit tests: pure, seconds
@@ -55,7 +57,7 @@ e2e:  ## real pods, real torch, real faults on the local cluster
 	$(PY) -m tests.e2e.prepare
 	$(PY) -m pytest -q -x $(or $(E2E),tests/e2e) --logs $(E2E_LOGS)
 
-e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool: ten minutes
+e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	$(PY) -m tests.e2e.prepare
 	UNDERSTUDY_KILLS=50 $(PY) -m pytest -q tests/e2e/test_pool.py -k no_kill --logs $(E2E_LOGS)
 
@@ -106,8 +108,12 @@ images:  ## build the operator's and the sidecar's image, and load them into the
 crds:  ## generate crds/ from crds/generator/v1alpha1
 	$(PY) crds/generator/generate.py
 
-docs:  ## generate the tables and diagrams of docs/protocol.md from the code
+chart:  ## generate the chart's values.schema.json and the tables of docs/install.md from its values.yaml
+	$(PY) scripts/chart_values.py
+
+docs:  ## generate the tables and diagrams of docs/protocol.md and docs/metrics.md from the code
 	$(PY) scripts/protocol_docs.py
+	$(PY) scripts/metrics_docs.py
 
 lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	for name in operator sidecar dev; do \

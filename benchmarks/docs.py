@@ -22,6 +22,7 @@ from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
+from benchmarks.webhook.goals import GOALS as WEBHOOK
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
@@ -32,6 +33,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "pool": POOL,
     "rollout": ROLLOUT,
     "step": STEP,
+    "webhook": WEBHOOK,
 }
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -41,6 +41,7 @@ UNITS = {
     "controller_manager_cpu_s": "s",
     "api_server_cpu_s": "s",
     "peak_rss_mb": "MB",
+    "cpu_ms": "ms",
     "beyond_slowest_s": "s",
     "p99_ms": "ms",
     "added_p99_ms": "ms",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,21 +49,23 @@ async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, job
     skipped: dict[str, None] = {}
     left_s = sum(session.expected_s for session in sessions)
     print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
-    async with cluster.running(binaries, jobset, nodes, Progress()) as there:
-        for number, session in enumerate(sessions, 1):
-            left_s -= session.expected_s
-            name = f"[{number}/{len(sessions)}] {session.system} {session.size:,}"
-            print(f"{name}: {', '.join(session.cases)} …", flush=True)
-            try:
-                async with aclosing(measure(there, session, jobset, f"bench-{number}")) as samples:
-                    async for sample in samples:
-                        journal.add([sample])
-                        print(f"{name}: {_told(sample)}", flush=True)
-            except Skipped as why:
-                skipped[f"{session.system}, {', '.join(session.cases)}: skipped: {why}"] = None
-                print(f"{name}: skipped: {why}", flush=True)
-            if left_s:
-                print(f"  about {max(1.0, left_s / 60):.0f} min left", flush=True)
+    # A controller manager's limits are those of its cluster.
+    for shipped, of_cluster in groupby(enumerate(sessions, 1), lambda numbered: numbered[1].shipped):
+        async with cluster.running(binaries, jobset, nodes, Progress(), shipped=shipped) as there:
+            for number, session in of_cluster:
+                left_s -= session.expected_s
+                name = f"[{number}/{len(sessions)}] {session.system} {session.size:,}"
+                print(f"{name}: {', '.join(session.cases)} …", flush=True)
+                try:
+                    async with aclosing(measure(there, session, jobset, f"bench-{number}")) as samples:
+                        async for sample in samples:
+                            journal.add([sample])
+                            print(f"{name}: {_told(sample)}", flush=True)
+                except Skipped as why:
+                    skipped[f"{session.system}, {', '.join(session.cases)}: skipped: {why}"] = None
+                    print(f"{name}: skipped: {why}", flush=True)
+                if left_s:
+                    print(f"  about {max(1.0, left_s / 60):.0f} min left", flush=True)
     return list(skipped)
 
 

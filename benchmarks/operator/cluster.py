@@ -76,8 +76,13 @@ async def until(
 
 
 @asynccontextmanager
-async def running(binaries: Path, jobset: Built, nodes: int, progress: Progress) -> AsyncIterator[Cluster]:
-    """Raises ChildFailed with the last words of a program that does not start."""
+async def running(
+    binaries: Path, jobset: Built, nodes: int, progress: Progress, *, shipped: bool
+) -> AsyncIterator[Cluster]:
+    """shipped: with the controller manager's own limits.
+
+    Raises ChildFailed with the last words of a program that does not start.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-bench-")))
         files = Files(folder, binaries)
@@ -99,7 +104,7 @@ async def running(binaries: Path, jobset: Built, nodes: int, progress: Progress)
                 await _install(kube, file, api_server)
             await _install(kube, jobset.crd, api_server)
             progress.say("API server ready")
-            controller_manager = start("controller-manager", settings.controller_manager(files))
+            controller_manager = start("controller-manager", settings.controller_manager(files, shipped=shipped))
             others = (start("scheduler", settings.scheduler(files)), start("kwok", settings.kwok(files)), etcd)
             cluster = Cluster(files, kube, api_server, controller_manager, others)
             await _add_nodes(cluster, nodes)

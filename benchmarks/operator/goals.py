@@ -8,6 +8,7 @@ GOALS = (
     Goal("create", 5000, "created_s", peer="jobset", at_most_ratio=1.0),
     Goal("create-jobs", 5000, "created_s", peer="jobset", at_most_ratio=1.0),
     Goal("recreate", 1000, "running_s", peer="jobset", at_most_ratio=1 / 1.5),
+    Goal("recreate-shipped", 1000, "running_s", peer="jobset", at_most_ratio=1 / 1.5),
     Goal("in-place", 5000, "api_writes", at_most=6),
     Goal("rest", 5000, "rss_mb", at_most=400.0),
     Goal("rest", 5000, "cpu_percent", at_most=2.0),

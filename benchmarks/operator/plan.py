@@ -29,6 +29,8 @@ class Case(StrEnum):
     RECREATE = "recreate"
     JOBS_CREATE = "create-jobs"
     JOBS_RECREATE = "recreate-jobs"
+    SHIPPED_CREATE = "create-shipped"
+    SHIPPED_RECREATE = "recreate-shipped"
     MANY_CREATE = "create-many"
     MANY_DELETE = "delete-many"
     MANY_RECREATE = "recreate-many"
@@ -40,7 +42,9 @@ class System(StrEnum):
 
 
 MANY = {Case.MANY_CREATE, Case.MANY_DELETE, Case.MANY_RECREATE}
-RESTARTS = {Case.RECREATE, Case.JOBS_RECREATE, Case.MANY_RECREATE}
+RESTARTS = {Case.RECREATE, Case.JOBS_RECREATE, Case.SHIPPED_RECREATE, Case.MANY_RECREATE}
+#: On a cluster whose controller manager has the limits that it is shipped with.
+SHIPPED = {Case.SHIPPED_CREATE, Case.SHIPPED_RECREATE}
 #: Both systems do the same thing there: the Job controller makes the pods.
 WITHOUT_LAUNCHER = {Case.JOBS_CREATE, Case.JOBS_RECREATE, Case.MANY_RECREATE}
 
@@ -53,12 +57,15 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
     (Case.RECREATE,): {System.UNDERSTUDY: (Case.RECREATE,), System.JOBSET: (Case.RECREATE,)},
     (Case.JOBS_CREATE,): dict.fromkeys(System, (Case.JOBS_CREATE,)),
     (Case.JOBS_RECREATE,): {System.UNDERSTUDY: (Case.JOBS_RECREATE,)},
+    (Case.SHIPPED_CREATE,): dict.fromkeys(System, (Case.SHIPPED_CREATE,)),
+    (Case.SHIPPED_RECREATE,): dict.fromkeys(System, (Case.SHIPPED_RECREATE,)),
     (Case.IN_PLACE,): {System.JOBSET: (Case.IN_PLACE,)},
     (Case.MANY_CREATE, Case.MANY_DELETE): dict.fromkeys(System, (Case.MANY_CREATE, Case.MANY_DELETE)),
     (Case.MANY_RECREATE,): dict.fromkeys(System, (Case.MANY_RECREATE,)),
 }
 SIZES = dict.fromkeys(Case, (100, 1000, 5000)) | dict.fromkeys(MANY, (2000,)) | dict.fromkeys((Case.REST,), (5000,))
 SIZES[Case.START] = SIZES[Case.JOBS_CREATE] = (5000,)
+SIZES |= dict.fromkeys(SHIPPED, (1000,))
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,15 @@ class Session:
         """The case that its first creation is."""
         if self.cases[0] in MANY:
             return Case.MANY_CREATE
-        return Case.JOBS_CREATE if self.cases[0] is Case.JOBS_CREATE else Case.CREATE
+        return self.cases[0] if self.cases[0] in (Case.JOBS_CREATE, Case.SHIPPED_CREATE) else Case.CREATE
 
     @property
     def restarts(self) -> bool:
         return self.cases[0] in RESTARTS
+
+    @property
+    def shipped(self) -> bool:
+        return self.cases[0] in SHIPPED
 
     @property
     def launcher(self) -> bool:
@@ -101,6 +112,8 @@ class Session:
     def expected_s(self) -> float:
         """About how long it takes on two cores."""
         a_thousand = 30.0 if self.restarts else 18.0
+        if self.shipped and self.system is System.JOBSET:
+            a_thousand += 120.0 if self.restarts else 60.0
         return 20.0 + a_thousand * self.size / 1000 + sum(_TAKES_S.get(case, 0.0) for case in self.cases)
 
 

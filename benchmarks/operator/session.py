@@ -36,9 +36,11 @@ AFTERMATH_S = 5.0
 METRICS = {
     Case.CREATE: ("created_s", "running_s", "told_s"),
     Case.JOBS_CREATE: ("created_s", "running_s", "told_s"),
+    Case.SHIPPED_CREATE: ("created_s", "running_s", "told_s"),
     Case.MANY_CREATE: ("created_s", "running_s", "told_s"),
     Case.RECREATE: ("running_s", "told_s"),
     Case.JOBS_RECREATE: ("running_s", "told_s"),
+    Case.SHIPPED_RECREATE: ("running_s", "told_s"),
     Case.MANY_RECREATE: ("running_s", "told_s"),
     Case.REST: ("cpu_percent", "rss_mb"),
     Case.START: ("ready_s",),
@@ -244,6 +246,7 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
             Case.MANY_DELETE: life.delete,
             Case.RECREATE: life.recreate,
             Case.JOBS_RECREATE: life.recreate,
+            Case.SHIPPED_RECREATE: life.recreate,
             Case.MANY_RECREATE: life.recreate,
         }
         create = session.creates

@@ -2,7 +2,8 @@
 
 Rules: each program has a user of its own, by which the audit log tells them apart. All are in system:masters, so that
 neither rights nor priorities make a difference. Limits on requests a second, which the API server's own fairness has
-replaced, are lifted for all; Jobs have as many workers as a busy cluster gives them (20, instead of 5).
+replaced, are lifted for all but the operator, which keeps its own; Jobs have as many workers as a busy cluster gives
+them (20, instead of 5). In the cases "shipped" the controller manager and JobSet's manager have their own limits, too.
 """
 
 from __future__ import annotations
@@ -146,8 +147,10 @@ def api_server(files: Files) -> list[str]:
     ]
 
 
-def controller_manager(files: Files) -> list[str]:
+def controller_manager(files: Files, *, shipped: bool) -> list[str]:
+    """shipped: with the limits that it has where nobody says otherwise: 20 requests a second, 5 workers for Jobs."""
     config = files.kubeconfig(User.CONTROLLER_MANAGER)
+    lifted = [f"--concurrent-job-syncs={JOB_WORKERS}", f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}"]
     return [
         str(files.binaries / "kube-controller-manager"),
         f"--kubeconfig={config}",
@@ -158,9 +161,7 @@ def controller_manager(files: Files) -> list[str]:
         "--leader-elect=false",
         # Nodes are played: nobody renews their leases, and nobody is to judge them by that.
         "--node-monitor-grace-period=100h",
-        f"--concurrent-job-syncs={JOB_WORKERS}",
-        f"--kube-api-qps={QPS}",
-        f"--kube-api-burst={BURST}",
+        *(() if shipped else lifted),
     ]
 
 

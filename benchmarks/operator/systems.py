@@ -1,7 +1,7 @@
 """The two systems: how each is started, what is applied to it, and how its status tells that all is well.
 
 Ours is the operator of this checkout, as a process; JobSet is its manager, next to the Job controller that it needs.
-Neither has webhooks, elections of a leader, or limits on its requests a second.
+Neither has webhooks, or elections of a leader; what limits their requests a second says settings.py.
 """
 
 from __future__ import annotations
@@ -104,13 +104,14 @@ def _start_jobset(files: Files, built: Built, session: Session) -> Program:
     folder = files.folder / "jobset"
     if not folder.exists():
         _serving_certificate(folder)
-    configuration = folder / f"configuration-{session.in_place_alone}.json"
-    configuration.write_text(json.dumps(jobset_configuration(folder, in_place=session.in_place_alone)))
+    configuration = folder / f"configuration-{session.in_place_alone}-{session.shipped}.json"
+    told = jobset_configuration(folder, in_place=session.in_place_alone, shipped=session.shipped)
+    configuration.write_text(json.dumps(told))
     command = [str(built.manager), f"--config={configuration}", "--zap-log-level=info"]
     return Program("jobset", command, {"KUBECONFIG": str(files.kubeconfig(User.JOBSET))})
 
 
-def jobset_configuration(certificates: Path, *, in_place: bool) -> Raw:
+def jobset_configuration(certificates: Path, *, in_place: bool, shipped: bool) -> Raw:
     """Its webhook server starts in any case, and wants a certificate; nobody calls it."""
     return {
         "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
@@ -120,7 +121,7 @@ def jobset_configuration(certificates: Path, *, in_place: bool) -> Raw:
         "webhook": {"host": "127.0.0.1", "certDir": str(certificates)},
         "metrics": {"bindAddress": "0"},
         "health": {"healthProbeBindAddress": f"127.0.0.1:{HEALTH_PORT}"},
-        "clientConnection": {"qps": QPS, "burst": BURST},
+        **({} if shipped else {"clientConnection": {"qps": QPS, "burst": BURST}}),
         "featureGates": {"InPlaceRestart": in_place},
     }
 

@@ -21,7 +21,7 @@ import yaml
 from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import check
-from benchmarks.machine import facts
+from benchmarks.machine import Usage, facts
 from benchmarks.records import Sample, sum_up, write_records
 from benchmarks.webhook.goals import GOALS, PODS
 
@@ -50,14 +50,15 @@ def review(pod: dict[str, Any]) -> bytes:
 
 
 @asynccontextmanager
-async def server(folder: Path) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
+async def server(folder: Path) -> AsyncIterator[tuple[int, int, ssl.SSLContext]]:
+    """Its pid, its port, and who signs for it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER, str(folder), IMAGE, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
     )
     assert process.stdout is not None
     try:
         port = int(await process.stdout.readline())
-        yield port, ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        yield process.pid, port, ssl.create_default_context(cafile=str(folder / "ca.crt"))
     finally:
         process.kill()
         await process.wait()
@@ -82,12 +83,18 @@ async def measure(pods: int, runs: int) -> list[Sample]:
     samples = []
     cases = {"inject": a_pod(), "reinvoke": inject(a_pod(), IMAGE).pod}
     with tempfile.TemporaryDirectory() as folder:
-        async with server(Path(folder)) as (port, context):
+        async with server(Path(folder)) as (pid, port, context):
             for run in range(runs):
                 for case, pod in cases.items():
+                    before = Usage.of(pid)
                     taken = await times_ms(port, context, review(pod), pods)
-                    p99 = statistics.quantiles(taken, n=100)[98]
-                    samples.append(Sample("understudy", case, pods, run, {"p99_ms": p99}))
+                    after = Usage.of(pid)
+                    values = {
+                        "p99_ms": statistics.quantiles(taken, n=100)[98],
+                        "cpu_ms": 1000 * (after.cpu_s - before.cpu_s) / (pods + pods // 10),
+                        "peak_rss_mb": after.peak_rss_mb,
+                    }
+                    samples.append(Sample("understudy", case, pods, run, values))
     return samples
 
 

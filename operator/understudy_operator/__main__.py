@@ -2,9 +2,11 @@
 
 UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
 takes itself to be the only one. UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
-UNDERSTUDY_LOG_LEVEL (INFO) what is logged. UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON
-list; docs/faults.md), UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that remembers which nodes have failed
-jobs.
+UNDERSTUDY_METRICS_PORT (none) where GET /metrics does, UNDERSTUDY_LOG_LEVEL (INFO) what is logged, and
+UNDERSTUDY_LOG_FORMAT (text) whether as JSON, also by the sidecars of pods that it makes.
+UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/faults.md), UNDERSTUDY_NODE_FAULTS
+(namespace/name) is the ConfigMap that remembers which nodes have failed jobs. UNDERSTUDY_NETWORK_POLICIES has each job
+get a NetworkPolicy (network_settings.py).
 """
 
 import asyncio
@@ -16,15 +18,17 @@ import kopf
 
 from understudy_operator import handlers
 from understudy_operator.fault_settings import read_fault_settings
+from understudy_operator.metrics.serving import port_of
+from understudy_operator.network_settings import read_network_rules
+from understudy_protocol import logs
 
 
 def main() -> int:
-    logging.basicConfig(
-        level=os.environ.get("UNDERSTUDY_LOG_LEVEL", "INFO"),
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        stream=sys.stderr,
-    )
+    try:
+        logs.configure(os.environ, "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s")
+    except ValueError as error:
+        logging.error("%s", error)
+        return 2
     for chatty in ("kopf", "aiohttp.access"):  # each event passed on, each probe answered
         logging.getLogger(chatty).setLevel(logging.WARNING)
     lease = os.environ.get("UNDERSTUDY_LEASE", "")
@@ -38,6 +42,16 @@ def main() -> int:
         read_fault_settings(os.environ)
     except ValueError as error:
         logging.error("what is said about faults is wrong (chart: faults): %s", error)
+        return 2
+    try:
+        read_network_rules(os.environ)
+    except ValueError as error:
+        logging.error("what is said about jobs' networks is wrong (chart: networkPolicies): %s", error)
+        return 2
+    try:
+        port_of(os.environ)
+    except ValueError as error:
+        logging.error("%s", error)
         return 2
     assert handlers  # imported for its registrations
     # kopf asks for the user's name, and the image's user has none: getpass.getuser() believes this variable first.

@@ -19,7 +19,16 @@ def jittered(pause_s: float) -> float:
 
 
 class Backoffs:
-    """Of a watch whose API server is away: it asks for as long as it takes, at times of its own."""
+    """Of a watch whose API server is away: it asks for as long as it takes, at times of its own.
+
+    again: told of each time that kopf begins to ask again. It takes one pause in advance, for each request.
+    """
+
+    def __init__(self, again: Callable[[], None] = lambda: None) -> None:
+        self._again = again
 
     def __iter__(self) -> Iterator[float]:
-        return (jittered(pause_s) for pause_s in itertools.chain((0.5, 1.0, 2.0), itertools.repeat(4.0)))
+        for number, pause_s in enumerate(itertools.chain((0.5, 1.0, 2.0), itertools.repeat(4.0))):
+            if number:
+                self._again()
+            yield jittered(pause_s)

@@ -17,49 +17,63 @@ from understudy_operator.apply.api import Api
 from understudy_operator.clock import Backoffs, Clock
 from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.kopf_storage import NoDiffs, NoProgress
+from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.serving import port_of, serve
+from understudy_operator.network_settings import read_network_rules
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
 from understudy_operator.plan.ownership import API_VERSION
+from understudy_protocol import logs
 from understudy_protocol import pod as names
 
 GROUP, VERSION = API_VERSION.split("/")
 HEALTH_PORT = 8080
 
 
-@kopf.on.startup()
-async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+def configure(settings: kopf.OperatorSettings, metrics: OperatorMetrics) -> None:
+    """What kopf is to do, and what it may ask for: of Secrets and other objects those that have our label."""
     settings.persistence.diffbase_storage = NoDiffs()
     settings.persistence.progress_storage = NoProgress()
     settings.posting.enabled = False  # events are ours to word
     settings.scanning.disabled = True  # the CRD is there, or the start fails and says so
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
-    settings.networking.error_backoffs = Backoffs()
+    settings.networking.error_backoffs = Backoffs(metrics.watch_asked_again)
     settings.networking.enforce_retry_after = True
-    settings.watching.label_selectors["services"] = names.LABEL_JOB_UID
-    settings.watching.label_selectors["secrets"] = names.LABEL_JOB_UID
-    settings.watching.label_selectors["jobs"] = names.LABEL_JOB_UID
-    settings.watching.label_selectors["persistentvolumeclaims"] = names.LABEL_JOB_UID
+    for plural in ("services", "secrets", "jobs", "persistentvolumeclaims"):
+        settings.watching.label_selectors[plural] = names.LABEL_JOB_UID
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    metrics = OperatorMetrics()
+    configure(settings, metrics)
     await config.load_config()  # type: ignore[no-untyped-call]
     memo.api_client = client.ApiClient()
     namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
     memo.operator = Operator(
-        partial(Api, memo.api_client),
+        partial(Api, memo.api_client, answered=metrics.answered),
         os.environ["UNDERSTUDY_SIDECAR_IMAGE"],
         (namespace, name) if slash else None,
         new_identity(os.environ.get("HOSTNAME", "understudy-operator")),
         Clock(),
         read_fault_settings(os.environ),
+        network_rules=read_network_rules(os.environ),
         watches=(Kind.POD, Kind.NODE),
+        metrics=metrics,
+        log_format=logs.read_format(os.environ),
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))
+    if (port := port_of(os.environ)) is not None:
+        memo.metrics = await serve(metrics.book.text, port)
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
-    if "health" in memo:
-        await memo.health.cleanup()
+    for server in ("health", "metrics"):
+        if server in memo:
+            await memo[server].cleanup()
     if "operator" in memo:
         await memo.operator.stop()
         await memo.api_client.close()

@@ -3,7 +3,7 @@ TrainingJob. Pods without a launcher have no coordinator, so what is held about 
 
 Rules: the first pod that is seen makes it. What cannot train as one is told once, as an event of the Job, JobSet or
 PyTorchJob, and tried again only once that was made anew: it cannot be mended as it is. Everything else that fails is
-tried again, with growing pauses, and writes go at a pace (apply/pace.py) of their own. A JobSet that has restarted is
+tried again, with growing pauses, and writes go at the gateway's pace (apply/pace.py). A JobSet that has restarted is
 done with its former attempt.
 """
 
@@ -25,6 +25,7 @@ from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import manifest_of, nproc_told, read_target, spec_of
 from understudy_operator.plan.intents import Event, PatchPod
 from understudy_operator.plan.ownership import API_VERSION
+from understudy_protocol import logs
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 30.0
@@ -40,11 +41,11 @@ class Injection:
         store: Store,
         on_made: Callable[[Key], None],
         clock: Clock,
+        pace: Pace,
         node_reader: NodeReader = read_node,
     ) -> None:
         self._api, self._store, self._on_made = api, store, on_made
-        self._clock, self._read_node = clock, node_reader
-        self._pace = Pace(clock.steady)
+        self._clock, self._pace, self._read_node = clock, pace, node_reader
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be had as it is
 
@@ -80,6 +81,7 @@ class Injection:
             self._tasks[key] = asyncio.create_task(self._until_done(key, attempt), name=f"injected {'/'.join(key)}")
 
     async def _until_done(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
+        logs.about(namespace=key[0], job=key[1])
         retry_s = FIRST_RETRY_S
         while True:
             try:

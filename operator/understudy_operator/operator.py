@@ -9,17 +9,22 @@ from typing import Any
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
 from understudy_operator.injection import Injection
+from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
+from understudy_operator.plan.network_policy import Rules
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import Resync
+from understudy_operator.standing import OperatorStanding
 from understudy_operator.watch import Watch
 from understudy_operator.worker import JobWorker
+from understudy_protocol import logs
 from understudy_protocol import pod as names
 
 #: Makes an Api whose writes are sent only while the given function says so.
@@ -43,10 +48,14 @@ class Operator:
         identity: str,
         clock: Clock,
         faults: FaultSettings | None = None,
+        network_rules: Rules | None = None,
         watches: Iterable[Kind] = (),
+        metrics: OperatorMetrics | None = None,
+        log_format: str = logs.TEXT,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
+        self._metrics = OperatorMetrics() if metrics is None else metrics
         faults = FaultSettings() if faults is None else faults
         self._read_node = NodeReader(faults.table)
         api = connect(lambda: True)
@@ -55,17 +64,30 @@ class Operator:
             self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
         self._writer = connect(self.leads)
         self._gateway = Gateway(self._writer, self.store, clock)
-        self._injection = Injection(self._writer, self.store, self._wake, clock, self._read_node)
+        self._injection = Injection(self._writer, self.store, self._wake, clock, self._gateway.pace, self._read_node)
         watches = tuple(watches)
         self._resync = Resync(api, self.store, clock, self._wake_all, watches)
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
-        self._watches = [Watch(api, kind, self._resync, self.saw) for kind in watches]
-        self._remembering: asyncio.Task[None] | None = None
-        self._sidecar_image = sidecar_image
+        self._network_policies = NetworkPolicies(self._writer, network_rules, self.store, clock, self._gateway.pace)
+        self._watches = [Watch(api, kind, self._resync, self.saw, self._metrics) for kind in watches]
+        self._keeping: list[asyncio.Task[None]] = []  # what a leader does beside caring for jobs
+        self._sidecar_image, self._log_format = sidecar_image, log_format
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
         self._beginning: asyncio.Task[None] | None = None
+        self._metrics.read(
+            OperatorStanding(
+                self.store,
+                self._read_node,
+                clock,
+                self.leads,
+                lambda: self.synced,
+                lambda: self._workers.values(),
+                lambda: self._pool_workers.values(),
+                lambda: len(self._node_memory.offenders),
+            )
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -156,7 +178,10 @@ class Operator:
                 log.warning("the pods could not be listed before this replica acts, which is tried again: %r", error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
-        self._remembering = asyncio.create_task(self._node_memory.run(), name="memory of nodes")
+        self._keeping = [
+            asyncio.create_task(self._node_memory.run(), name="memory of nodes"),
+            asyncio.create_task(self._network_policies.run(), name="network policies"),
+        ]
         self._wake_all()
 
     async def _stand_by(self) -> None:
@@ -167,9 +192,9 @@ class Operator:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
-        if self._remembering is not None:
-            self._remembering.cancel()
-            await asyncio.gather(self._remembering, return_exceptions=True)
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         self._acts = False
         workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
         self._workers, self._pool_workers = {}, {}
@@ -190,6 +215,8 @@ class Operator:
                 self._clock,
                 self._read_node,
                 self._node_memory,
+                self._metrics,
+                self._log_format,
             )
         elif key in self._workers:
             self._workers[key].wake()
@@ -211,6 +238,8 @@ class Operator:
                 self._clock,
                 self._read_node,
                 self._sidecar_image,
+                self._metrics,
+                self._log_format,
             )
 
     def _wake_pools(self, namespace: str) -> None:

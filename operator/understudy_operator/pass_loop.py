@@ -11,11 +11,12 @@ Rules:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.clock import jittered
+from understudy_protocol import logs
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
@@ -35,10 +36,12 @@ class Passed:
 
 
 class PassLoop:
-    """run_pass: one pass; None once there is nothing left to care for, which ends the loop. It begins woken."""
+    """run_pass: one pass; None once there is nothing left to care for, which ends the loop. It begins woken.
+    about: what the log's lines are about.
+    """
 
-    def __init__(self, name: str, run_pass: Callable[[], Awaitable[Passed | None]]) -> None:
-        self._name, self._run_pass = name, run_pass
+    def __init__(self, name: str, run_pass: Callable[[], Awaitable[Passed | None]], about: Mapping[str, str]) -> None:
+        self._name, self._run_pass, self._about = name, run_pass, about
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=name)
         self.wake()
@@ -46,11 +49,17 @@ class PassLoop:
     def wake(self) -> None:
         self._woken.set()
 
+    @property
+    def waits(self) -> bool:
+        """Whether something has changed since the last pass began."""
+        return self._woken.is_set()
+
     async def stop(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def _run(self) -> None:
+        logs.about(**self._about)
         backoff_s = FIRST_BACKOFF_S
         again_in_s: float | None = None
         while True:

@@ -5,9 +5,12 @@ A pool that is gone may have left pods that jobs have claimed: it has a worker u
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
+from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import (
     claimants,
@@ -21,9 +24,11 @@ from understudy_operator.observe.read_pool import (
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.intents import PoolPlan
+from understudy_operator.plan.ownership import POOL_KIND
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
 from understudy_operator.plan.pool.reconcile import TRY_AGAIN_S, plan_releases, reconcile_pool
 from understudy_operator.plan.refusals import Refusal
+from understudy_protocol import logs
 
 
 class PoolWorker:
@@ -38,15 +43,23 @@ class PoolWorker:
         clock: Clock,
         node_reader: NodeReader = read_node,
         sidecar_image: str = "",
+        metrics: OperatorMetrics | None = None,
+        log_format: str = logs.TEXT,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
-        self._read_node, self._sidecar_image = node_reader, sidecar_image
+        self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
+        self._metrics = OperatorMetrics() if metrics is None else metrics
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
         self._pool_uid = ""
-        self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass)
+        self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass, {"namespace": key[0], "pool": key[1]})
 
     def wake(self) -> None:
         self.passes.wake()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has changed since the last pass began."""
+        return self.passes.waits
 
     async def stop(self) -> None:
         await self.passes.stop()
@@ -61,16 +74,21 @@ class PoolWorker:
     async def _pass(self) -> Passed | None:
         if self._over():
             return None
+        with self._metrics.a_pass(POOL_KIND, TROUBLE):
+            return await self._pass_over()
+
+    async def _pass_over(self) -> Passed:
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         if pool is None:
             wanted = claimants(self._store, self._key[0])
             await self._gateway.pools.claims(self._key[0], plan_releases(claimed_pods(self._store, self._key), wanted))
             return Passed(TRY_AGAIN_S)
+        pool = replace(pool, log_format=self._log_format)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
             self._pool_uid, self._refusals = pool.uid, None
         await self._gateway.settle(pool)
-        await self._gateway.read_unknown_nodes(pods_of_pool(self._store, pool.uid))
+        await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
         observed, began = self._observe(pool), self._clock.steady()
         plan = reconcile_pool(observed, self._clock.wall())
         thought_s = self._clock.steady() - began
@@ -78,17 +96,18 @@ class PoolWorker:
         return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
 
     def _observe(self, pool: Pool) -> ObservedPool:
+        owner = (pool.namespace, pool.uid)
         return ObservedPool(
             pool=pool,
-            pods=pods_of_pool(self._store, pool.uid),
-            lent=pods_from_pool(self._store, pool.uid),
+            pods=pods_of_pool(self._store, owner),
+            lent=pods_from_pool(self._store, owner),
             nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
             claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),
             clients=clients(self._store, pool) if pool.auto is not None else (),
             refusals=self._refusals,
             sidecar_image=self._sidecar_image,
-            key_id=key_id_of(self._store, pool.uid),
+            key_id=key_id_of(self._store, owner),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:

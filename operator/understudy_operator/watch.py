@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.clock import Backoffs
+from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Raw, Told, object_of
 from understudy_operator.observe.store import Kind
 from understudy_operator.resync import PATHS, Resync
@@ -21,8 +22,17 @@ log = logging.getLogger(__name__)
 class Watch:
     """saw: is called with the kind, the event's type and the object as it is now."""
 
-    def __init__(self, api: Api, kind: Kind, resync: Resync, saw: Callable[[Kind, str, Raw], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind,
+        resync: Resync,
+        saw: Callable[[Kind, str, Raw], None],
+        metrics: OperatorMetrics | None = None,
+    ) -> None:
         self._api, self._kind, self._resync, self._saw = api, kind, resync, saw
+        self._metrics = OperatorMetrics() if metrics is None else metrics
+        self._metrics.watches(kind.value)
         self._version = ""
         self.name = f"watch of {kind.value}"
 
@@ -34,11 +44,13 @@ class Watch:
             try:
                 await self._follow()
             except TROUBLE as error:
+                self._metrics.watch_failed(self._kind.value)
                 log.warning("the %s ended, and goes on soon: %r", self.name, error)
                 if isinstance(error, ApiError) and error.gone:
                     self._version = ""
                 elif isinstance(error, ApiError) and error.status == 429:
                     least_s = error.retry_after_s
+            self._metrics.watch_restarts(self._kind.value)
             if self._version == before:
                 await asyncio.sleep(max(next(pauses), least_s))
             else:

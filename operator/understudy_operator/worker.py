@@ -4,9 +4,11 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.metrics.operator import OfJob, OperatorMetrics
 from understudy_operator.observe.adoption_link import Adopter, Keys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.job_pods import JobPods
@@ -15,17 +17,20 @@ from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected, told_in_secret
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import decode_key, key_of_pool, split, view_of
-from understudy_operator.observe.store import Key, Kind, Raw, Store, job_kind, job_uid_of
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind, job_uid_of
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
+from understudy_operator.plan.elections import UNREACHABLE_S
 from understudy_operator.plan.intents import AdoptSpare, ClaimWarm, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Observed
+from understudy_operator.plan.ownership import INJECTED_KIND, KIND
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.status import is_news
+from understudy_protocol import logs
 from understudy_protocol import pod as names
 
 
@@ -42,10 +47,15 @@ class JobWorker:
         clock: Clock,
         node_reader: NodeReader = read_node,
         node_memory: NodeMemory | None = None,
+        metrics: OperatorMetrics | None = None,
+        log_format: str = logs.TEXT,
     ) -> None:
         self._key, self._store, self._gateway = key, store, gateway
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
+        self._log_format = log_format
+        self._metrics = OperatorMetrics() if metrics is None else metrics
+        self._ends = OfJob(self._metrics)
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
@@ -54,10 +64,24 @@ class JobWorker:
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
         self._checked = 0  # the generation whose templates the API server would take
-        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass)
+        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, {"namespace": key[0], "job": key[1]})
 
     def wake(self) -> None:
         self.passes.wake()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has changed since the last pass began."""
+        return self.passes.waits
+
+    @property
+    def misses_coordinator(self) -> bool:
+        """Whether the job has trained, and nobody is found in office."""
+        if self._link is None:
+            return False
+        raw, told = self._store.get(job_kind(self._key), self._key), self._link.coordination
+        began = raw is not None and int(raw.get("status", {}).get("round", -1)) >= 0
+        return began and not told.in_office and self._clock.wall() - told.since >= UNREACHABLE_S
 
     async def stop(self) -> None:
         await self.passes.stop()
@@ -72,12 +96,18 @@ class JobWorker:
         if raw is None:
             self._on_gone(self._key)
             return None
-        job = read_injected(raw) if job_kind(self._key) is Kind.INJECTED else read_job(raw)
+        with self._metrics.a_pass(kind_at(self._key), TROUBLE):
+            return await self._pass_over(raw)
+
+    async def _pass_over(self, raw: Raw) -> Passed:
+        read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
+        job = replace(read(raw), log_format=self._log_format)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
-            self._job_uid = job.uid
+            self._job_uid, self._ends = job.uid, OfJob(self._metrics)
+        self._ends.seen(job.resource_version, job.status)
         await self._gateway.settle(job)
-        await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, job.uid, read_pod))
+        await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
         observed = await self._with_job_pods(self._observe(job))
         began = self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
@@ -100,7 +130,7 @@ class JobWorker:
     def _observe(self, job: Job) -> Observed:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
         address = "" if service is None else service["spec"].get("clusterIP", "")
-        pods, claimed = split(self._store.facts_of_job(Kind.POD, job.uid, read_pod), job.uid)
+        pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
         world = job.spec.world
         return Observed(
             job=job,
@@ -114,7 +144,7 @@ class JobWorker:
             refusals=self._refusals,
             known_key=self._key_of(job),
             told_address="" if address else self._told_address(job),
-            children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, job.uid)),
+            children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, _owner(job))),
             claims=frozenset(self._claims(job)),
             checked=self._checked == job.generation,
             offenders={} if self._node_memory is None else self._node_memory.offenders,
@@ -133,15 +163,17 @@ class JobWorker:
 
     def _key_of(self, job: Job) -> str:
         """The job's key, also when its Secret is gone by now; "" if it was never seen."""
-        secret = self._ours(Kind.SECRET, job, secret_name(job.name)) or self._store.last_secret(job.uid)
+        secret = self._ours(Kind.SECRET, job, secret_name(job.name)) or self._store.last_secret(_owner(job))
         return "" if secret is None else decode_key(secret)
 
     def _told_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""
         if job.injected is not None:
-            secret = self._store.last_secret(job.uid)
+            secret = self._store.last_secret(_owner(job))
             return "" if secret is None else told_in_secret(secret)
-        pods = sorted(self._store.of_job(Kind.POD, job.uid), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        pods = sorted(
+            self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: str(pod["metadata"]["creationTimestamp"])
+        )
         return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
 
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
@@ -161,11 +193,8 @@ class JobWorker:
             if not told_of_checks:
                 self._checked = job.generation
                 self.wake()
-        if plan.status is not None:
-            if not await self._gateway.status(job, plan.status):
-                return False
-            if is_news(job.status, plan.status):
-                self.wake()
+        if plan.status is not None and not await self._write_status(job, plan.status):
+            return False
         refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
         await self._gateway.pools.claims(job.namespace, plan.claims)
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
@@ -182,8 +211,17 @@ class JobWorker:
             await self._gateway.remove(job, plan.remove)
         return True
 
+    async def _write_status(self, job: Job, status: Raw) -> bool:
+        """False: the job has changed since it was read."""
+        self._ends.writes(job.resource_version, job.status, status)
+        done = await self._gateway.status(job, status)
+        self._ends.wrote(done=done)
+        if done and is_news(job.status, status):
+            self.wake()
+        return done
+
     def _keys_of(self, job: Job, intent: AdoptSpare) -> Keys:
-        return Keys(key_of_pool(self._store, intent.pool_uid), self._key_of(job))
+        return Keys(key_of_pool(self._store, (job.namespace, intent.pool_uid)), self._key_of(job))
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
@@ -206,3 +244,11 @@ class JobWorker:
             if unfollow.end is not None:
                 await link.end(unfollow.end)
             await link.close()
+
+
+def _owner(job: Job) -> Owner:
+    return job.namespace, job.uid
+
+
+def kind_at(key: Key) -> str:
+    return INJECTED_KIND if job_kind(key) is Kind.INJECTED else KIND

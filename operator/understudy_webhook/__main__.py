@@ -3,7 +3,7 @@
 UNDERSTUDY_CERTIFICATES is a folder with tls.crt and tls.key that somebody else keeps, or `self-made`; then
 UNDERSTUDY_WEBHOOK (namespace/name) names the Service, the Secret (<name>-tls) and both webhook configurations, and
 UNDERSTUDY_SCRATCH a folder in memory. UNDERSTUDY_PORT (8443) takes the API server's calls, and UNDERSTUDY_HEALTH_PORT
-(8080) the kubelet's.
+(8080) the kubelet's; UNDERSTUDY_METRICS_PORT (none) is where GET /metrics answers.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from pathlib import Path
 from kubernetes.aio import client, config
 
 from understudy_operator.apply.api import Api
+from understudy_operator.metrics.serving import port_of, serve
+from understudy_protocol import logs
 from understudy_webhook.certificates import Files, SelfMade, SelfMadeSettings
 from understudy_webhook.serving import Serving, listen_for_probes
 
@@ -31,11 +33,14 @@ async def _serve(image: str, certificates: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
-        serving = Serving(image)
+        serving = Serving(image, log_format=logs.read_format(os.environ))
         keeper = await _keeper(certificates, serving, stack)
         keeping = asyncio.create_task(keeper.run(), name="certificate")
         probes = await listen_for_probes(serving, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or 8080))
         stack.push_async_callback(probes.cleanup)
+        if (metrics_port := port_of(os.environ)) is not None:
+            metrics = await serve(serving.metrics.book.text, metrics_port)
+            stack.push_async_callback(metrics.cleanup)
         await serving.listen(int(os.environ.get("UNDERSTUDY_PORT") or 8443))
         stack.push_async_callback(serving.close)
         asked = asyncio.create_task(ended.wait(), name="until SIGTERM")
@@ -69,12 +74,11 @@ async def _keeper(certificates: str, serving: Serving, stack: AsyncExitStack) ->
 
 
 def main() -> int:
-    logging.basicConfig(
-        level=os.environ.get("UNDERSTUDY_LOG_LEVEL", "INFO"),
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        stream=sys.stderr,
-    )
+    try:
+        logs.configure(os.environ, "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s")
+    except ValueError as error:
+        logging.error("%s", error)
+        return 2
     image, certificates = os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"), os.environ.get("UNDERSTUDY_CERTIFICATES")
     if not image:
         log.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
@@ -87,6 +91,11 @@ def main() -> int:
         if not all(where.partition("/")) or not scratch:
             log.error("self-made certificates need UNDERSTUDY_WEBHOOK=namespace/name and UNDERSTUDY_SCRATCH=folder")
             return 2
+    try:
+        port_of(os.environ)
+    except ValueError as error:
+        log.error("%s", error)
+        return 2
     return asyncio.run(_serve(image, certificates))
 
 

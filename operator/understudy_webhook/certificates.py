@@ -37,21 +37,31 @@ class Files:
 
     async def run(self) -> None:
         while True:
-            await asyncio.to_thread(self._look)
+            if await asyncio.to_thread(self._look):
+                await self._tell_end()
             await asyncio.sleep(self._every_s)
 
-    def _look(self) -> None:
+    async def _tell_end(self) -> None:
+        assert self._served is not None, "one is served"
+        try:
+            self._serving.metrics.certificate_ends(await openssl.ends_at(self._served[0].decode()))
+        except (OpensslFailed, ValueError) as error:
+            log.warning("when the certificate in %s ends is not known: %s", self._folder, error)
+
+    def _look(self) -> bool:
+        """Whether another one is served from now on."""
         certificate, key = self._folder / CERTIFICATE, self._folder / KEY
         try:
             found = (certificate.read_bytes(), key.read_bytes())
             if found == self._served:
-                return
+                return False
             self._serving.load(certificate, key)
         except OSError as error:
             log.warning("the certificate in %s cannot be served yet: %s", self._folder, error)
-            return
+            return False
         self._served = found
         log.info("serves the certificate in %s", self._folder)
+        return True
 
 
 @dataclass(frozen=True)
@@ -144,8 +154,10 @@ class SelfMade:
     async def _serve(self, data: dict[str, str]) -> None:
         if data[CERTIFICATE] == self._served:
             return
+        ends_at = await openssl.ends_at(base64.b64decode(data[CERTIFICATE]).decode())
         await asyncio.to_thread(self._load, data)
         self._served = data[CERTIFICATE]
+        self._serving.metrics.certificate_ends(ends_at)
 
     def _load(self, data: dict[str, str]) -> None:
         for name in (CERTIFICATE, KEY):

@@ -76,9 +76,11 @@ async def run(*words: str, stdin: str = "") -> str:
     try:
         async with asyncio.timeout(LIMIT_S):
             out, err = await process.communicate(stdin.encode())
-    except TimeoutError:
+    except (TimeoutError, asyncio.CancelledError) as error:
         process.kill()
-        await process.wait()
+        await process.communicate()
+        if isinstance(error, asyncio.CancelledError):
+            raise
         raise OpensslFailed(f"openssl {words[0]} took more than {LIMIT_S:g} s") from None
     if process.returncode != 0:
         raise OpensslFailed(

@@ -13,6 +13,7 @@ from typing import Any
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import inject, wants_injection
 from understudy_operator.plan.injection.settings import Objection
+from understudy_protocol.logs import TEXT
 from understudy_webhook.checks import objections
 
 Raw = Mapping[str, Any]
@@ -37,13 +38,13 @@ def read_request(body: bytes) -> Raw:
     return request
 
 
-def mutate(request: Raw, sidecar_image: str) -> dict[str, Any]:
+def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str, Any]:
     """The answer to a pod that is to be created."""
     pod = request.get("object") or {}
     if request.get("kind", {}).get("kind") != "Pod" or not wants_injection(pod.get("metadata", {})):
         return _allowed(request)
     try:
-        injection = inject(pod, sidecar_image)
+        injection = inject(pod, sidecar_image, log_format)
     except Objection as objection:
         return _refused(request, f"understudy cannot inject this pod: {objection}")
     return _allowed(request, json_patch(pod, injection.pod), injection.warnings)

@@ -7,6 +7,7 @@ the key does not fit.) Ready is who has a certificate.
 
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 from aiohttp import web
 
+from understudy_protocol import logs
+from understudy_webhook.metrics import FAILED, MALFORMED, WebhookMetrics, result_of
 from understudy_webhook.review import NoReview, mutate, read_request, validate
 
 #: An object of the API server has at most 1.5 MB, and a review of a change has two of them.
@@ -25,13 +28,15 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Serving:
-    def __init__(self, sidecar_image: str) -> None:
+    def __init__(self, sidecar_image: str, metrics: WebhookMetrics | None = None, log_format: str = logs.TEXT) -> None:
+        self.metrics = WebhookMetrics() if metrics is None else metrics
         self._listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._listening.sni_callback = self._choose
         self._current: ssl.SSLContext | None = None
         self._app = web.Application(client_max_size=MOST_BYTES)
-        self._app.router.add_post("/mutate", partial(_answer, partial(mutate, sidecar_image=sidecar_image)))
-        self._app.router.add_post("/validate", partial(_answer, validate))
+        inject = partial(mutate, sidecar_image=sidecar_image, log_format=log_format)
+        self._app.router.add_post("/mutate", partial(_measured, self.metrics, "mutate", inject))
+        self._app.router.add_post("/validate", partial(_measured, self.metrics, "validate", validate))
         self._runner: web.AppRunner | None = None
         self.leaves = False  # it takes no more calls soon
 
@@ -81,19 +86,28 @@ async def listen_for_probes(serving: Serving, port: int) -> web.AppRunner:
     return runner
 
 
-async def _answer(answer: Answer, request: web.Request) -> web.Response:
+async def _measured(metrics: WebhookMetrics, endpoint: str, answer: Answer, request: web.Request) -> web.Response:
+    body, began = await request.read(), time.monotonic()  # from when it is whole: the caller's pace is not ours
+    response, result = _answer(answer, request.path, body)
+    metrics.answered(endpoint, result, time.monotonic() - began)
+    return response
+
+
+def _answer(answer: Answer, path: str, body: bytes) -> tuple[web.Response, str]:
+    """The answer, and what came of it in a word."""
     try:
-        asked = read_request(await request.read())
+        asked = read_request(body)
+        logs.about(namespace=str(asked.get("namespace", "")))
     except NoReview as error:
-        return web.Response(text=f"{error}\n", status=400)
+        return web.Response(text=f"{error}\n", status=400), MALFORMED
     try:
         review = answer(dict(asked))
     except Exception:
         # What follows is the configuration's to say (failurePolicy): nothing is guessed here.
-        log.exception("%s %s failed", request.path, asked.get("uid"))
-        return web.Response(text="the webhook has a bug; its log has the details\n", status=500)
+        log.exception("%s %s failed", path, asked.get("uid"))
+        return web.Response(text="the webhook has a bug; its log has the details\n", status=500), FAILED
     _log(asked, review["response"])
-    return web.json_response(review)
+    return web.json_response(review), result_of(review["response"])
 
 
 def _log(asked: Any, response: Any) -> None:

@@ -75,6 +75,9 @@ TOLD_VOLUME = "understudy-told"
 TOLD_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
 TOLD_FILE = "verdict"
 
+#: Where Kubernetes mounts the pod's service account into each container, unless something is mounted there.
+ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
 ROLLOUTS_SOCKET = "rollouts.sock"  # where workers tell of their weight updates: a membership.Replicas, a line

@@ -13,18 +13,18 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+from understudy_protocol import logs
 from understudy_sidecar import supervisor
 
 SUPERVISED, ALONE = "--supervised", "--alone"
 
 
 def main(arguments: list[str]) -> int:
-    logging.basicConfig(
-        level=os.environ.get("UNDERSTUDY_LOG_LEVEL", "INFO"),
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        stream=sys.stderr,
-    )
+    try:
+        logs.configure(os.environ, "%(asctime)s.%(msecs)03d %(levelname)s %(message)s")
+    except ValueError as error:
+        logging.error("%s", error)
+        return 2
     if arguments == [SUPERVISED]:
         return supervisor.run([sys.executable, "-m", "understudy_sidecar"])
     if arguments not in ([], [ALONE]):
@@ -57,7 +57,9 @@ def _member() -> Coroutine[Any, Any, None]:
 
     if pooled.is_pooled(os.environ):
         return pooled.run(os.environ)
-    return Sidecar(read_settings(os.environ)).run()
+    settings = read_settings(os.environ)
+    logs.of_process(namespace=settings.shape.namespace, job=settings.shape.name, pod=settings.pod_name)
+    return Sidecar(settings).run()
 
 
 def _alone() -> Coroutine[Any, Any, None]:

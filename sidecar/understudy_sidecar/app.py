@@ -120,7 +120,7 @@ class Sidecar:
             workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
         server = Server(self._office, self._settings.key, self._settings.shape.uid, self._settings.claims)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
-        probes = await health.listen(pod.HEALTH_PORT, self._settings.listen)
+        probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._office.metrics)
         node_file = self._watch_node()
         annotation = Annotation(self._settings.told, lambda verdict: self._handle(Annotated(verdict)))
         annotation.start()

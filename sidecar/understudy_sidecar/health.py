@@ -1,5 +1,5 @@
 """What the kubelet's probes ask: GET /started answers 200 as soon as this sidecar listens; GET /ready, which a pool's
-spares are asked, 503 while one is not ready.
+spares are asked, 503 while one is not ready. And what Prometheus asks: GET /metrics (metrics.py).
 
 Nothing else is here to ask for, so every other head gets the first answer; one that takes LIMIT_S, or too many bytes,
 none.
@@ -11,30 +11,31 @@ from typing import cast
 
 from understudy_sidecar.frames import Broken
 from understudy_sidecar.lobby import Lobby
+from understudy_sidecar.metrics import CONTENT_TYPE
 from understudy_sidecar.tcp import has_unread
 from understudy_sidecar.upgrade import take_head
 
 LIMIT_S = 5.0
 PLACES = 256
-_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
-_READY = b"GET /ready "
+TEXT = "text/plain"
+OK, UNREADY = "200 OK", "503 Service Unavailable"
 
 
-def _unready(why: str) -> bytes:
-    text = why.encode(errors="replace")
-    head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(text) + text
-
-
-async def listen(port: int, host: str | None = None, why_not_ready: Callable[[], str] = lambda: "") -> asyncio.Server:
+async def listen(
+    port: int,
+    host: str | None = None,
+    *,
+    metrics: Callable[[], bytes] = lambda: b"",
+    why_not_ready: Callable[[], str] = lambda: "",
+) -> asyncio.Server:
     """why_not_ready: "" while it is."""
     lobby = Lobby(PLACES, LIMIT_S)
-    return await asyncio.get_running_loop().create_server(lambda: _Question(lobby, why_not_ready), host, port)
+    return await asyncio.get_running_loop().create_server(lambda: _Question(lobby, metrics, why_not_ready), host, port)
 
 
 class _Question(asyncio.Protocol):
-    def __init__(self, lobby: Lobby, why_not_ready: Callable[[], str]) -> None:
-        self._lobby, self._why_not_ready = lobby, why_not_ready
+    def __init__(self, lobby: Lobby, metrics: Callable[[], bytes], why_not_ready: Callable[[], str]) -> None:
+        self._lobby, self._metrics, self._why_not_ready = lobby, metrics, why_not_ready
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -49,12 +50,20 @@ class _Question(asyncio.Protocol):
             head = take_head(self._received)
             if head is None:
                 return
-            why_not = self._why_not_ready() if head.startswith(_READY) else ""
-            self._transport.write(_unready(why_not) if why_not else _ANSWER)
+            self._transport.write(self._answer(head))
         except Broken:
             pass
         self._received.clear()
         self._transport.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        match head.split(b" ", 2)[1:2]:
+            case [b"/metrics"]:
+                return _answer(OK, CONTENT_TYPE, self._metrics())
+            case [b"/ready"] if why_not := self._why_not_ready():
+                return _answer(UNREADY, TEXT, why_not.encode(errors="replace"))
+            case _:
+                return _answer(OK, TEXT, b"ok")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lobby.leave(self)
@@ -65,3 +74,8 @@ class _Question(asyncio.Protocol):
     def turn_out(self, reason: str) -> None:
         assert self._transport is not None
         self._transport.abort()
+
+
+def _answer(status: str, content_type: str, body: bytes) -> bytes:
+    fields = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n".encode() + body

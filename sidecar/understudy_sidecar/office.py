@@ -44,6 +44,7 @@ from understudy_sidecar.membership.events import (
 from understudy_sidecar.membership.heir import HeirMachine, Known
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.voter import Voter
+from understudy_sidecar.metrics import CoordinatorMetrics
 from understudy_sidecar.observers import Observers
 
 #: So many effects are done in one turn of the loop.
@@ -73,6 +74,11 @@ class Office:
         self._left: deque[CoordinatorEffect] = deque()  # to be done in the next turns of the loop, in this order
         self._alarm = Alarm(self._tick)
         self.observers = Observers(lambda: self.coordinator, known)
+        self._metrics = CoordinatorMetrics()
+
+    def metrics(self) -> bytes:
+        """For Prometheus."""
+        return self._metrics.text(self.coordinator)
 
     # From the server ------------------------------------------------------------------------------------------------
 
@@ -194,6 +200,7 @@ class Office:
             for effect in effects:
                 self._do(effect)
         if self.coordinator is coordinator:
+            self._metrics.look(coordinator, now())
             self._alarm.set(coordinator.deadline())
             self.observers.changed()
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_protocol import adoption, pod, sealing, wire
+from understudy_protocol import adoption, logs, pod, sealing, wire
 from understudy_protocol.order import Order
 from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
@@ -32,10 +32,12 @@ log = logging.getLogger(__name__)
 async def run(env: Mapping[str, str]) -> None:
     """Raises SettingsError."""
     settings = read_spare(env)
+    logs.of_process(pod=settings.pod_name)
     order = records.recorded_order(settings.adoption)
     if order is None:
         order = await Pooled(settings).run()
     if order is not None:
+        logs.of_process(namespace=order.shape.namespace, job=order.shape.name)
         log.info("is of job %s/%s from now on", order.shape.namespace, order.shape.name)
         await Sidecar(job_settings(settings, order)).run()
 
@@ -79,7 +81,7 @@ class Pooled:
         unix_server = await self._launcher.listen(settings.folder / pod.LAUNCHER_SOCKET)
         server = Server(None, b"", "", self)
         await server.listen(pod.COORDINATOR_PORT, settings.listen)
-        probes = await health.listen(pod.HEALTH_PORT, settings.listen, lambda: self._waiting.why_not_ready)
+        probes = await health.listen(pod.HEALTH_PORT, settings.listen, why_not_ready=self._why_not_ready)
         log.info("waits as %s on %s for a job of the pool", settings.pod_name, settings.node)
         await self._over.wait()
         self._alarm.set(None)
@@ -101,6 +103,9 @@ class Pooled:
             self._order = order
             self._over.set()
         return adoption.Adopted(self._order.shape.uid)
+
+    def _why_not_ready(self) -> str:
+        return self._waiting.why_not_ready
 
     def _handle(self, event: Event) -> None:
         if self._over.is_set():

@@ -167,7 +167,7 @@ class Caller(Link):
             raise NotProven("the first message is not a Hello")
         wanted, self._key = self._server.expects(hello.role)
         if hello.job_uid != wanted:
-            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, this is {wanted}")
+            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
         self._hello, self._nonce = hello, secrets.token_hex(handshake.NONCE_BYTES)
         self.send(Challenge(self._nonce, handshake.server_proof(*self._parts(hello))))
         self._next = self._on_prove

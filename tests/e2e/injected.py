@@ -39,7 +39,7 @@ def jobset_controller(cluster: Cluster, folder: Path) -> Iterator[None]:
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
     run([tool("openssl"), "req", "-x509", *key, "-subj", "/CN=localhost", "-days", "1", "-out", folder / "tls.crt"])
     configuration = folder / "configuration.json"
-    configuration.write_text(json.dumps(jobset_configuration(folder, in_place=False)))
+    configuration.write_text(json.dumps(jobset_configuration(folder, in_place=False, shipped=True)))
     with Program(
         "jobset-e2e", [str(built.manager), f"--config={configuration}"], {"KUBECONFIG": str(cluster.kubeconfig)}
     ):

@@ -1,6 +1,7 @@
 """Understudy on the local cluster, installed as a user installs it: the images, then the Helm chart."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.cluster import Cluster
 from tests.e2e.waiting import wait_until
@@ -11,9 +12,11 @@ OPERATOR_PODS = "app.kubernetes.io/component=operator"
 DEPLOYMENT = f"deployment/{RELEASE}-operator"
 REPLICAS = 2  # the chart's own number
 LEADS_LIMIT_S = 60
+CHART = "charts/understudy"
+PREVIOUS = max(Path(__file__).with_name("charts").glob("*.tgz"))
 
 
-def install(cluster: Cluster, say: Callable[[str], None]) -> None:
+def install(cluster: Cluster, say: Callable[[str], None], *settings: str, chart: str = CHART) -> None:
     """The images of this checkout and the chart with them; a second call with the same tree changes nothing."""
     images = cluster.load_images("base", "operator", "sidecar")
     operator, sidecar = images["operator"], images["sidecar"]
@@ -22,12 +25,12 @@ def install(cluster: Cluster, say: Callable[[str], None]) -> None:
         "upgrade",
         "--install",
         RELEASE,
-        "charts/understudy",
+        chart,
         "--namespace",
         NAMESPACE,
         "--create-namespace",
         "--set",
-        f"operator.image={operator},sidecar.image={sidecar}",
+        ",".join((f"operator.image={operator},sidecar.image={sidecar}", *settings)),
         "--wait",
         "--timeout",
         "90s",

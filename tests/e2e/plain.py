@@ -78,6 +78,15 @@ class PlainJob:
             "spec": {**spec, **changes},
         }
 
+    def trainer_template(self) -> Raw:
+        """Of its pods."""
+        template: Raw = self.manifest()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        return template
+
+    def launcher(self) -> Raw:
+        launcher: Raw = self.manifest()["spec"]["launcher"]
+        return launcher
+
     def apply(self, **changes: Any) -> None:
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest(**changes)))
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from tests.e2e import acts
+from tests.e2e.plain import PlainJob
 from tests.e2e.pools import SharedPool
 from tests.e2e.training import Raw, Training
 
@@ -40,9 +41,9 @@ class PooledTraining(Training):
 
 @dataclass
 class WarmPool(SharedPool):
-    """change: what is to be different in the template of its spares."""
+    """training: whose pods its spares are made like. change: what is to be different in their template."""
 
-    training: PooledTraining | None = None
+    training: PooledTraining | PlainJob | None = None
     change: Callable[[Raw], Any] = lambda template: None
 
     def manifest(self, note: str = "1") -> Raw:

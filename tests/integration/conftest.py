@@ -50,6 +50,13 @@ class ApiServer:
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
+    with an_api_server() as server:
+        yield server
+
+
+@contextmanager
+def an_api_server() -> Iterator[ApiServer]:
+    """One more: for tests that change what others rely on."""
     binaries = Paths.from_environment().binaries
     missing = [program for program in PROGRAMS if not (binaries / program).exists()]
     if missing:

@@ -1,14 +1,19 @@
 """The Helm chart, rendered by the real helm: what an installation applies."""
 
+import json
 import subprocess
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
 from understudy_operator.fault_settings import FaultSettings, read_fault_settings
+from understudy_operator.network_settings import read_network_rules
 from understudy_operator.plan.faults.built_in import BUILT_IN
+from understudy_operator.plan.network_policy import Rules
+from understudy_protocol import pod as names
 
 CHART = CHECKOUT / "charts" / "understudy"
 
@@ -22,17 +27,21 @@ def rendered(*settings: str, webhook: bool = False) -> Documents:
     documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
     crds = "injectedjobs" if webhook else "trainingjobs"
     ours = "understudy-webhook" if webhook else "understudy-operator"
-    names = (ours, f"{crds}.understudy.dev")
-    return {document["kind"]: document for document in documents if document["metadata"]["name"] in names}
+    known = (ours, f"{crds}.understudy.dev")
+    return {document["kind"]: document for document in documents if document["metadata"]["name"] in known}
 
 
 def template(*settings: str) -> "subprocess.CompletedProcess[str]":
     helm = Paths.from_environment().binaries / "helm"
     if not helm.exists():
         pytest.skip(f"{helm} is not built: python -m tests.cluster binaries")
-    words = [word for setting in settings for word in ("--set", setting)]
+    words = [word for setting in settings for word in (_flag(setting), setting)]
     command = [str(helm), "template", "understudy", str(CHART), "-n", "system", *words]
     return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def _flag(setting: str) -> str:
+    return "--set-json" if setting.partition("=")[2].startswith(("[", '{"', '"')) else "--set"
 
 
 def test_the_crd_comes_with_the_chart_and_stays_when_it_is_uninstalled():
@@ -105,8 +114,10 @@ def test_a_drain_leaves_one_replica_and_a_single_one_stands_in_no_drains_way():
 def test_replicas_prefer_nodes_of_their_own_unless_told_otherwise():
     pod = rendered()["Deployment"]["spec"]["template"]["spec"]
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
-    own = rendered("operator.affinity.nodeAffinity.x=y")["Deployment"]["spec"]["template"]["spec"]["affinity"]
-    assert own == {"nodeAffinity": {"x": "y"}}
+    term = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "rack"}
+    given = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    own = rendered(f"operator.affinity={json.dumps(given)}")["Deployment"]["spec"]["template"]["spec"]["affinity"]
+    assert own == given
 
 
 # The webhook ---------------------------------------------------------------------------------------------------------
@@ -171,18 +182,99 @@ def test_certificates_of_others_are_mounted_and_the_webhook_has_no_rights_and_no
     assert ("Certificate" in documents, "Issuer" in documents) == (not provided, not provided)
 
 
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("webhook.certificates.mode=Own", "set it to SelfMade, CertManager or Provided"),
+        ("operator.relicas=2", "at '/operator': additional properties 'relicas' not allowed"),
+        ("operater.replicas=2", "additional properties 'operater' not allowed"),
+        ("operator.replicas=two", "at '/operator/replicas': got string, want integer"),
+        ("operator.image=", "at '/operator/image': minLength"),
+        ("operator.imageDigest=sha256:1", "at '/operator/imageDigest'"),
+        ("operator.tolerations[0].efect=NoSchedule", "at '/operator/tolerations/0': additional properties 'efect'"),
+        ("operator.resources.limit.memory=1Gi", "at '/operator/resources': additional properties 'limit'"),
+        ("faults.sources[0].nmae=cordon", "at '/faults/sources/0'"),
+        ("webhook.certificates.mode=Own", "at '/webhook/certificates/mode': value must be one of 'SelfMade'"),
         ("webhook.certificates.mode=Provided", "webhook.certificates.secretName must name the Secret"),
-        ("webhook.failurePolicy=Retry", "set it to Fail or Ignore"),
+        ("webhook.failurePolicy=Retry", "at '/webhook/failurePolicy': value must be one of 'Fail', 'Ignore'"),
+        ("networkPolicies.alsoFrom=[{}]", "at '/networkPolicies/alsoFrom/0': minProperties"),
+        ("webhook.timeoutSeconds=60", "at '/webhook/timeoutSeconds'"),
     ],
 )
-def test_what_means_nothing_is_refused_with_the_mend(setting: str, message: str):
+def test_what_is_misspelt_or_means_nothing_is_refused_with_its_path(setting: str, message: str):
     told = template(setting)
     assert told.returncode != 0
     assert message in told.stderr
+
+
+def test_pods_can_be_injected_in_all_namespaces():
+    (webhook,) = rendered("webhook.namespaceSelector.matchLabels=null", webhook=True)["MutatingWebhookConfiguration"][
+        "webhooks"
+    ]
+    assert webhook["namespaceSelector"] == {}
+
+
+# What both have ------------------------------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("which", ["operator", "webhook"])
+
+
+def deployment(which: str, *settings: str) -> dict[str, Any]:
+    return rendered(*settings, webhook=which == "webhook")["Deployment"]
+
+
+@BOTH
+def test_images_can_be_pinned_by_their_digests(which: str):
+    pinned = (f"operator.imageDigest={DIGEST}", f"sidecar.imageDigest={DIGEST}")
+    images = ("operator.image=a/operator:1", "sidecar.image=a/sidecar:1")
+    (container,) = deployment(which, *images, *pinned)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"a/operator:1@{DIGEST}"
+    assert {"name": "UNDERSTUDY_SIDECAR_IMAGE", "value": f"a/sidecar:1@{DIGEST}"} in container["env"]
+
+
+@BOTH
+def test_what_the_values_say_of_pods_reaches_them(which: str):
+    told = {
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        "resources": {"requests": {"cpu": "2"}},
+        "podLabels": {"team": "ml", "app.kubernetes.io/component": "mine"},
+        "podAnnotations": {"example.com/a": "b"},
+    }
+    settings = [f"{which}.{name}={json.dumps(value)}" for name, value in told.items()]
+    made = deployment(which, *settings, 'imagePullSecrets=[{"name": "registry"}]')
+    pod, metadata = made["spec"]["template"]["spec"], made["spec"]["template"]["metadata"]
+    for field in ("priorityClassName", "nodeSelector", "tolerations"):
+        assert pod[field] == told[field]
+    assert pod["containers"][0]["resources"]["requests"] == {"cpu": "2"} | (
+        {"memory": "128Mi"} if which == "operator" else {"memory": "96Mi"}
+    )
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    # a constraint counts the pods of its own Deployment, and labels by which it finds them are not taken from it
+    selector = made["spec"]["selector"]
+    assert [x["labelSelector"] for x in pod["topologySpreadConstraints"]] == [selector]
+    assert metadata["labels"] == {**selector["matchLabels"], "team": "ml"}
+    assert metadata["annotations"] == {"example.com/a": "b"}
+
+
+@BOTH
+def test_a_spread_constraint_may_count_other_pods(which: str):
+    constraint = {"maxSkew": 1, "topologyKey": "x", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+    made = deployment(which, f"{which}.topologySpreadConstraints={json.dumps([constraint])}")
+    assert made["spec"]["template"]["spec"]["topologySpreadConstraints"] == [constraint]
+
+
+def test_only_who_calls_the_api_server_has_a_token():
+    for which, settings, has in (("operator", (), True), ("webhook", (), True), ("webhook", PROVIDED, False)):
+        documents = rendered(*settings, webhook=which == "webhook")
+        assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is has
+        assert documents["ServiceAccount"]["automountServiceAccountToken"] is False
 
 
 def test_the_webhooks_pods_run_without_rights_on_their_machine_and_a_drain_leaves_one():
@@ -195,3 +287,79 @@ def test_the_webhooks_pods_run_without_rights_on_their_machine_and_a_drain_leave
         1,
     )
     assert "PodDisruptionBudget" not in rendered("webhook.replicas=1", webhook=True)
+
+
+# Networks ------------------------------------------------------------------------------------------------------------
+
+
+def policies(*settings: str) -> dict[str, dict[str, Any]]:
+    told = template("networkPolicies.enabled=true", "crds.install=false", *settings)
+    documents = [document for document in yaml.safe_load_all(told.stdout) if document]
+    return {x["metadata"]["name"]: x["spec"] for x in documents if x["kind"] == "NetworkPolicy"}
+
+
+def test_the_operator_and_the_webhook_take_only_what_they_serve():
+    assert "NetworkPolicy" not in rendered()
+    found = policies()
+    assert found["understudy-operator"]["ingress"] == []
+    assert found["understudy-webhook"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8443}]}]
+    for which in ("operator", "webhook"):
+        assert found[f"understudy-{which}"]["podSelector"] == deployment(which)["spec"]["selector"]
+        assert found[f"understudy-{which}"]["policyTypes"] == ["Ingress"]
+    # and who is named besides, such as a Prometheus, reaches all ports of it
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    opened = policies(f"networkPolicies.alsoFrom={json.dumps([peer])}")
+    assert [spec["ingress"][-1] for spec in opened.values()] == [{"from": [peer]}] * 2
+    assert list(policies("webhook.enabled=false")) == ["understudy-operator"]
+
+
+def test_the_operator_is_told_who_reaches_jobs_and_may_write_their_policies_only_where_it_is_to():
+    def told(*settings: str) -> tuple[Rules | None, list[str]]:
+        documents = rendered(*settings)
+        (container,) = documents["Deployment"]["spec"]["template"]["spec"]["containers"]
+        env = {entry["name"]: entry["value"] for entry in container["env"]}
+        rules = [x for x in documents["ClusterRole"]["rules"] if x["resources"] == ["networkpolicies"]]
+        return read_network_rules(env), [verb for rule in rules for verb in rule["verbs"]]
+
+    assert told("networkPolicies.enabled=true") == (None, [])
+    rules, verbs = told("networkPolicies.jobs=true")
+    assert verbs == ["list", "create", "update"]
+    assert rules is not None
+    (operator,) = rules
+    assert operator["ports"] == [{"protocol": "TCP", "port": names.COORDINATOR_PORT}]
+    (peer,) = operator["from"]
+    assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "system"}}
+    assert peer["podSelector"] == deployment("operator")["spec"]["selector"]
+    rules, _ = told("networkPolicies.jobs=true", 'networkPolicies.alsoFrom=[{"ipBlock": {"cidr": "10.0.0.0/8"}}]')
+    assert rules is not None
+    assert rules[1] == {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
+
+
+# Users ---------------------------------------------------------------------------------------------------------------
+
+
+def users_roles(*settings: str) -> dict[str, dict[str, Any]]:
+    """ClusterRoles that Kubernetes adds to its own, by the names of these."""
+    told = template("crds.install=false", *settings)
+    documents = [document for document in yaml.safe_load_all(told.stdout) if document]
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    return {
+        label.removeprefix(prefix): x
+        for x in documents
+        if x["kind"] == "ClusterRole"
+        for label in x["metadata"]["labels"]
+        if label.startswith(prefix)
+    }
+
+
+def test_kubernetes_own_roles_know_our_kinds():
+    roles = users_roles()
+    assert set(roles) == {"view", "edit", "admin"}
+    given = {name: {(right.resource, right.verb) for right in granted([role])} for name, role in roles.items()}
+    assert {verb for _, verb in given["view"]} == {"get", "list", "watch"}
+    assert {resource for resource, verb in given["edit"] if verb == "create"} == {"trainingjobs", "hotsparepools"}
+    assert ("hotsparepools/scale", "patch") in given["edit"]
+    # nobody's to write but the operator's
+    status = {resource for resource, verb in given["edit"] | given["admin"] if resource.endswith("/status")}
+    assert status == set()
+    assert users_roles("rbac.aggregate=false") == {}

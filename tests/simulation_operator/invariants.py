@@ -12,7 +12,7 @@ from tests.simulation_operator.claims import what_is_wrong_of_pools
 from tests.simulation_operator.client import Process
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
-from understudy_operator.observe.store import Kind, uids_of
+from understudy_operator.observe.store import Kind, Owner, owners_of
 from understudy_protocol import pod as names
 
 #: Everything is listed this often here, so what was lost is known again.
@@ -55,9 +55,9 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
         yield f"{writes} writes, where {most} would do: {dict(world.writes)}"
 
 
-def _concerned(world: World) -> set[tuple[Kind, str]]:
+def _concerned(world: World) -> set[tuple[Kind, Owner]]:
     """Whom the objects that are there concern, by kind: also a pool that is gone, while a job's pod has its place."""
-    return {(kind, uid) for kind in Kind for raw in world.server.of(kind.value) for uid in uids_of(raw)}
+    return {(kind, owner) for kind in Kind for raw in world.server.of(kind.value) for owner in owners_of(raw)}
 
 
 def _job(world: World, job: Raw, training: Training) -> Iterator[str]:

@@ -16,7 +16,7 @@ from unittest import mock
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.observe.store import Key, Kind, Raw, Store, uids_of
+from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
 from understudy_operator.operator import Operator
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool import adopting, claiming, reconcile
@@ -90,9 +90,9 @@ async def _settles_no_claim(self: PoolGateway, job_uid: str) -> None:
 
 def _keeps_whom_nothing_concerns(self: Store, kind: Kind, key: Key) -> None:
     entry = self._entries[kind].pop(key, None)
-    for uid in () if entry is None else uids_of(entry.raw):
-        self._of_job[kind, uid].discard(key)
-        self._facts_of_job.pop((kind, uid), None)
+    for owner in () if entry is None else owners_of(entry.raw):
+        self._of_job[kind, owner].discard(key)
+        self._facts_of_job.pop((kind, owner), None)
 
 
 _merge = Api.merge

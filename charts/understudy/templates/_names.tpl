@@ -42,3 +42,67 @@ annotations:
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "understudy.webhook" . }}
 {{- end }}
 {{- end -}}
+{{- /* (list IMAGE DIGEST): what a container runs. */ -}}
+{{- define "understudy.image" -}}
+{{ index . 0 }}{{ with index . 1 }}@{{ . }}{{ end }}
+{{- end -}}
+{{- define "understudy.podMetadata" -}}
+{{- /* of: .Values.operator or .Values.webhook; selector: its labels, which win. */ -}}
+labels: {{- merge (dict) (.selector | fromYaml) .of.podLabels | toYaml | nindent 2 }}
+{{- with .of.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+{{- /* Where its pods go, and what goes before them; arguments as above. */ -}}
+{{- define "understudy.placement" -}}
+{{- $selector := dict "matchLabels" (.selector | fromYaml) -}}
+{{- with .of.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .of.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range . }}
+{{- list (ternary . (set (deepCopy .) "labelSelector" $selector) (hasKey . "labelSelector")) | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .of.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- else }}
+# Replicas on nodes of their own, where there are as many.
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector: {{- toYaml $selector | nindent 12 }}
+{{- end }}
+{{- end -}}
+{{- /* Of pods whose namespace enforces the restricted pod security standard. */ -}}
+{{- define "understudy.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+{{- define "understudy.containerSecurity" -}}
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+{{- end -}}
+{{- /* Ingress rules of a job's NetworkPolicy, beside the one for its own pods. 8478: where sidecars listen. */ -}}
+{{- define "understudy.jobIngress" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- $operator := dict "namespaceSelector" $namespace "podSelector" (dict "matchLabels" (include "understudy.selector" . | fromYaml)) -}}
+{{- $rules := list (dict "from" (list $operator) "ports" (list (dict "protocol" "TCP" "port" 8478))) -}}
+{{- with .Values.networkPolicies.alsoFrom -}}
+{{- $rules = append $rules (dict "from" .) -}}
+{{- end -}}
+{{- toJson $rules -}}
+{{- end -}}

@@ -6,6 +6,7 @@ too much to do (429) is asked again when it says; everything else is the caller'
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from understudy_operator.observe import shapes
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
+#: Of a request: method, path, result (Ok, the status of a refusal, or NoAnswer), seconds.
+Answered = Callable[[str, str, str, float], None]
 FIELD_MANAGER = "understudy-operator"
 REQUEST_S = 30.0
 PAGE = 500
@@ -64,14 +67,20 @@ class Listed:
 
 
 class Api:
-    """may_write: whether this process may write at this moment; asked before each write is sent.
+    """may_write: whether this process may write at this moment; asked before each write is sent. answered: told of each
+    request that has ended, and was not given up.
 
     A write whose caller is cancelled goes on: it may have been done already, and its answer is worth waiting for before
     another replica is let (`finish`). Who has lost the lease does not wait (`give_up`).
     """
 
-    def __init__(self, api_client: client.ApiClient | None, may_write: Callable[[], bool] = lambda: True) -> None:
-        self._client, self._may_write = api_client, may_write
+    def __init__(
+        self,
+        api_client: client.ApiClient | None,
+        may_write: Callable[[], bool] = lambda: True,
+        answered: Answered = lambda *_: None,
+    ) -> None:
+        self._client, self._may_write, self._on_answer = api_client, may_write, answered
         self._writes: set[asyncio.Task[Raw]] = set()
 
     async def finish(self, limit_s: float) -> bool:
@@ -168,10 +177,10 @@ class Api:
     ) -> Raw:
         told = [(name, value) for name, value in query if value]
         if method == "GET":
-            return await self.send(method, path, told, body, content)
+            return await self._timed(method, path, told, body, content)
         if not self._may_write():
             raise NotLeading(f"{method} {path} was not sent: this replica does not lead")
-        write = asyncio.create_task(self.send(method, path, told, body, content), name=f"{method} {path}")
+        write = asyncio.create_task(self._timed(method, path, told, body, content), name=f"{method} {path}")
         self._writes.add(write)
         write.add_done_callback(self._answered)
         return await asyncio.shield(write)
@@ -180,6 +189,23 @@ class Api:
         self._writes.discard(write)
         if not write.cancelled():
             write.exception()  # whoever asked for it may be gone
+
+    async def _timed(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
+        began, result = time.monotonic(), "Ok"
+        try:
+            return await self.send(method, path, query, body, content)
+        except ApiError as error:
+            result = str(error.status)
+            raise
+        except NO_ANSWER:
+            result = "NoAnswer"
+            raise
+        except asyncio.CancelledError:
+            result = ""
+            raise
+        finally:
+            if result:
+                self._on_answer(method, path, result, time.monotonic() - began)
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         """One request and its answer. Raises an ApiError, or one of NO_ANSWER."""

@@ -46,16 +46,16 @@ T = TypeVar("T")
 class Gateway:
     def __init__(self, api: Api, store: Store, clock: Clock) -> None:
         self._api, self._store = api, store
-        self._pace = Pace(clock.steady)
+        self.pace = Pace(clock.steady)  # of all that a leader writes, and not of this gateway alone
         self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
-        self.jobs = JobGateway(api, store, self._pace)
-        self._subjects = Subjects(api, store, self._pace)
-        self.pools = PoolGateway(api, store, self._pace, self._subjects)
+        self.jobs = JobGateway(api, store, self.pace)
+        self._subjects = Subjects(api, store, self.pace)
+        self.pools = PoolGateway(api, store, self.pace, self._subjects)
 
     async def remove(self, job: Job, reason: str) -> None:
         """Delete the TrainingJob, after all that belongs to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
-        await self._pace.turn()
+        await self.pace.turn()
         try:
             await self._api.delete(path_of(job), body)
         except ApiError as error:
@@ -67,7 +67,7 @@ class Gateway:
         """Why it cannot be there; None once it is."""
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
-        await self._pace.turn()
+        await self.pace.turn()
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
@@ -142,7 +142,7 @@ class Gateway:
     async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
         path = f"/api/v1/namespaces/{owner.namespace}/pods"
-        await self._pace.turn()
+        await self.pace.turn()
         asked = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _Asked(intent))
         try:
             raw = await self._api.create(path, intent.manifest)
@@ -183,7 +183,7 @@ class Gateway:
 
     async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
-        await self._pace.turn()
+        await self.pace.turn()
         try:
             match intent:
                 case DeletePod(name, uid, grace_s, reason, version):

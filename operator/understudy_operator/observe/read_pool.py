@@ -3,7 +3,7 @@
 import base64
 
 from understudy_operator.observe.read import read_pod, unix
-from understudy_operator.observe.store import Key, Kind, Raw, Store
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store
 from understudy_operator.plan.observed import Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
 from understudy_operator.plan.pool.manifest import fingerprint
@@ -37,18 +37,19 @@ def view_of(store: Store, namespace: str, name: str) -> PoolView:
     if pool is None:
         return PoolView(name, False)
     wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
-    pods = pods_of_pool(store, pool.uid)
-    return PoolView(name, True, wanted, fingerprint(pool), pods, pool, key_id_of(store, pool.uid))
+    owner = (namespace, pool.uid)
+    pods = pods_of_pool(store, owner)
+    return PoolView(name, True, wanted, fingerprint(pool), pods, pool, key_id_of(store, owner))
 
 
-def key_of_pool(store: Store, pool_uid: str) -> str:
+def key_of_pool(store: Store, pool: Owner) -> str:
     """The key that its warm spares know; "" if there is none."""
-    found = store.of_job(Kind.SECRET, pool_uid)
+    found = store.of_job(Kind.SECRET, pool)
     return decode_key(found[0]) if found else ""
 
 
-def key_id_of(store: Store, pool_uid: str) -> str:
-    key = key_of_pool(store, pool_uid)
+def key_id_of(store: Store, pool: Owner) -> str:
+    key = key_of_pool(store, pool)
     return key_id(key) if key else ""
 
 
@@ -65,14 +66,14 @@ def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple
     return own, tuple(pod for pod in pods if pod.labels.get(names.LABEL_JOB_UID) != owner_uid)
 
 
-def pods_of_pool(store: Store, pool_uid: str) -> tuple[Pod, ...]:
+def pods_of_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
     """Its own: those of jobs that stand in the place of one are left out."""
-    return split(store.facts_of_job(Kind.POD, pool_uid, read_pod), pool_uid)[0]
+    return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[0]
 
 
-def pods_from_pool(store: Store, pool_uid: str) -> tuple[Pod, ...]:
+def pods_from_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
     """Those of jobs that stand in the place of one of the pool's."""
-    return split(store.facts_of_job(Kind.POD, pool_uid, read_pod), pool_uid)[1]
+    return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[1]
 
 
 def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
@@ -100,7 +101,7 @@ def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
 
 
 def _client(store: Store, raw: Raw) -> Client:
-    pods = store.facts_of_job(Kind.POD, raw["metadata"]["uid"], read_pod)
+    pods = store.facts_of_job(Kind.POD, (raw["metadata"]["namespace"], raw["metadata"]["uid"]), read_pod)
     told = raw.get("status", {}).get("recoveries", ())
     failures = tuple(unix(entry["detectedAt"]) for entry in told if entry["fault"] == Fault.NODE.value)
     return Client(frozenset(pod.node for pod in pods if pod.node and pod.alive), failures)

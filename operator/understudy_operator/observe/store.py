@@ -8,6 +8,8 @@ Rules:
   truth of a moment after it was asked for: it wins over all that is known from before, also over newer versions (an
   API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
 - A job's Secret is remembered as long as the job is there, also once somebody has deleted it: its pods have the key.
+- Whose an object is says its label, which anybody may write: so what belongs to a job is looked for in the job's own
+  namespace alone, where whoever may create pods could read its key as well (docs/security.md).
 """
 
 import time
@@ -22,6 +24,7 @@ from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
+Owner = tuple[str, str]  # namespace and uid of a job, or of a pool
 T = TypeVar("T")
 
 
@@ -59,9 +62,9 @@ class Store:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
-        self._of_job: dict[tuple[Kind, str], set[Key]] = {}  # by job uid
-        self._facts_of_job: dict[tuple[Kind, str], tuple[Any, ...]] = {}  # until one of them changes
-        self._last_secret: dict[str, Raw] = {}  # by job uid
+        self._of_job: dict[tuple[Kind, Owner], set[Key]] = {}
+        self._facts_of_job: dict[tuple[Kind, Owner], tuple[Any, ...]] = {}  # until one of them changes
+        self._last_secret: dict[Owner, Raw] = {}
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
 
     def put(self, kind: Kind, raw: Raw) -> None:
@@ -78,7 +81,7 @@ class Store:
         uid = raw["metadata"].get("uid")
         if uid:
             self._removed[kind][uid] = self._now()
-            self._last_secret.pop(uid, None)  # where it is the job that is gone
+            self._last_secret.pop((key_of(raw)[0], uid), None)  # where it is the job that is gone
         known = self._entries[kind].get(key_of(raw))
         if known is not None and known.raw["metadata"].get("uid") == uid:
             self._forget(kind, key_of(raw))
@@ -101,9 +104,9 @@ class Store:
             elif raw["metadata"].get("uid") not in removed:
                 self._keep(kind, key, raw)
         if kind is Kind.JOB:
-            jobs = {entry.raw["metadata"]["uid"] for entry in self._entries[kind].values()}
+            jobs = {(key[0], entry.raw["metadata"]["uid"]) for key, entry in self._entries[kind].items()}
             secrets = self._last_secret.items()
-            self._last_secret = {uid: secret for uid, secret in secrets if uid in jobs or self._is_injected(secret)}
+            self._last_secret = {job: secret for job, secret in secrets if job in jobs or self._is_injected(secret)}
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
         entry = self._entries[kind].get(key)
@@ -114,15 +117,15 @@ class Store:
         known = self.get(kind, key_of(raw))
         return known is not None and _state(known) == _state(raw)
 
-    def last_secret(self, job_uid: str) -> Raw | None:
+    def last_secret(self, job: Owner) -> Raw | None:
         """The job's Secret as it was last seen, whether or not it is still there."""
-        return self._last_secret.get(job_uid)
+        return self._last_secret.get(job)
 
     def all(self, kind: Kind) -> list[Raw]:
         return [entry.raw for entry in self._entries[kind].values()]
 
-    def of_job(self, kind: Kind, job_uid: str) -> list[Raw]:
-        return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job_uid), ()))]
+    def of_job(self, kind: Kind, job: Owner) -> list[Raw]:
+        return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job), ()))]
 
     def fact(self, kind: Kind, key: Key, reader: Callable[[Raw], T]) -> T | None:
         """What the kind's reader makes of that object; None if there is none."""
@@ -132,14 +135,14 @@ class Store:
     def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
         return [entry.read(reader) for entry in self._entries[kind].values()]
 
-    def facts_of_job(self, kind: Kind, job_uid: str, reader: Callable[[Raw], T]) -> tuple[T, ...]:
+    def facts_of_job(self, kind: Kind, job: Owner, reader: Callable[[Raw], T]) -> tuple[T, ...]:
         """Sorted by name."""
-        if (kind, job_uid) not in self._facts_of_job:
-            keys = sorted(self._of_job.get((kind, job_uid), ()))
+        if (kind, job) not in self._facts_of_job:
+            keys = sorted(self._of_job.get((kind, job), ()))
             if not keys:
                 return ()
-            self._facts_of_job[kind, job_uid] = tuple(self._entries[kind][key].read(reader) for key in keys)
-        return self._facts_of_job[kind, job_uid]
+            self._facts_of_job[kind, job] = tuple(self._entries[kind][key].read(reader) for key in keys)
+        return self._facts_of_job[kind, job]
 
     def size(self) -> int:
         """All that is kept, in entries: it grows with what there is, and with nothing else."""
@@ -155,11 +158,11 @@ class Store:
         self._forget(kind, key)
         kept = _TRIM.get(kind, trimmed)(raw)
         self._entries[kind][key] = _Entry(kept, self._now())
-        for uid in uids_of(kept):
-            self._of_job.setdefault((kind, uid), set()).add(key)
-            self._facts_of_job.pop((kind, uid), None)
+        for owner in owners_of(kept):
+            self._of_job.setdefault((kind, owner), set()).add(key)
+            self._facts_of_job.pop((kind, owner), None)
             if kind is Kind.SECRET:
-                self._last_secret[uid] = kept
+                self._last_secret[owner] = kept
 
     def _is_injected(self, secret: Raw) -> bool:
         """Whether it is an InjectedJob's that is there: its Secret is not called after the uid of the object."""
@@ -168,12 +171,12 @@ class Store:
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
-        for uid in () if entry is None else uids_of(entry.raw):
-            of_job = self._of_job[kind, uid]
+        for owner in () if entry is None else owners_of(entry.raw):
+            of_job = self._of_job[kind, owner]
             of_job.discard(key)
-            self._facts_of_job.pop((kind, uid), None)
+            self._facts_of_job.pop((kind, owner), None)
             if not of_job:
-                del self._of_job[kind, uid]
+                del self._of_job[kind, owner]
 
 
 def key_of(raw: Raw) -> Key:
@@ -185,13 +188,13 @@ def job_uid_of(raw: Raw) -> str:
     return str(raw["metadata"].get("labels", {}).get(names.LABEL_JOB_UID, ""))
 
 
-def uids_of(raw: Raw) -> tuple[str, ...]:
+def owners_of(raw: Raw) -> tuple[Owner, ...]:
     """Whom an object concerns: whose it is; and of a pool's pod the job that has claimed it, or of a job's pod the pool
     that it came from.
     """
     labels = raw["metadata"].get("labels", {})
     told = (labels.get(name) for name in (names.LABEL_JOB_UID, names.LABEL_CLAIMED_BY, names.LABEL_FROM_POOL))
-    return tuple(dict.fromkeys(uid for uid in told if uid))
+    return tuple(dict.fromkeys((key_of(raw)[0], uid) for uid in told if uid))
 
 
 def job_kind(key: Key) -> Kind:

@@ -96,7 +96,8 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "command": [PYTHON, "-m", MODULE],
         "args": [word for option in options.items() for word in option],
         "ports": [{"name": "gateway", "containerPort": gateway.port}],
-        "volumeMounts": [_mount()],
+        # The second one keeps the service account's token out.
+        "volumeMounts": [_mount(), {**_mount(), "mountPath": names.ACCOUNT_FOLDER}],
         "startupProbe": {
             "httpGet": {"path": STATE_PATH, "port": gateway.port},
             "periodSeconds": 1,

@@ -12,6 +12,7 @@ from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.spec import JobSpec, World
+from understudy_protocol.logs import TEXT
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
@@ -41,6 +42,7 @@ class Job:
     status: Mapping[str, Any]
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
+    log_format: str = TEXT  # of the sidecars of its pods
     injected: InjectedJob | None = None  # its pods are a Job controller's; uid is then what members prove to belong to
 
     @property

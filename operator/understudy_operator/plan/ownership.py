@@ -7,11 +7,12 @@ from understudy_protocol import pod as names
 
 API_VERSION = f"{names.GROUP}/v1alpha1"
 KIND = "TrainingJob"
+INJECTED_KIND = "InjectedJob"
 POOL_KIND = "HotSparePool"
 
 
 def kind_of(job: Job) -> str:
-    return KIND if job.injected is None else "InjectedJob"
+    return KIND if job.injected is None else INJECTED_KIND
 
 
 def path_of(job: Job) -> str:

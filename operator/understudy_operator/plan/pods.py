@@ -22,6 +22,7 @@ from understudy_operator.plan.placement import never_on, rather_not_on
 from understudy_operator.plan.shape import job_shape
 from understudy_operator.plan.spec import Place, ReplicatedJob
 from understudy_protocol import pod as names
+from understudy_protocol.logs import ENV_FORMAT, TEXT
 
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
@@ -199,11 +200,14 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             _env_from(names.ENV_POD_IP, "status.podIP"),
             _env_from(names.ENV_NODE, "spec.nodeName"),
             *node_file,
+            *([] if job.log_format == TEXT else [_env(ENV_FORMAT, job.log_format)]),
         ],
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
             {"name": names.TOLD_VOLUME, "mountPath": names.TOLD_FOLDER, "readOnly": True},
+            # Keeps the service account's token out of a container that anybody in the network may call.
+            {"name": names.TOLD_VOLUME, "mountPath": names.ACCOUNT_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
         "startupProbe": {

@@ -87,10 +87,12 @@ class Search:
         holder = self._lines.get(self.knows.in_office)
         appointed = [callee for callee in self._follow.first if callee.appoint is not None]
         wanted = [*([] if holder is None else [holder]), *appointed, *self._replaced.values()]
+        told = {callee.pod_uid for callee in self._follow.others if callee.end is not None}
+        named = [callee for callee in self._named.values() if callee.pod_uid not in told]
         if not self.settled(now):
-            wanted += [*self._follow.first, *self._named.values()]
+            wanted += [*self._follow.first, *named]
         if self._follow.others:  # of a coordinator that was found: who does not follow it, and whom they name
-            wanted += self._named.values()
+            wanted += named
         wanted = _distinct(wanted)[:LINES]
         wanted += self._turns(wanted, LINES - len(wanted), now)
         self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
@@ -128,9 +130,9 @@ class Search:
     # Which lines there are ------------------------------------------------------------------------------------------
 
     def _line(self, callee: Callee) -> Callee:
-        """A line that is there stays, unless its pod is to be appointed by now."""
+        """A line that is there stays, unless its pod is to be appointed by now, or told that the job has ended."""
         line = self._lines.get(callee.pod_uid)
-        return line if line is not None and line.epoch >= callee.epoch else callee
+        return line if line is not None and line.epoch >= callee.epoch and line.end == callee.end else callee
 
     def _may_dial(self, callee: Callee, now: float) -> bool:
         uid = callee.pod_uid

@@ -21,9 +21,11 @@ OF_A_WORKER = (Fault.PROCESS, Fault.HANG)
 class RecoveryBook:
     counts: Counter[str] = field(default_factory=Counter)
     open: list[Recovery] = field(default_factory=list)
+    begun: Counter[str] = field(default_factory=Counter)  # by fault, as it was first taken for
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
+        self.begun[fault.value] += 1
         self.open.append(Recovery(next_round, fault, None, cause, now, None, reason))
 
     def revise(self, fault: Fault, cause: Cause, reason: str = "") -> None:

@@ -15,8 +15,8 @@ NODE_FAULTS = "understudy-system/understudy-operator-node-faults"  # likewise
 
 
 class OperatorProcess:
-    def __init__(self, kubeconfig: Path, health_port: int, log: Path, name: str = "operator-0") -> None:
-        self.name, self.health_port = name, health_port
+    def __init__(self, kubeconfig: Path, health_port: int, log: Path, name: str = "operator-0", **env: str) -> None:
+        self.name, self.health_port, self._env = name, health_port, env
         self._kubeconfig, self._log = kubeconfig, log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,6 +37,7 @@ class OperatorProcess:
             "UNDERSTUDY_HEALTH_PORT": str(self.health_port),
             "HOSTNAME": self.name,
             "PYTHONWARNINGS": "ignore",  # of libraries; the log is for ours
+            **self._env,
         }
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(

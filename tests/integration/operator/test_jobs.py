@@ -96,7 +96,7 @@ async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
     made = await jobs.kube.until("new Jobs", new)
     assert {x["metadata"]["labels"][keys.RESTART_ATTEMPT] for x in made} == {"1"}
     assert (await training.status())["restarts"] == 1
-    (told,) = await training.events("RestartJobSetFailurePolicyAction")
+    (told,) = await training.until_events("RestartJobSetFailurePolicyAction")
     assert "Job llm-workers-1 failed: BackoffLimitExceeded: too many retries" in told
 
     # and when one fails again, the job fails

@@ -140,8 +140,8 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     assert named(await kube.list("pods")) == named([a0, spare, new])
     roles = {pod["metadata"]["name"]: is_spare(pod) for pod in await kube.list("pods")}
     assert roles == {a0["metadata"]["name"]: False, spare["metadata"]["name"]: False, new["metadata"]["name"]: True}
-    assert len(await training.events("FaultDetected")) == 1
-    assert len(await training.events("Recovered")) == 1
+    assert len(await training.until_events("FaultDetected")) == 1
+    assert len(await training.until_events("Recovered")) == 1
 
 
 async def test_a_container_that_ran_out_of_memory_is_told_as_such_once_the_kubelet_says_so(

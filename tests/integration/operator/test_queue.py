@@ -152,7 +152,7 @@ async def test_an_evicted_gang_queues_anew_and_its_spare_goes(training: Training
     assert len({group(pod) for pod in gang}) == 1
     await until_reason(training, kube, "WaitingForQuota")
     assert (await training.status())["phase"] == "Pending"
-    assert len(await training.events("WaitingForQuota")) == 2
+    assert len(await training.until_events("WaitingForQuota", 2)) == 2
 
 
 async def none_live(training: Training) -> bool:

@@ -202,6 +202,26 @@ async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(trainin
     await until_free(training, kube)
 
 
+async def test_a_pod_that_its_namespace_does_not_admit_is_not_made_by_the_operator_either(
+    training: Training, kube: Kube
+):
+    # given a namespace whose pods are restricted to the baseline standard, which holds for whoever makes them
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    await kube.call("PATCH", f"/api/v1/namespaces/{kube.namespace}", {"metadata": {"labels": labels}})
+
+    # when somebody asks for pods that see all processes of their node
+    def all_processes(job: Raw) -> None:
+        job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["hostPID"] = True
+
+    await training.apply(all_processes)
+
+    # then none is made, and the job says why
+    message = await blocked(training, kube, "Forbidden")
+    assert "violates PodSecurity" in message
+    assert "hostPID=true" in message
+    assert await training.pods() == []
+
+
 async def test_in_a_namespace_that_is_being_deleted_nothing_is_made_and_the_job_says_why(
     training: Training, kube: Kube
 ):

@@ -90,7 +90,7 @@ async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(traini
     assert status["rollouts"]["uncertain"] == 2
     assert status["rollouts"]["failure"]["message"] == "rollout-1 is gone"
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "PodRecreate")
-    assert await training.events("WeightUpdateFailed") == ["version step-7: rollout-1 is gone"]
+    assert await training.until_events("WeightUpdateFailed") == ["version step-7: rollout-1 is gone"]
 
     # and the servers are made anew, and no trainer is
     async def new() -> list[Raw]:
@@ -132,5 +132,5 @@ async def test_a_failed_update_restarts_the_job_unless_it_says_otherwise(trainin
     assert status["restarts"] == 1
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
     assert status["recoveriesByStrategy"]["jobRestart"] == 1
-    (event,) = await training.events("RestartJobSetFailurePolicyAction")
+    (event,) = await training.until_events("RestartJobSetFailurePolicyAction")
     assert "WeightUpdate: the weights of version step-7 were not updated" in event

@@ -73,6 +73,15 @@ class Training:
         events = await self.kube.list("events")
         return [x["note"] for x in events if x["reason"] == reason and x["regarding"]["name"] == NAME]
 
+    async def until_events(self, reason: str, count: int = 1) -> list[str]:
+        """Events are written after the status that tells the same."""
+
+        async def look() -> list[str]:
+            events = await self.events(reason)
+            return events if len(events) >= count else []
+
+        return await self.kube.until(f"{count} x event {reason}", look)
+
     async def pods(self) -> list[Raw]:
         """The job's that are not being deleted, in the order of their names; a pool's are not among them."""
         pods = [pod for pod in await self.kube.list("pods") if names.LABEL_JOB in pod["metadata"]["labels"]]

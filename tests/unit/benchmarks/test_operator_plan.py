@@ -60,6 +60,17 @@ def test_many_jobs_have_ten_pods_each(size: int, jobs: int) -> None:
     assert (session.jobs, session.pods_of_a_job) == (jobs, 10)
 
 
+def test_each_systems_own_limits_are_left_in_cases_of_their_own_which_share_a_cluster(tmp_path: Path) -> None:
+    def limits(shipped: bool) -> list[str]:
+        command = settings.controller_manager(Files(tmp_path, tmp_path), shipped=shipped)
+        return [flag.partition("=")[0] for flag in command if "qps" in flag or "syncs" in flag or "burst" in flag]
+
+    shipped = [x.shipped for x in plan(Choice())]
+    turns = [now for before, now in zip([False, *shipped], shipped, strict=False) if before is not now]
+    assert turns == [True, False]
+    assert (len(limits(shipped=False)), limits(shipped=True)) == (3, [])
+
+
 def test_without_a_choice_all_of_it_is_run() -> None:
     whole = plan(Choice())
 

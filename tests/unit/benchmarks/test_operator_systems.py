@@ -93,10 +93,11 @@ def test_a_restart_is_over_when_it_is_counted_and_all_is_ready() -> None:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_jobsets_gate_is_on_for_its_restart_in_place_alone(in_place: bool) -> None:
-    configuration = jobset_configuration(Path("/certificates"), in_place=in_place)
+    configuration = jobset_configuration(Path("/certificates"), in_place=in_place, shipped=in_place)
 
     assert configuration["featureGates"] == {"InPlaceRestart": in_place}
     assert configuration["webhook"]["certDir"] == "/certificates"
+    assert ("clientConnection" in configuration) is not in_place
 
 
 def test_jobset_is_pinned() -> None:

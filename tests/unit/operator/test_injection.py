@@ -9,7 +9,7 @@ from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import IMAGE
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.apply.pace import BURST, WRITES_PER_S
+from understudy_operator.apply.pace import BURST, WRITES_PER_S, Pace
 from understudy_operator.clock import Clock
 from understudy_operator.injection import Injection
 from understudy_operator.observe.store import Key, Kind, Store
@@ -29,7 +29,9 @@ class World:
     def __init__(self, clock: Clock | None = None) -> None:
         self.api, self.store = FakeApi(), Store()
         self.woken: list[Key] = []
-        self.injection = Injection(self.api, self.store, self.woken.append, clock or Clock())
+        clock = clock or Clock()
+        self.pace = Pace(clock.steady)
+        self.injection = Injection(self.api, self.store, self.woken.append, clock, self.pace)
 
     def job(self, **spec: Any) -> None:
         metadata = golden_pod("job")["metadata"]
@@ -108,6 +110,18 @@ async def test_hundreds_of_pods_that_are_to_be_told_of_their_node_are_told_at_a_
     await world.until(lambda: not world.injection._tasks)
     assert loop.time() >= 0.09
     assert len([call for call in world.api.calls if call[0] == "PATCH"]) == pods
+
+
+@in_virtual_time
+async def test_it_waits_for_its_turn_among_all_that_the_operator_writes() -> None:
+    loop = asyncio.get_running_loop()
+    world = World(Clock(steady=loop.time))
+    for _ in range(int(BURST)):
+        await world.pace.turn()
+    world.node("Xid 79")
+    world.injection.look(world.pod("alone"))
+    await world.until(lambda: not world.injection._tasks)
+    assert loop.time() >= 1 / WRITES_PER_S
 
 
 async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:

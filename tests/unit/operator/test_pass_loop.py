@@ -43,7 +43,7 @@ class Passes:
 
 @asynccontextmanager
 async def going(passes: Passes) -> AsyncIterator[PassLoop]:
-    loop = PassLoop("job ns/a", passes.run)
+    loop = PassLoop("job ns/a", passes.run, {"job": "a"})
     try:
         yield loop
     finally:

@@ -158,5 +158,5 @@ async def test_what_a_fault_costs_does_not_grow_with_the_job(links: list[FakeLin
     # and what is read of pods that have not changed is not read again
     begun = time.process_time()
     for _ in range(10):
-        world.store.facts_of_job(Kind.POD, "job-uid", read_pod)
+        world.store.facts_of_job(Kind.POD, ("research", "job-uid"), read_pod)
     assert (time.process_time() - begun) / 10 < 0.05

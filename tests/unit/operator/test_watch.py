@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.unit.operator.metrics.reading import scraped
 from understudy_operator.apply.api import Api, ApiError, Listed
 from understudy_operator.clock import Clock
+from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Told
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.resync import Resync
@@ -49,11 +51,11 @@ def _pod(name: str, version: int) -> dict[str, Any]:
     return {"metadata": {"namespace": "team", "name": name, "uid": name, "resourceVersion": str(version)}}
 
 
-async def followed(api: Streams) -> list[tuple[str, str]]:
+async def followed(api: Streams, metrics: OperatorMetrics | None = None) -> list[tuple[str, str]]:
     """What it has told by the end of the streams."""
     store, seen = Store(), list[tuple[str, str]]()
     resync = Resync(api, store, Clock(), lambda: None)
-    watch = Watch(api, Kind.POD, resync, lambda _, event, raw: seen.append((event, raw["metadata"]["name"])))
+    watch = Watch(api, Kind.POD, resync, lambda _, event, raw: seen.append((event, raw["metadata"]["name"])), metrics)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
     assert not api.asked  # nothing is followed before there is a list
@@ -108,3 +110,17 @@ async def test_streams_that_end_at_once_are_not_opened_without_a_pause(slept: li
     await followed(Streams([([], "10")], [], [], []))
     assert all(pause_s > 0.3 for pause_s in slept[:3])
     assert len(slept) == 3
+
+
+async def test_each_end_is_counted_and_which_of_them_were_failures(slept: list[float]) -> None:
+    # given a stream that ends after its time, one that breaks off, one that is refused
+    metrics = OperatorMetrics()
+    broken: Stream = [("ADDED", "a", 12), OSError("connection reset")]
+    await followed(
+        Streams([([], "10")], [("ADDED", "b", 11)], broken, [ApiError(500, "InternalError", "away")]), metrics
+    )
+    # then all of them go on, and two had failed
+    said = scraped(metrics.book.text())
+    assert said[("understudy_watch_restarts_total", "pods")] == 3
+    assert said[("understudy_watch_failures_total", "pods")] == 2
+    assert said[("understudy_watch_failures_total", "other")] == 0

@@ -12,6 +12,7 @@ import resource
 import socket
 from collections.abc import Iterator
 
+import aiohttp
 import pytest
 
 from tests.unit.sidecar.hall import (
@@ -32,7 +33,7 @@ from tests.unit.sidecar.hall import (
 )
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
-from understudy_protocol.handshake import Prove, Role
+from understudy_protocol.handshake import Hello, Prove, Role
 from understudy_sidecar import server as server_module
 from understudy_sidecar.clock import now
 from understudy_sidecar.lobby import Lobby
@@ -105,6 +106,16 @@ async def test_the_first_message_must_be_a_hello(served: Served, first: str) -> 
     async with served.upgraded() as link:
         await link.send_str(first)
         assert await closed_by_server(link)
+    assert len(served.hall.links) == 1
+
+
+async def test_who_is_of_another_job_is_not_told_which_one_this_is(served: Served) -> None:
+    async with served.upgraded() as link:
+        await link.send_str(wire.encode(Hello(Role.MEMBER, "another-job", "n")))
+        answer = await link.receive()
+    assert answer.type is aiohttp.WSMsgType.CLOSE
+    assert "another-job" in str(answer.extra)
+    assert JOB not in str(answer.extra)
     assert len(served.hall.links) == 1
 
 

@@ -89,6 +89,7 @@ async def test_files_are_served_and_a_renewed_pair_from_the_next_connection_on(t
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await ask(port, first.authority)
         keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
 
 
 class Replica:

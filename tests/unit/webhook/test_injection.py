@@ -57,6 +57,17 @@ def test_a_second_call_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_jobs_key_is_the_sidecars_alone_and_the_service_account_everybody_elses(name: str) -> None:
+    spec = injected(pod(name)).pod["spec"]
+    for each in (*spec["initContainers"], *spec["containers"]):
+        mounts = {mount["name"]: mount["mountPath"] for mount in each.get("volumeMounts", ())}
+        ours = each["name"] == names.SIDECAR_CONTAINER
+        assert (names.KEY_VOLUME in mounts) is (ours and name != "alone")  # who is alone is no member
+        if ours:
+            assert names.ACCOUNT_FOLDER in [mount["mountPath"] for mount in each["volumeMounts"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_pod_that_was_sent_is_not_changed(name: str) -> None:
     raw = pod(name)
     injected(raw)

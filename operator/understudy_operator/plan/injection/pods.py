@@ -22,6 +22,7 @@ from understudy_operator.plan.injection.settings import NONE, PREFIX, TORCHRUN, 
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.spec import JobSpec
 from understudy_protocol import pod as names
+from understudy_protocol.logs import TEXT
 
 #: What the operator tells a sidecar later, and beside the key.
 _TOLD_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
@@ -41,7 +42,7 @@ def wants_injection(metadata: Raw) -> bool:
     return bool(metadata.get("labels", {}).get(names.LABEL_INJECT) == "true")
 
 
-def inject(pod: Raw, sidecar_image: str) -> Injection:
+def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> Injection:
     """The injected pod. Raises Objection."""
     made = copy.deepcopy(dict(pod))
     spec, metadata = made["spec"], made["metadata"]
@@ -55,7 +56,7 @@ def inject(pod: Raw, sidecar_image: str) -> Injection:
             "cannot share"
         )
     _refuse_taken_names(made, owner)
-    warnings = _change(spec, trainer, owner, settings, sidecar_image)
+    warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
     annotations |= {names.ANNOTATION_INJECTED: trainer["name"], names.ANNOTATION_PLACE: str(owner.place)}
     return Injection(made, warnings)
@@ -83,14 +84,14 @@ def _refuse_taken_names(pod: Raw, owner: Owner) -> None:
 
 
 def _change(
-    spec: dict[str, Any], trainer: dict[str, Any], owner: Owner, settings: Settings, image: str
+    spec: dict[str, Any], trainer: dict[str, Any], owner: Owner, settings: Settings, image: str, log_format: str
 ) -> tuple[str, ...]:
     stubs = (names.LAUNCHER_STUB, names.TORCHRUN_STUB)
     launched = any(f"{names.SHARED_FOLDER}/{stub}" in trainer.get("command", ()) for stub in stubs)
     alone = settings.launcher == NONE
     mode = settings.launcher if launched or alone else command.launcher_of(trainer, settings)
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
-    job = _job(owner, settings, nproc, mode)
+    job = replace(_job(owner, settings, nproc, mode), log_format=log_format)
     grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
     warnings: tuple[str, ...] = ()
     if alone:

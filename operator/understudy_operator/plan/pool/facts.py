@@ -14,6 +14,7 @@ from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
+from understudy_protocol.logs import TEXT
 
 DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3
 
@@ -40,6 +41,7 @@ class Pool:
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of spares that are warm; None: they hold places
     status: Mapping[str, Any] = field(default_factory=dict)
+    log_format: str = TEXT  # of the sidecars of warm spares
 
 
 @dataclass(frozen=True)

@@ -94,4 +94,4 @@ def _as_job(pool: Pool) -> Job:
     )
     spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
     whose = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
-    return Job(*whose, created_at=0.0, completed_at=None, spec=spec, status={})
+    return Job(*whose, created_at=0.0, completed_at=None, spec=spec, status={}, log_format=pool.log_format)

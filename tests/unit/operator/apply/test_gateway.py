@@ -51,7 +51,7 @@ class Given:
         self.gateway = Gateway(self.api, self.store, Clock())
 
     def known(self) -> list[str]:
-        return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.POD, JOB.uid)]
+        return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.POD, (JOB.namespace, JOB.uid))]
 
 
 @pytest.fixture

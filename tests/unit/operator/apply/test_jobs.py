@@ -28,7 +28,7 @@ class Cluster:
         return [refusal.message for refusal in await self.gateway.do("research", intents)]
 
     def stored(self) -> list[str]:
-        return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.CHILD, "job-uid")]
+        return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.CHILD, ("research", "job-uid"))]
 
 
 @pytest.fixture

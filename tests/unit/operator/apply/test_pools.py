@@ -84,7 +84,8 @@ async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given
     assert metadata["finalizers"] == ["other/finalizer", names.FINALIZER_CLAIM]
     assert metadata["annotations"][names.ANNOTATION_CLAIMANT] == "llm"
     assert [call for call in given.api.calls if call[0] != "GET"] == [("PATCH", PATH)]
-    assert len(given.store.of_job(Kind.POD, "job-uid")) == len(given.store.of_job(Kind.POD, "pool-uid")) == 1
+    for owner in ("job-uid", "pool-uid"):
+        assert len(given.store.of_job(Kind.POD, ("research", owner))) == 1
 
 
 async def test_of_two_claims_by_the_same_version_the_first_counts_and_the_second_finds_that_out(given: Given):
@@ -156,7 +157,7 @@ async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given:
 
     # then the store does not wait for the watch
     assert given.store.get(Kind.POD, KEY) is None
-    assert given.store.of_job(Kind.POD, "job-uid") == []
+    assert given.store.of_job(Kind.POD, ("research", "job-uid")) == []
 
 
 # Warm ----------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import pytest
 from understudy_operator.observe.store import Kind, Store, job_key_of
 from understudy_protocol import pod as names
 
+JOB = ("research", "job-uid")
+
 
 def a_raw(name: str = "a", version: int = 1, uid: str = "", job_uid: str = "job-uid", **more: Any) -> dict[str, Any]:
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job_uid}
@@ -17,7 +19,7 @@ def a_raw(name: str = "a", version: int = 1, uid: str = "", job_uid: str = "job-
 
 
 def names_in(store: Store, job_uid: str = "job-uid") -> list[str]:
-    return [raw["metadata"]["name"] for raw in store.of_job(Kind.POD, job_uid)]
+    return [raw["metadata"]["name"] for raw in store.of_job(Kind.POD, ("research", job_uid))]
 
 
 @pytest.fixture
@@ -62,6 +64,22 @@ def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_
     # and by the pool alone once it is released
     store.put(Kind.POD, a_raw("s", version=2, job_uid="pool-uid"))
     assert (names_in(store), names_in(store, "pool-uid")) == (["l"], ["l", "s"])
+
+
+def test_what_somebody_labels_in_another_namespace_is_of_no_job_here(store: Store):
+    # given objects that say they are the job's, in a namespace that sorts before its own
+    for kind in (Kind.POD, Kind.SECRET):
+        forged = a_raw("b")
+        forged["metadata"]["namespace"] = "another"
+        store.put(kind, a_raw("a"))
+        store.put(kind, forged)
+
+    # then they are not found by it, and its key is its own
+    assert names_in(store) == ["a"]
+    assert [raw["metadata"]["name"] for raw in store.of_job(Kind.SECRET, JOB)] == ["a"]
+    remembered = store.last_secret(JOB)
+    assert remembered is not None
+    assert remembered["metadata"]["name"] == "a"
 
 
 def test_managed_fields_are_not_kept_and_the_object_given_is_not_changed(store: Store):
@@ -122,7 +140,7 @@ def test_nothing_is_kept_of_what_is_gone(store: Store):
     for number in range(100):
         raw = a_raw(f"p{number}", job_uid=f"job-{number}")
         store.put(Kind.POD, raw)
-        store.of_job(Kind.POD, f"another-{number}")
+        store.of_job(Kind.POD, ("research", f"another-{number}"))
         if number % 2:
             store.remove(Kind.POD, raw)
     store.replace(Kind.POD, [], asked_at=time.monotonic())
@@ -135,11 +153,11 @@ def test_a_jobs_secret_is_remembered_as_long_as_the_job_is_there(store: Store):
     store.put(Kind.JOB, job)
     store.put(Kind.SECRET, a_raw("llm-membership", data={"key": "x"}))
     store.remove(Kind.SECRET, a_raw("llm-membership"))
-    remembered = store.last_secret("job-uid")
+    remembered = store.last_secret(JOB)
     assert remembered is not None
     assert remembered["data"] == {"key": "x"}
     store.remove(Kind.JOB, job)
-    assert store.last_secret("job-uid") is None
+    assert store.last_secret(JOB) is None
 
 
 def test_an_object_is_read_once_for_each_of_its_states(store: Store):
@@ -151,16 +169,16 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
 
     store.put(Kind.POD, a_raw(version=1))
     for _ in range(3):
-        assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a",)
+        assert store.facts_of_job(Kind.POD, JOB, reader) == ("a",)
         assert store.fact(Kind.POD, ("research", "a"), reader) == "a"
     store.put(Kind.POD, a_raw(version=2))
     assert store.facts(Kind.POD, reader) == ["a"]
-    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a",)
+    assert store.facts_of_job(Kind.POD, JOB, reader) == ("a",)
     assert read == ["1", "2"]
     store.put(Kind.POD, a_raw("b"))
-    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("a", "b")
+    assert store.facts_of_job(Kind.POD, JOB, reader) == ("a", "b")
     store.remove(Kind.POD, a_raw("a"))
-    assert store.facts_of_job(Kind.POD, "job-uid", reader) == ("b",)
+    assert store.facts_of_job(Kind.POD, JOB, reader) == ("b",)
     assert store.fact(Kind.POD, ("research", "c"), reader) is None
 
 

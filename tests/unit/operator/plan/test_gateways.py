@@ -104,6 +104,12 @@ def test_workers_find_every_replica_by_what_they_are_told(tmp_path: Path) -> Non
     ]
 
 
+def test_the_pods_service_account_does_not_reach_the_gateway() -> None:
+    # Kubernetes mounts its token where nothing is mounted at that place
+    gateway = pod_of(ROLLOUT, job())["initContainers"][0]
+    assert names.ACCOUNT_FOLDER in [mount["mountPath"] for mount in gateway["volumeMounts"]]
+
+
 def test_elsewhere_there_are_none() -> None:
     with pytest.raises(NoRollouts, match="UNDERSTUDY_ROLLOUTS, UNDERSTUDY_ROLLOUT_TOKEN_FILE not set"):
         replicas_of_this_job(lambda url: None, environment={})  # type: ignore[arg-type,return-value]

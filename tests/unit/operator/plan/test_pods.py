@@ -338,3 +338,12 @@ def test_what_the_user_only_prefers_stays_next_to_what_we_require():
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     told = affinity_of({"nodeAffinity": preferred}, "a")
     assert told["nodeAffinity"].keys() == {REQUIRED, *preferred}
+
+
+def test_the_pods_service_account_reaches_the_trainer_and_not_the_sidecar():
+    # Kubernetes mounts its token where nothing is mounted at that place
+    def paths(name: str) -> list[str]:
+        return [mount["mountPath"] for mount in container(manifest(), name)["volumeMounts"]]
+
+    assert names.ACCOUNT_FOLDER in paths(names.SIDECAR_CONTAINER)
+    assert names.ACCOUNT_FOLDER not in paths("trainer")

@@ -9,6 +9,7 @@ from understudy_operator.plan.observed import Coordination, Pod
 from understudy_operator.plan.search import LINES, LINGER_S, RETRY_REPLACED_S, RETRY_S, VISIT_S, Say, Search
 from understudy_protocol.observer import (
     Appoint,
+    End,
     NodeFact,
     Nodes,
     Observe,
@@ -18,13 +19,17 @@ from understudy_protocol.observer import (
     StepProgress,
     Superseded,
 )
-from understudy_protocol.words import Office
+from understudy_protocol.words import CloseReason, Office
 
 T, U = a_pod("t"), a_pod("u")
 CROWD = [a_pod(f"c{number}", number) for number in range(20)]
 VOTERS = [A0, A1, S]
 FIRST = Office(1, 1)
 NODES = (NodeFact("node-a0", "rack-1"),)
+
+
+def _callees(pods: Sequence[Pod | Callee]) -> tuple[Callee, ...]:
+    return tuple(x if isinstance(x, Callee) else Callee(x.uid, x.ip) for x in pods)
 
 
 class Calls:
@@ -43,14 +48,13 @@ class Calls:
     def follow(
         self,
         first: Sequence[Pod | Callee] = (S,),
-        others: Sequence[Pod] = (),
+        others: Sequence[Pod | Callee] = (),
         office: Office = FIRST,
         nodes: tuple[NodeFact, ...] = (),
         running: Sequence[Pod] = (A0, A1, S, T, U),
     ) -> None:
-        callees = tuple(x if isinstance(x, Callee) else Callee(x.uid, x.ip) for x in first)
-        rest, there = tuple(Callee(x.uid, x.ip) for x in others), frozenset(x.uid for x in running)
-        self._say(self.search.follow(Follow(office, callees, rest, nodes, there), self.now))
+        there = frozenset(x.uid for x in running)
+        self._say(self.search.follow(Follow(office, _callees(first), _callees(others), nodes, there), self.now))
 
     def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
         self.follow([Callee(pod.uid, pod.ip, Appoint(epoch, -1, {}))], others, Office(epoch, 0))
@@ -535,3 +539,36 @@ def test_a_message_of_a_newer_version_is_passed_over():
     before = calls.knows
     calls.hears(S, object())
     assert calls.knows == before
+
+
+def test_who_is_on_a_line_already_is_told_on_another_that_the_job_has_ended():
+    """One that came as the training ended is called because it may follow somebody who was replaced."""
+    # given a pod on a line, which is no member
+    calls = Calls()
+    calls.follow(first=(), others=[T])
+    assert calls.dialed() == ["t"]
+
+    # when the job has ended
+    end = End(CloseReason.SUCCEEDED, "all workers exited 0")
+    calls.follow(first=(), others=[Callee(T.uid, T.ip, end=end)])
+
+    # then it is told so, once
+    assert calls.dialed() == ["t"]
+    assert calls.dialed() == ["t"]
+    assert calls.said == [("t", Observe()), ("t", end)]
+
+
+def test_who_was_named_by_another_is_told_that_the_job_has_ended_and_not_asked():
+    # given a pod that names another one
+    calls = Calls()
+    calls.follow(first=(), others=[T])
+    calls.dialed()
+    calls.hears(T, Refused("this sidecar is not in office", U.uid, U.ip))
+
+    # when the job has ended
+    end = End(CloseReason.SUCCEEDED, "all workers exited 0")
+    calls.follow(first=(), others=[Callee(pod.uid, pod.ip, end=end) for pod in (T, U)])
+
+    # then both are told so
+    assert sorted(calls.dialed()) == ["t", "u"]
+    assert [told for told in calls.said if told[1] == end] == [("t", end), ("u", end)]

@@ -1,0 +1,137 @@
+"""Whether an installation works: `python -m understudy_operator.check`, which `helm test` runs in a pod of its own.
+
+Looked at from outside, through the API server alone: our kinds are served; a replica of each Deployment is available;
+somebody leads; a TrainingJob is accepted (a dry run: nothing is made). All of it is tried for LIMIT_S, since the chart
+may have been installed a moment ago; then each thing that is wrong is told, with what to do, and the exit code is 1.
+
+UNDERSTUDY_NAMESPACE is where it is installed, UNDERSTUDY_DEPLOYMENTS the names of its Deployments, with commas between,
+UNDERSTUDY_LEASE (namespace/name) the Lease of the operator's replicas.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubernetes.aio import client, config
+
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.plan.ownership import API_VERSION, KIND
+
+LIMIT_S = 60.0
+EVERY_S = 1.0
+PLURALS = ("trainingjobs", "hotsparepools", "injectedjobs")
+log = logging.getLogger(__name__)
+
+
+def example(namespace: str) -> dict[str, Any]:
+    """A small job with what makes pods survive."""
+    trainer = {"name": "trainer", "image": "example.com/trainer:1", "command": ["python3", "train.py"]}
+    template = {"spec": {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": [trainer]}}}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "understudy-test", "namespace": namespace},
+        "spec": {
+            "launcher": {"nprocPerNode": 1},
+            "spares": {"replicas": 1},
+            "replicatedJobs": [{"name": "trainer", "template": template}],
+        },
+    }
+
+
+class Check:
+    def __init__(self, api: Api, namespace: str, deployments: Sequence[str], lease: tuple[str, str]) -> None:
+        self._api, self._namespace, self._deployments, self._lease = api, namespace, deployments, lease
+        self._renewed: object = None  # when the Lease was, at the first look
+
+    async def run(self, limit_s: float, every_s: float = EVERY_S) -> list[str]:
+        """What is wrong in the end."""
+        wrong = await self.look()
+        try:
+            async with asyncio.timeout(limit_s):
+                while wrong:
+                    await asyncio.sleep(every_s)
+                    wrong = await self.look()
+        except TimeoutError:
+            pass
+        return wrong
+
+    async def look(self) -> list[str]:
+        """What is wrong now; what could not be asked for is."""
+        looks = [self._kinds(), self._leader(), self._acceptance(), *map(self._deployment, self._deployments)]
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        wrong = []
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, TROUBLE):
+                raise one
+            if one:
+                wrong.append(str(one))
+        return wrong
+
+    async def _kinds(self) -> str:
+        told: Mapping[str, Any] = {}
+        try:
+            told = await self._api.get(f"/apis/{API_VERSION}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        served = {resource["name"] for resource in told.get("resources", ())}
+        missing = [plural for plural in PLURALS if plural not in served]
+        return f"{', '.join(missing)} are not served: apply the CRDs (crds.install)" if missing else ""
+
+    async def _deployment(self, name: str) -> str:
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}"
+        status = (await self._api.get(path)).get("status", {})
+        if status.get("availableReplicas", 0) > 0:
+            return ""
+        return f"no replica of Deployment {name} is available: kubectl --namespace {self._namespace} get pods says why"
+
+    async def _leader(self) -> str:
+        """Two looks at the Lease: no clocks are compared."""
+        namespace, name = self._lease
+        nobody = f"nobody renews Lease {name}: the operator's log says why"
+        try:
+            lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return nobody
+        renewed = lease.get("spec", {}).get("renewTime")
+        if self._renewed is None:
+            self._renewed = renewed
+        return nobody if renewed == self._renewed else ""
+
+    async def _acceptance(self) -> str:
+        path = f"/apis/{API_VERSION}/namespaces/{self._namespace}/trainingjobs"
+        try:
+            await self._api.check(path, example(self._namespace))
+        except ApiError as error:
+            return f"a TrainingJob is refused ({error.status}): {error}"
+        return ""
+
+
+async def _main(env: Mapping[str, str]) -> int:
+    await config.load_config()  # type: ignore[no-untyped-call]
+    namespace, _, name = env["UNDERSTUDY_LEASE"].partition("/")
+    async with client.ApiClient() as api_client:
+        check = Check(
+            Api(api_client), env["UNDERSTUDY_NAMESPACE"], env["UNDERSTUDY_DEPLOYMENTS"].split(","), (namespace, name)
+        )
+        wrong = await check.run(LIMIT_S)
+    for text in wrong:
+        log.error("%s", text)
+    if not wrong:
+        log.info("the kinds are served, a replica of each Deployment is available, one leads, and a job is accepted")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
+    return asyncio.run(_main(os.environ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The operator's metrics: what is told by the edges that do things, and read of a `Standing` when Prometheus asks.
+
+A replica that stands by tells what it does (requests, passes), and nothing of jobs and pools: a sum over the replicas
+is what the leader says.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from understudy_operator.metrics import standing
+from understudy_operator.metrics.book import Book, Values
+from understudy_operator.metrics.ended import FAILED, NO_STRATEGY, RECOVERED, Ends, Ledger, Status
+from understudy_operator.plan.observed import Node
+from understudy_protocol.words import Fault, Strategy
+
+RECOVERY_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
+PASS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+KINDS = ("TrainingJob", "InjectedJob", "HotSparePool")
+#: Of a pass that failed: the API server's doing, or a bug.
+TROUBLE, BUG = "Trouble", "Bug"
+STRATEGIES = (*(strategy.value for strategy in Strategy), "JobRestart")
+#: What is watched by kopf.
+OTHER = "other"
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_PATH = re.compile(
+    r"/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?"
+)
+
+Raw = Mapping[str, Any]
+
+
+class Standing(Protocol):
+    """What a leader knows."""
+
+    def leads(self) -> bool: ...
+    def knows(self) -> bool:
+        """Whether it leads, and has seen what there is."""
+
+    def jobs(self) -> list[Raw]:
+        """TrainingJobs and InjectedJobs."""
+
+    def pools(self) -> list[Raw]: ...
+    def nodes(self) -> list[Node]: ...
+    def offenders(self) -> int:
+        """Nodes that have failed jobs again and again."""
+
+    def waiting(self) -> int:
+        """Jobs and pools of which something has changed, and no pass has begun since."""
+
+    def without_coordinator(self) -> int: ...
+    def now(self) -> float:
+        """Unix time."""
+
+
+class OperatorMetrics:
+    def __init__(self) -> None:
+        self.book = book = Book()
+        self._recoveries = book.counter(
+            "understudy_recoveries_total",
+            "Recoveries that have ended: with the next step, or with the job's failure.",
+            ("fault", "strategy", "outcome"),
+        )
+        for fault in Fault:  # from 0 on: else the first of its kind is no increase
+            for strategy in STRATEGIES:
+                for outcome in (RECOVERED, FAILED):
+                    self._recoveries.labels(fault.value, strategy, outcome)
+            self._recoveries.labels(fault.value, NO_STRATEGY, FAILED)
+        self._recovery_s = book.histogram(
+            "understudy_recovery_seconds",
+            "From the fault to the next step, of recoveries that have ended well.",
+            ("fault", "strategy"),
+            RECOVERY_S,
+        )
+        self._failed_updates = book.counter(
+            "understudy_weight_updates_failed_total", "Weight updates that have failed, those tried again included."
+        )
+        self._passes = book.histogram(
+            "understudy_reconcile_seconds",
+            "How long a pass over an object took, with all that it asked of the API server.",
+            ("kind",),
+            PASS_S,
+        )
+        self._errors = book.counter(
+            "understudy_reconcile_errors_total",
+            "Passes that have failed: error is Trouble where the API server refused or did not answer, else Bug.",
+            ("kind", "error"),
+        )
+        for kind in KINDS:
+            self._passes.labels(kind)
+            for error in (TROUBLE, BUG):
+                self._errors.labels(kind, error)
+        self._requests = book.counter(
+            "understudy_api_requests_total",
+            "Requests to the API server, watches left out; result is Ok, the status of a refusal, or NoAnswer.",
+            ("verb", "resource", "result"),
+        )
+        self._request_s = book.histogram(
+            "understudy_api_request_seconds",
+            "How long the API server took for a request, watches left out.",
+            ("verb", "resource"),
+            REQUEST_S,
+        )
+        self._watch_failures = book.counter(
+            "understudy_watch_failures_total",
+            "Watches that could not be opened; of pods and nodes also those that broke off. other: of all others.",
+            ("resource",),
+        )
+        self._watch_failures.labels(OTHER)
+        self._watch_restarts = book.counter(
+            "understudy_watch_restarts_total",
+            "Watches of pods and nodes that have ended, and go on; each does after five minutes.",
+            ("resource",),
+        )
+
+    # Told by the edges -----------------------------------------------------------------------------------------------
+
+    def answered(self, method: str, path: str, result: str, seconds: float) -> None:
+        """A request to the API server."""
+        verb, resource = target(method, path)
+        self._requests.labels(verb, resource, result).inc()
+        self._request_s.labels(verb, resource).observe(seconds)
+
+    @contextmanager
+    def a_pass(self, kind: str, trouble: tuple[type[BaseException], ...]) -> Iterator[None]:
+        """trouble: what is no error of ours. A pass that is cancelled is none."""
+        began = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            self._errors.labels(kind, TROUBLE if isinstance(error, trouble) else BUG).inc()
+            raise
+        self._passes.labels(kind).observe(time.monotonic() - began)
+
+    def watches(self, resource: str) -> None:
+        """There is a watch of our own."""
+        self._watch_failures.labels(resource)
+        self._watch_restarts.labels(resource)
+
+    def watch_failed(self, resource: str) -> None:
+        self._watch_failures.labels(resource).inc()
+
+    def watch_restarts(self, resource: str) -> None:
+        self._watch_restarts.labels(resource).inc()
+
+    def watch_asked_again(self) -> None:
+        """One of kopf's, which does not say which."""
+        self.watch_failed(OTHER)
+
+    def ended(self, ends: Ends) -> None:
+        for entry in ends.recoveries:
+            self._recoveries.labels(entry.fault, entry.strategy, entry.outcome).inc()
+            if entry.seconds is not None:
+                self._recovery_s.labels(entry.fault, entry.strategy).observe(entry.seconds)
+        self._failed_updates.inc(ends.failed_updates)
+
+    # Read on a scrape ------------------------------------------------------------------------------------------------
+
+    def read(self, of: Standing) -> None:
+        """From now on, of this operator."""
+        reading = self.book.reading
+
+        def led(values: Callable[[], Values]) -> Callable[[], Values]:
+            return lambda: values() if of.knows() else {}
+
+        def one(value: Callable[[], float]) -> Callable[[], Values]:
+            return led(lambda: {(): value()})
+
+        reading("understudy_leader", "1 on the replica that acts, else 0.", (), lambda: {(): float(of.leads())})
+        reading(
+            "understudy_jobs", "TrainingJobs and InjectedJobs.", ("phase",), led(lambda: standing.phases(of.jobs()))
+        )
+        reading(
+            "understudy_longest_wait_seconds",
+            "For how long the job that has waited longest in this phase has not been running.",
+            ("phase",),
+            led(lambda: standing.longest_waits(of.jobs(), of.now())),
+        )
+        reading(
+            "understudy_jobs_without_coordinator",
+            "Jobs that have trained, and of which nobody was found in office for 8 s: perhaps no majority is left.",
+            (),
+            one(of.without_coordinator),
+        )
+        reading("understudy_spares", "Spares of jobs.", ("state",), led(lambda: standing.spares(of.jobs())))
+        reading(
+            "understudy_pool_pods",
+            "Pods of HotSparePools; claimed: those whose place a job has taken.",
+            ("state",),
+            led(lambda: standing.pool_pods(of.pools())),
+        )
+        reading(
+            "understudy_pools_without_spare",
+            "HotSparePools that are to have spares, and have none to give.",
+            (),
+            one(lambda: standing.empty_pools(of.pools())),
+        )
+        reading(
+            "understudy_rollouts",
+            "Rollout replicas by the state of their weights.",
+            ("state",),
+            led(lambda: standing.rollouts(of.jobs())),
+        )
+        reading(
+            "understudy_node_verdicts",
+            "Nodes against which something is held.",
+            ("class",),
+            led(lambda: standing.verdicts(of.nodes(), of.now())),
+        )
+        reading(
+            "understudy_avoided_nodes",
+            "Nodes that jobs tell to avoid, of which each lists at most 20.",
+            (),
+            one(lambda: standing.avoided_nodes(of.jobs())),
+        )
+        reading("understudy_repeat_offenders", "Nodes that have failed jobs again and again.", (), one(of.offenders))
+        reading(
+            "understudy_queue_depth",
+            "Jobs and pools that have changed, and wait for a pass.",
+            (),
+            one(of.waiting),
+        )
+
+
+def target(method: str, path: str) -> tuple[str, str]:
+    """The verb and the resource of a request, as Kubernetes' own metrics call them."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        return _VERBS.get(method, method.lower()), "other"
+    sub = f"/{found['sub']}" if found["sub"] else ""
+    verb = _VERBS.get(method) or ("get" if found["name"] else "list")
+    return verb, f"{found['plural']}{sub}"
+
+
+class OfJob:
+    """What is counted of one job's statuses."""
+
+    def __init__(self, metrics: OperatorMetrics) -> None:
+        self._metrics, self._ledger = metrics, Ledger()
+
+    def seen(self, version: str, status: Status) -> None:
+        """The job as it is read by a pass."""
+        self._metrics.ended(self._ledger.seen(version, status))
+
+    def writes(self, version: str, before: Status, after: Status) -> None:
+        self._ledger.writes(version, before, after)
+
+    def wrote(self, *, done: bool) -> None:
+        self._metrics.ended(self._ledger.wrote(done=done))

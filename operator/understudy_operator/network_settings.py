@@ -1,0 +1,26 @@
+"""What the chart says about jobs' networks, from the environment: UNDERSTUDY_NETWORK_POLICIES, ingress rules as JSON
+(networkPolicies.jobs). Not set: jobs get no NetworkPolicy.
+"""
+
+import json
+from collections.abc import Mapping
+
+from understudy_operator.plan.network_policy import Rules
+
+ENV_RULES = "UNDERSTUDY_NETWORK_POLICIES"
+
+
+def read_network_rules(env: Mapping[str, str]) -> Rules | None:
+    """Raises ValueError, which says what is wrong."""
+    text = env.get(ENV_RULES, "")
+    if not text:
+        return None
+    mend = "set it to a JSON list of ingress rules of a NetworkPolicy, or leave it out"
+    try:
+        rules = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{ENV_RULES} is no JSON: {error}; {mend}") from error
+    # A rule that names nobody would let everybody in.
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule.get("from") for rule in rules):
+        raise ValueError(f"{ENV_RULES} is {text}; {mend}, each with who is let in (from)")
+    return tuple(rules)

@@ -1,0 +1,74 @@
+"""The NetworkPolicy of a job's members: they are reached by the pods of their own job, and by whom the chart names.
+
+Rules: one a job, of its own, so that it goes with the job. It is about the pods that train and their spares (the
+coordinator is one of them), and takes nothing from other policies: Kubernetes adds them up. Pods of a job's other
+replicatedJobs, and of a JobSet that are not injected, belong to the job. One that differs from what is wanted, by hand
+or because the chart has changed, is set right.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import owner_reference
+from understudy_protocol import pod as names
+
+Raw = Mapping[str, Any]
+#: Ingress rules, beside the one for the job's own pods.
+Rules = tuple[Raw, ...]
+Key = tuple[str, str]  # namespace, name
+
+
+def network_policy(job: Job, rules: Rules) -> dict[str, Any]:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": f"{job.name}-members",
+            "namespace": job.namespace,
+            "labels": {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid},
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": {
+            "podSelector": {"matchLabels": {names.LABEL_JOB_UID: job.uid}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [_pods_with(*label) for label in _labels(job)]}, *map(dict, rules)],
+        },
+    }
+
+
+def _labels(job: Job) -> Iterator[tuple[str, str]]:
+    """Of the job's pods; each of them has one of these."""
+    yield names.LABEL_JOB_UID, job.uid
+    if job.injected is None:
+        yield keys.UID, job.uid
+    elif job.injected.target_kind == "JobSet":
+        yield keys.NAME, job.injected.target_name
+
+
+def _pods_with(label: str, value: str) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": {label: value}}}
+
+
+def has_members(job: Job) -> bool:
+    return job.spec.world is not None and not job.deleting and not job.terminal
+
+
+def missing(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
+    """The policies to create. A name that a deleted job's policy still has is waited for."""
+    for job in jobs:
+        manifest = network_policy(job, rules)
+        if has_members(job) and (job.namespace, manifest["metadata"]["name"]) not in there:
+            yield manifest
+
+
+def set_right(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
+    """The policies to replace, whole."""
+    for job in jobs:
+        wanted = network_policy(job, rules)
+        found = there.get((job.namespace, wanted["metadata"]["name"]))
+        if found is None or found["metadata"].get("labels", {}).get(names.LABEL_JOB_UID) != job.uid:
+            continue
+        if has_members(job) and found["spec"] != wanted["spec"]:
+            yield {**found, "spec": wanted["spec"]}

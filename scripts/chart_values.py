@@ -1,0 +1,240 @@
+"""Write what follows from charts/understudy/values.yaml: values.schema.json, and the tables of docs/install.md.
+
+--check only says which of them are stale. Rules for values.yaml:
+- The comment above a value is its description; what is indented in it is an example, and stays there.
+- Its type is its default's. A line `# @schema {…}` adds to that as JSON Schema does, and has to say what may be in an
+  object or a list that is empty: `pod: FIELD` and `container: FIELD` take the schema of a Kubernetes field from our
+  CRD, and `selector: true` is a label selector, `peers: true` a list of peers of a NetworkPolicy.
+- An object that has no such line is a section, in which nothing else may stand.
+So helm refuses what is misspelt or of a wrong type, with its path, before anything is applied.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.message_tables import markdown
+from scripts.protocol_docs import PageError, fill
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts/understudy"
+PAGE = ROOT / "docs/install.md"
+CRD = ROOT / "crds/trainingjobs.yaml"
+COMMAND = "make chart"
+MARK = "@schema "
+TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+
+Schema = dict[str, Any]
+
+
+class ValuesError(Exception):
+    """A value of which too little is said. The message names its line and the mend."""
+
+
+@dataclass(frozen=True)
+class Value:
+    path: tuple[str, ...]
+    default: Any
+    line: int
+    description: str
+    said: Schema | None  # by @schema
+    inside: tuple["Value", ...] = ()  # of a section
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+
+def main(arguments: list[str], chart: Path = CHART, page: Path = PAGE) -> int:
+    parser = argparse.ArgumentParser(description="Write values.schema.json and the tables of docs/install.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if one of them is stale")
+    options = parser.parse_args(arguments)
+    try:
+        values = read_values((chart / "values.yaml").read_text(encoding="utf-8"))
+        filled, stale = fill(page.read_text(encoding="utf-8"), {"values": tables(values)})
+        schema = json.dumps(schema_of(values, pod_spec()), indent=1, sort_keys=True) + "\n"
+    except (ValuesError, PageError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    file = chart / "values.schema.json"
+    if not options.check:
+        file.write_text(schema, encoding="utf-8")
+        page.write_text(filled, encoding="utf-8")
+        return 0
+    if not file.exists() or file.read_text(encoding="utf-8") != schema:
+        stale.append(file.name)
+    for name in stale:
+        sys.stderr.write(f"{name} is not what values.yaml says: run `{COMMAND}` and commit it\n")
+    return 1 if stale else 0
+
+
+def read_values(text: str) -> tuple[Value, ...]:
+    """Raises ValuesError."""
+    root = yaml.compose(text, yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise ValuesError("values.yaml: expected an object")
+    return tuple(_read(root, text.splitlines(), ()))
+
+
+def _read(node: yaml.MappingNode, lines: list[str], above: tuple[str, ...]) -> Iterator[Value]:
+    for key, value in node.value:
+        path, line = (*above, key.value), key.start_mark.line
+        description, said = _comment(lines, line)
+        where = f"values.yaml, line {line + 1}: {'.'.join(path)}"
+        if not description:
+            raise ValuesError(f"{where} has no comment: say above it what it does")
+        default = yaml.safe_load(yaml.serialize(value))
+        section = isinstance(value, yaml.MappingNode) and said is None
+        if said is None and default in ({}, [], None):
+            mend = f"`# {MARK}{{additionalProperties: {{type: string}}}}`"
+            raise ValuesError(f"{where} is empty: say above it what may be in it, as in {mend}")
+        inside = tuple(_read(value, lines, path)) if section else ()
+        yield Value(path, default, line + 1, description, said, inside)
+
+
+def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
+    """Of the value in that line (counted from 0)."""
+    block: list[str] = []
+    while line > 0 and lines[line - 1].lstrip().startswith("#"):
+        line -= 1
+        block.insert(0, lines[line].lstrip()[1:])
+    said: Schema | None = None
+    words = []
+    for text in block:
+        if text.strip().startswith(MARK):
+            said = (said or {}) | yaml.safe_load(text.strip().removeprefix(MARK))
+        elif not text.startswith("  "):
+            words.append(text.strip())
+    return " ".join(words).strip(), said
+
+
+# The schema ----------------------------------------------------------------------------------------------------------
+
+
+def schema_of(values: tuple[Value, ...], pod: Schema) -> Schema:
+    """Of all values. `global` is what helm hands to a chart that another one contains."""
+    root = _object({value.path[-1]: _schema(value, pod) for value in values})
+    root["properties"]["global"] = {"type": "object"}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart understudy", **root}
+
+
+def _schema(value: Value, pod: Schema) -> Schema:
+    told = {"description": value.description}
+    if value.inside:
+        return _object({inner.path[-1]: _schema(inner, pod) for inner in value.inside}) | told
+    said = dict(value.said or {})
+    for source, fields in (("pod", pod), ("container", pod["containers"]["items"]["properties"])):
+        if source in said:
+            return _kubernetes(fields[said[source]]) | told
+    if said.pop("selector", False):
+        return _kubernetes(_selector(pod)) | told
+    if said.pop("peers", False):
+        return _peers(pod) | told
+    schema = {"type": TYPES[type(value.default)]} | said | told
+    if "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
+def _object(properties: Mapping[str, Schema]) -> Schema:
+    return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
+
+
+def pod_spec() -> Schema:
+    """The fields of a pod's spec, as our CRD has them of Kubernetes."""
+    crd = yaml.load(CRD.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for name in ("spec", "replicatedJobs"):
+        schema = schema["properties"][name]
+    schema = schema["items"]
+    for name in ("template", "spec", "template", "spec"):
+        schema = schema["properties"][name]
+    fields: Schema = schema["properties"]
+    return fields
+
+
+def _selector(pod: Schema) -> Schema:
+    selector: Schema = pod["topologySpreadConstraints"]["items"]["properties"]["labelSelector"]
+    return selector
+
+
+def _peers(pod: Schema) -> Schema:
+    """Of a NetworkPolicy: an empty one is refused here already."""
+    selector = _kubernetes(_selector(pod))
+    cidrs = {"type": "array", "items": {"type": "string"}}
+    block = {**_object({"cidr": {"type": "string"}, "except": cidrs}), "required": ["cidr"]}
+    peer = _object({"podSelector": selector, "namespaceSelector": selector, "ipBlock": block})
+    return {"type": "array", "items": {**peer, "minProperties": 1}}
+
+
+def _kubernetes(schema: Schema) -> Schema:
+    strict: Schema = _strict(schema)
+    return strict
+
+
+def _strict(schema: Any) -> Any:
+    """As plain JSON Schema, in which nothing unknown may stand, and a quantity may be a number."""
+    if isinstance(schema, list):
+        return [_strict(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["number", "string"]} | {name: schema[name] for name in ("pattern",) if name in schema}
+    made: Schema = {}
+    for name, part in schema.items():
+        if name == "properties":
+            made[name] = {field: _strict(inner) for field, inner in part.items()}
+        elif name not in ("default", "format", "description") and not name.startswith("x-kubernetes-"):
+            made[name] = _strict(part)
+    if "properties" in made:
+        made["additionalProperties"] = False
+    return made
+
+
+# The page ------------------------------------------------------------------------------------------------------------
+
+
+def tables(values: tuple[Value, ...]) -> str:
+    """One for each section, in their order; what stands by itself has one of its own."""
+    parts = []
+    for value in values:
+        heading = f"### `{value.name}`"
+        if value.inside:
+            parts.append(f"{heading}\n\n{value.description}\n\n{_table(_leaves(value))}")
+        else:
+            parts.append(f"{heading}\n\n{_table([value])}")
+    return "\n\n".join(parts)
+
+
+def _leaves(value: Value) -> list[Value]:
+    return [leaf for inner in value.inside for leaf in _leaves(inner)] if value.inside else [value]
+
+
+def _table(leaves: list[Value]) -> str:
+    rows = [(f"`{leaf.name}`", f"`{_shown(leaf.default)}`", _told(leaf)) for leaf in leaves]
+    return markdown(("value", "default", "what it says"), rows)
+
+
+def _told(value: Value) -> str:
+    words = (value.said or {}).get("enum", ())
+    choice = f" {', '.join(f'`{word}`' for word in words[:-1])} or `{words[-1]}`." if words else ""
+    return value.description + choice
+
+
+def _shown(default: Any) -> str:
+    """On one line, as one would write it."""
+    if default == "":
+        return '""'
+    return yaml.safe_dump(default, default_flow_style=True, width=10_000, sort_keys=False).strip().removesuffix("\n...")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

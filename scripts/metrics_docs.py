@@ -1,0 +1,110 @@
+"""Write the generated parts of docs/metrics.md from the code and the alerts; --check only says which of them are stale.
+
+The tables are what a fresh process says of itself: a metric that is not there cannot be in them.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.message_tables import markdown
+from scripts.protocol_docs import PageError, fill
+from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_sidecar import metrics as coordinator
+from understudy_webhook.metrics import WebhookMetrics
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/metrics.md"
+ALERTS = ROOT / "charts/understudy/files/alerts"
+COMMAND = "scripts/py scripts/metrics_docs.py"
+
+
+class Described(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+
+class Nobody:
+    """An operator that knows nothing: what it would tell is described all the same."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: 0
+
+
+def main(arguments: list[str], page: Path = PAGE) -> int:
+    parser = argparse.ArgumentParser(description="Write the generated parts of docs/metrics.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is stale")
+    options = parser.parse_args(arguments)
+    try:
+        filled, stale = fill(page.read_text(encoding="utf-8"), generated())
+    except PageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if not options.check:
+        page.write_text(filled, encoding="utf-8")
+        return 0
+    for name in stale:
+        sys.stderr.write(f"{page.name}: the part {name!r} is not what the code says: run `{COMMAND}` and commit it\n")
+    return 1 if stale else 0
+
+
+def generated() -> dict[str, str]:
+    """Every generated part of the page, by its name."""
+    return {
+        **{name: metrics_table(described) for name, described in programs().items()},
+        "alerts": alerts_table(rule for _, rule in alerts()),
+        "runbook": "\n\n".join(runbook(rule) for _, rule in alerts()),
+    }
+
+
+def programs() -> dict[str, Iterable[Described]]:
+    """What each program tells."""
+    operator = OperatorMetrics()
+    operator.read(Nobody())
+    return {
+        "operator": operator.book.described,
+        "webhook": WebhookMetrics().book.described,
+        "coordinator": coordinator.DESCRIBED,
+    }
+
+
+def alerts() -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Each alert, with its file."""
+    for path in sorted(ALERTS.glob("*.yaml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                yield path, rule
+
+
+def metrics_table(described: Iterable[Described]) -> str:
+    rows = [(f"`{x.name}`", x.kind, ", ".join(f"`{label}`" for label in x.labels), x.text) for x in described]
+    return markdown(("metric", "kind", "labels", "what it tells"), rows)
+
+
+def alerts_table(rules: Iterable[Mapping[str, Any]]) -> str:
+    rows = [
+        (f"[`{rule['alert']}`](#{rule['alert'].lower()})", rule["labels"]["severity"], rule.get("for", "at once"))
+        for rule in rules
+    ]
+    return markdown(("alert", "severity", "after"), rows)
+
+
+def runbook(rule: Mapping[str, Any]) -> str:
+    told = rule["annotations"]
+    return f"### {rule['alert']}\n\n`{rule['expr']}`\n\n{told['description']} **To do:** {told['action']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

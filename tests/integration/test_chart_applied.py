@@ -1,0 +1,388 @@
+"""The chart on a real API server: every object of it is one that the API server takes, and docs/install.md works.
+
+The server is these tests' own, because they remove the CRDs. No controller runs there: pods are not made, so nothing is
+waited for; what stays and what goes with real pods is tests/e2e/test_chart.py's.
+"""
+
+import base64
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.cluster.paths import CHECKOUT
+from tests.e2e.installation import PREVIOUS
+from tests.integration.conftest import an_api_server
+from tests.integration.test_crd import wait_until_found
+from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.jobset.manifests import job_manifest
+from understudy_operator.plan.network_policy import network_policy
+from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.spec import RolloutGateway, Rollouts
+from understudy_protocol import pod as names
+from understudy_webhook import openssl
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
+
+CHART = CHECKOUT / "charts" / "understudy"
+PAGE = CHECKOUT / "docs" / "install.md"
+SYSTEM = "understudy-system"
+RESTRICTED = "restricted"
+#: What cert-manager's kinds are made of, as far as the chart uses them.
+CERT_MANAGER = {
+    "Certificate": {"secretName": "string", "dnsNames": "array", "issuerRef": "object"},
+    "Issuer": {"selfSigned": "object"},
+}
+PROVIDED = "certificates: {mode: Provided, secretName: own, caBundle: QQ==}"
+PLACED = (
+    "priorityClassName: system-cluster-critical, nodeSelector: {a: b}, tolerations: [{key: a, operator: Exists}], "
+    "podLabels: {a: b}, podAnnotations: {a: b}, "
+    "topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]"
+)
+VALUES = {
+    "as it is": "{}",
+    "the least": "{webhook: {enabled: false}, crds: {install: false}, operator: {replicas: 1}}",
+    "one replica of each": "{operator: {replicas: 1}, webhook: {replicas: 1, validation: {enabled: false}}}",
+    "cert-manager": "{webhook: {certificates: {mode: CertManager}}}",
+    "an issuer": "{webhook: {certificates: {mode: CertManager, issuerRef: {kind: ClusterIssuer, name: a}}}}",
+    "one's own certificate": f"{{webhook: {{{PROVIDED}}}}}",
+    "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
+    "networks": "{networkPolicies: {enabled: true, jobs: true, alsoFrom: [{namespaceSelector: {}}]}}",
+    "CRDs that go": "{crds: {keep: false}, faults: {sources: [{name: cordon, enabled: false}]}}",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator["ApiServer"]:
+    with an_api_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def restricted(server: "ApiServer") -> str:
+    """A namespace that admits only what the restricted pod security standard allows."""
+    metadata = {"name": RESTRICTED, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    must(server.kubectl("create", "-f", "-", stdin=json.dumps(namespace)))
+    return RESTRICTED
+
+
+def must(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rendered(server: "ApiServer", values: str, tmp_path: Path, *options: str, namespace: str = SYSTEM) -> str:
+    file = tmp_path / "values.yaml"
+    file.write_text(values)
+    words = ["template", "understudy", str(CHART), "--namespace", namespace, "--values", str(file), *options]
+    return must(subprocess.run([server.binaries / "helm", *words], check=False, capture_output=True, text=True))
+
+
+def crd_of(kind: str, fields: dict[str, str]) -> dict[str, Any]:
+    plural = f"{kind.lower()}s"
+    types = {
+        name: {"type": of}
+        | ({"items": {"type": "string"}} if of == "array" else {})
+        | ({"x-kubernetes-preserve-unknown-fields": True} if of == "object" else {})
+        for name, of in fields.items()
+    }
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": types}}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.cert-manager.io"},
+        "spec": {
+            "group": "cert-manager.io",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_the_api_server_takes_every_object_of_the_chart(server: "ApiServer", tmp_path: Path, case: str) -> None:
+    # given the kinds of cert-manager, and the namespace
+    kinds = [crd_of(*entry) for entry in CERT_MANAGER.items()]
+    must(server.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": kinds})))
+    must(server.kubectl("wait", "--for=condition=Established", "crd", "--all"))
+    server.kubectl("create", "namespace", SYSTEM)
+    # when all that the chart makes of these values is sent, without any being made
+    objects = rendered(server, VALUES[case], tmp_path)
+    strict = ("--server-side", "--dry-run=server", "--validate=strict")
+    told = server.kubectl("apply", *strict, "-f", "-", stdin=objects)
+    # then none is refused, for a field that there is not, either
+    assert (told.returncode, told.stderr) == (0, "")
+    sent = [item for item in yaml.load_all(objects, yaml.CSafeLoader) if item]
+    assert len(told.stdout.splitlines()) == len(sent)
+
+
+def test_a_field_that_there_is_not_is_found(server: "ApiServer") -> None:
+    wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dta": {}}
+    strict = ("--server-side", "--dry-run=server", "--validate=strict")
+    told = server.kubectl("apply", *strict, "-f", "-", stdin=json.dumps(wrong))
+    assert told.returncode != 0
+    assert "dta" in told.stderr
+
+
+def test_a_jobs_network_policy_is_kept_as_it_is_written(server: "ApiServer") -> None:
+    # What the API server fills in would look like a change by hand, and be set right for ever.
+    rules = ({"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": 8478}]},)
+    policy = network_policy(a_job(), rules)
+    policy["metadata"]["namespace"] = "default"
+    strict = ("--server-side", "--dry-run=server", "--validate=strict")
+    told = must(server.kubectl("apply", *strict, "-f", "-", "-o", "json", stdin=json.dumps(policy)))
+    assert json.loads(told)["spec"] == policy["spec"]
+
+
+# Pod security --------------------------------------------------------------------------------------------------------
+
+
+def admitted(server: "ApiServer", namespace: str, spec: dict[str, Any]) -> str:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "a-", "namespace": namespace}, "spec": spec}
+    told = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+    return told.stderr
+
+
+def test_the_charts_own_pods_are_admitted_where_pod_security_is_restricted(
+    server: "ApiServer", restricted: str, tmp_path: Path
+) -> None:
+    objects = [item for item in yaml.load_all(rendered(server, "{}", tmp_path), yaml.CSafeLoader) if item]
+    specs = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Deployment"]
+    specs += [item["spec"] for item in objects if item["kind"] == "Pod"]
+    assert len(specs) >= 2
+    for spec in specs:
+        del spec["serviceAccountName"]
+        spec.pop("priorityClassName", None)
+        assert admitted(server, restricted, spec) == ""
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["resources"]["limits"]["memory"]
+
+
+#: Says all of it of its own container, and nothing of the pod's others.
+CAREFUL = {
+    "containers": [
+        {
+            "name": "trainer",
+            "image": "trainer:1",
+            "command": ["python", "train.py"],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1000,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+    ],
+}
+
+
+def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiServer", restricted: str) -> None:
+    # given a user's template that is admitted there
+    assert admitted(server, restricted, {**copy.deepcopy(CAREFUL), "restartPolicy": "Never"}) == ""
+    # then so are an active, a spare, a rollout with its gateway, and an injected pod
+    rollout = a_group("rollout", 1, 1, pod_template={"spec": CAREFUL})
+    told = Rollouts(("rollout",), gateway=RolloutGateway(engine_port=30000))
+    plain = a_job(pod_template={"spec": CAREFUL})
+    groups = (*plain.spec.replicated_jobs, rollout)
+    job = replace(plain, spec=replace(plain.spec, replicated_jobs=groups, rollouts=told))
+    for index in (0, None):
+        made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+        assert admitted(server, restricted, made["spec"]) == ""
+    spec = job_manifest(job, rollout, 0, IMAGE)["spec"]["template"]["spec"]
+    assert [container["name"] for container in spec["initContainers"]] == [names.GATEWAY_CONTAINER]
+    assert admitted(server, restricted, spec) == ""
+    pod = golden_pod("job")
+    pod["spec"] = copy.deepcopy(CAREFUL)
+    assert admitted(server, restricted, inject(pod, IMAGE).pod["spec"]) == ""
+
+
+# docs/install.md -----------------------------------------------------------------------------------------------------
+
+SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+class Reader:
+    """Somebody who follows docs/install.md word by word, but for what needs controllers and nodes."""
+
+    def __init__(self, server: "ApiServer", folder: Path) -> None:
+        self._server, self.folder = server, folder
+        for name in ("charts", "crds"):
+            (folder / name).symlink_to(CHECKOUT / name)
+        (folder / "my-values.yaml").write_text("operator: {image: a/operator:1}\nsidecar: {image: a/sidecar:1}\n")
+        self._blocks = {
+            heading: [re.sub(r"^ +", "", block, flags=re.MULTILINE) for block in FENCE.findall(text)]
+            for heading, text in SECTION.findall(PAGE.read_text())
+        }
+
+    def follow(self, heading: str, block: int = 0, namespace: str = SYSTEM) -> str:
+        """What the commands of the section's block say."""
+        lines = self._blocks[heading][block].replace(SYSTEM, namespace).splitlines()
+        lines = [line for line in lines if "rollout status" not in line and "helm test" not in line]
+        said = [self.run(line.replace(" --wait", "")) for line in lines]
+        return "".join(said)
+
+    def run(self, line: str) -> str:
+        path = f"{self._server.binaries}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self._server.kubeconfig)}
+        done = subprocess.run(
+            ["bash", "-ec", line], check=False, capture_output=True, text=True, cwd=self.folder, env=environment
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        if line.startswith("helm install"):  # its --wait does so, besides waiting for pods
+            wait_until_found(self._server, "explain", "trainingjobs.spec")
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def reader(server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(server, tmp_path_factory.mktemp("reader"))
+
+
+def there(server: "ApiServer", *what: str) -> set[str]:
+    told = server.kubectl("get", *what, "-o", "name", "--ignore-not-found")
+    assert told.returncode == 0, told.stderr
+    return set(told.stdout.split())
+
+
+JOB = {
+    "apiVersion": "understudy.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "llm", "namespace": "default"},
+    "spec": {
+        "replicatedJobs": [
+            {"name": "w", "template": {"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "a"}]}}}}}
+        ]
+    },
+}
+
+
+def test_the_previous_chart_is_upgraded_and_rolled_back_to(server: "ApiServer", reader: Reader) -> None:
+    # given an installation of it, with the values of then
+    reader.run(f"helm install understudy {PREVIOUS} --namespace {SYSTEM} --create-namespace --values my-values.yaml")
+    # then every object of it can become the newest chart's, and back again
+    reader.follow("Upgrade")
+    reader.follow("Roll back")
+    reader.run(f"helm upgrade understudy charts/understudy --namespace {SYSTEM} --reset-then-reuse-values")
+    reader.follow("Uninstall", 0)
+
+
+def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
+    reader.follow("Install")
+    assert there(server, "-n", SYSTEM, "deployments") == {
+        "deployment.apps/understudy-operator",
+        "deployment.apps/understudy-webhook",
+    }
+    must(server.kubectl("apply", "-f", "-", stdin=json.dumps(JOB)))
+    reader.follow("Upgrade")
+    assert "success" in reader.follow("Roll back")
+    assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+
+
+async def test_a_certificate_of_ones_own_as_the_page_says(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
+    made = await openssl.make(["understudy-webhook.understudy-system.svc"], 86400.0)
+    for name, text in {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}.items():
+        (reader.folder / name).write_text(text)
+    reader.follow("Certificates")
+    told = json.loads(must(server.kubectl("get", "mutatingwebhookconfiguration", "understudy-webhook", "-o", "json")))
+    assert base64.b64decode(told["webhooks"][0]["clientConfig"]["caBundle"]).decode() == made.authority
+
+
+def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_leader(
+    server: "ApiServer", tmp_path: Path
+) -> None:
+    # given the test's account and rights, and what kubelets and the operator would write
+    hooks = rendered(server, "{}", tmp_path, "--show-only", "templates/tests/installation.yaml")
+    items = [item for item in yaml.safe_load_all(hooks) if item]
+    (pod,) = [item for item in items if item["kind"] == "Pod"]
+    must(server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(item for item in items if item is not pod)))
+    status = json.dumps({"status": {"replicas": 2, "readyReplicas": 2, "availableReplicas": 2}})
+    for name in ("understudy-operator", "understudy-webhook"):
+        where = ("-n", SYSTEM, "patch", "deployment", name, "--subresource=status", "--type=merge")
+        must(server.kubectl(*where, "--patch", status))
+    token = must(server.kubectl("-n", SYSTEM, "create", "token", "understudy-test")).strip()
+    configuration = json.loads(server.kubeconfig.read_text())
+    configuration["users"][0]["user"] = {"token": token}
+    (tmp_path / "kubeconfig").write_text(json.dumps(configuration))
+    told = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+    environment = told | {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "PYTHONPATH": f"{CHECKOUT / 'operator'}:{CHECKOUT / 'sidecar'}",
+        "PYTHONWARNINGS": "ignore",
+    }
+    program = "import sys; from understudy_operator import check; check.LIMIT_S = {}; sys.exit(check.main())"
+
+    def run(limit_s: float) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", program.format(limit_s)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    # then it tells that nobody leads, and nothing else
+    said, _ = run(0.5).communicate()
+    assert said.splitlines() == ["ERROR nobody renews Lease understudy-operator: the operator's log says why"]
+    # and is content once somebody does
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "understudy-operator"}}
+    check, second = run(60.0), 0
+    while check.poll() is None:
+        second += 1
+        renewed = {**lease, "spec": {"renewTime": f"2026-11-20T10:00:{second % 60:02}.000000Z"}}
+        must(server.kubectl("-n", SYSTEM, "apply", "-f", "-", stdin=json.dumps(renewed)))
+    said, _ = check.communicate()
+    assert check.returncode == 0, said
+    assert there(server, "-n", SYSTEM, "trainingjobs") == set()  # it was a dry run
+    must(server.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(items[:-1])))
+
+
+def test_uninstall_leaves_what_the_page_says(server: "ApiServer", reader: Reader) -> None:
+    # given what the operator and the webhook make for themselves
+    for kind, name in (("lease", "understudy-operator"), ("configmap", "understudy-operator-node-faults")):
+        body = {
+            "apiVersion": "coordination.k8s.io/v1" if kind == "lease" else "v1",
+            "kind": "Lease" if kind == "lease" else "ConfigMap",
+            "metadata": {"name": name, "namespace": SYSTEM},
+        }
+        must(server.kubectl("apply", "-f", "-", stdin=json.dumps(body)))
+    # when the chart is uninstalled
+    reader.follow("Uninstall", 0)
+    # then the CRDs and the job are there, and nothing else of the chart
+    assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+    ours = ("-l", "app.kubernetes.io/name=understudy")
+    kinds = "deployments,serviceaccounts,roles,rolebindings,services,poddisruptionbudgets,networkpolicies"
+    assert there(server, "-A", kinds, *ours) == set()
+    cluster = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    assert there(server, cluster, *ours) == set()
+    # and a chart that is installed again takes them over
+    reader.follow("Install")
+    assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+
+
+def test_all_of_it_is_removed_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
+    reader.follow("Uninstall", 1)
+    assert {name for name in there(server, "crd") if "understudy" in name} == set()
+    assert there(server, "-n", SYSTEM, "leases,configmaps", "--field-selector=metadata.name!=kube-root-ca.crt") == set()
+
+
+def test_without_helm_in_the_cluster_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
+    reader.follow("Without helm", 0, "understudy-plain")
+    assert len([name for name in there(server, "crd") if "understudy" in name]) == 3
+    reader.follow("Without helm", 1, "understudy-plain")
+    assert len(there(server, "-n", "understudy-plain", "deployments")) == 2

@@ -1,0 +1,101 @@
+"""What of metrics the Helm chart installs, rendered by the real helm: monitors only where they are asked for."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.metrics_docs import ROOT, alerts
+from tests.integration.test_chart import template
+from understudy_operator.metrics.serving import ENV_PORT, port_of
+from understudy_protocol import pod as names
+
+ALL = tuple(f"metrics.{part}.enabled=true" for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard"))
+Document = dict[str, Any]
+
+
+def rendered(*settings: str) -> dict[tuple[str, str], Document]:
+    """The objects by kind and name, but for CRDs."""
+    told = template("crds.install=false", *settings)
+    assert told.returncode == 0, told.stderr
+    documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]
+    return {(document["kind"], document["metadata"]["name"]): document for document in documents}
+
+
+def container(documents: dict[tuple[str, str], Document], name: str) -> Document:
+    (found,) = documents["Deployment", name]["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def environment(found: Document) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in found["env"]}
+
+
+@pytest.mark.parametrize("name", ["understudy-operator", "understudy-webhook"])
+def test_each_part_serves_where_its_service_looks(name: str):
+    documents = rendered("metrics.port=9999")
+    found, service = container(documents, name), documents["Service", f"{name}-metrics"]
+    assert port_of(environment(found)) == 9999
+    assert {"name": "metrics", "containerPort": 9999} in found["ports"]
+    assert service["spec"]["ports"] == [{"name": "metrics", "port": 9999, "targetPort": "metrics"}]
+    labels = documents["Deployment", name]["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_nothing_of_the_prometheus_operator_is_installed_unless_it_is_asked_for():
+    kinds = {kind for kind, _ in rendered()}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert ("ConfigMap", "understudy-dashboard") not in rendered()
+
+
+def test_without_metrics_nothing_serves_and_nothing_is_scraped():
+    documents = rendered("metrics.enabled=false", "metrics.serviceMonitor.enabled=true")
+    assert ENV_PORT not in environment(container(documents, "understudy-operator"))
+    assert not {("Service", "understudy-operator-metrics"), ("ServiceMonitor", "understudy")} & documents.keys()
+
+
+def test_a_monitor_finds_the_services_and_a_prometheus_finds_the_monitor():
+    documents = rendered(*ALL, "metrics.serviceMonitor.labels.release=prom", "metrics.serviceMonitor.interval=15s")
+    monitor = documents["ServiceMonitor", "understudy"]
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    assert monitor["spec"]["endpoints"] == [{"port": "metrics", "interval": "15s"}]
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = {name: x["metadata"]["labels"] for (kind, name), x in documents.items() if kind == "Service"}
+    assert {name for name, labels in services.items() if wanted <= labels.items()} == {
+        "understudy-operator-metrics",
+        "understudy-webhook-metrics",
+    }
+
+
+def test_coordinators_are_scraped_at_their_probes_port_by_the_operators_label():
+    (spec,) = [x["spec"] for (kind, _), x in rendered(*ALL).items() if kind == "PodMonitor"]
+    assert spec["selector"] == {"matchLabels": {names.LABEL_COORDINATOR: "true"}}
+    assert spec["podTargetLabels"] == [names.LABEL_JOB]
+    (relabeling,) = spec["podMetricsEndpoints"][0]["relabelings"]
+    assert relabeling["replacement"] == f"$1:{names.HEALTH_PORT}"
+
+
+def test_alerts_are_those_of_the_files_and_the_webhooks_go_with_the_webhook():
+    def told(*settings: str) -> list[Document]:
+        groups = rendered(*ALL, *settings)["PrometheusRule", "understudy"]["spec"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+    assert told() == [rule for _, rule in alerts()]
+    assert told("webhook.enabled=false") == [rule for path, rule in alerts() if path.stem == "operator"]
+
+
+def test_the_dashboard_comes_as_it_is_with_grafanas_label():
+    found = rendered(*ALL)["ConfigMap", "understudy-dashboard"]
+    source = ROOT / "charts/understudy/files/dashboards/understudy.json"
+    assert found["data"] == {"understudy.json": source.read_text(encoding="utf-8")}
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_logs_are_text_or_json_and_nothing_else():
+    for name in ("understudy-operator", "understudy-webhook"):
+        assert environment(container(rendered(), name))["UNDERSTUDY_LOG_FORMAT"] == "text"
+        told = environment(container(rendered("logFormat=json"), name))
+        assert told["UNDERSTUDY_LOG_FORMAT"] == "json"
+    refused = template("logFormat=xml")
+    assert refused.returncode != 0
+    assert "at '/logFormat': value must be one of 'text', 'json'" in refused.stderr

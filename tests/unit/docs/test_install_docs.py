@@ -1,0 +1,112 @@
+"""The chart's schema and the tables of docs/install.md are what values.yaml says; its commands name what there is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.chart_values import CHART, PAGE, Value, ValuesError, main, pod_spec, read_values, schema_of, tables
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def schema_for(text: str) -> dict[str, Any]:
+    properties: dict[str, Any] = schema_of(read_values(text), pod_spec())["properties"]
+    return properties
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> tuple[Path, Path]:
+    """The chart's two files and the page, to be changed."""
+    for file in (CHART / "values.yaml", CHART / "values.schema.json", PAGE):
+        shutil.copy(file, tmp_path)
+    return tmp_path, tmp_path / PAGE.name
+
+
+def test_the_schema_and_the_tables_are_up_to_date() -> None:
+    assert main(["--check"]) == 0, "run `make chart` and commit what it writes"
+
+
+def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    # given a default that has changed
+    chart, page = copy
+    text = (chart / "values.yaml").read_text()
+    (chart / "values.yaml").write_text(text.replace("timeoutSeconds: 5", "timeoutSeconds: 7\n  # Patience.\n  more: 1"))
+    # then both are stale
+    assert main(["--check"], chart, page) == 1
+    told = capsys.readouterr().err
+    assert "values is not what values.yaml says: run `make chart`" in told
+    assert "values.schema.json is not what values.yaml says: run `make chart`" in told
+    # and are not any more once they are written
+    assert main([], chart, page) == 0
+    assert main(["--check"], chart, page) == 0
+    assert "| `webhook.timeoutSeconds` | `7` |" in page.read_text()
+    assert "| `webhook.more` | `1` | Patience. |" in page.read_text()
+
+
+def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+    def agree(inside: tuple[Value, ...], told: dict[str, Any]) -> None:
+        assert told["additionalProperties"] is False
+        assert set(told["properties"]) == {value.path[-1] for value in inside}
+        for value in inside:
+            if value.inside:
+                agree(value.inside, told["properties"][value.path[-1]])
+
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    del schema["properties"]["global"]  # what helm hands to a chart that another one contains
+    agree(read_values((CHART / "values.yaml").read_text(encoding="utf-8")), schema)
+
+
+def test_a_value_without_a_comment_and_one_of_which_too_little_is_said_are_refused_with_the_mend() -> None:
+    with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: say above it what it does"):
+        read_values("# A section.\na:\n  b: 1\n")
+    with pytest.raises(ValuesError, match=r"line 2: a is empty: say above it what may be in it"):
+        read_values("# A list.\na: []\n")
+
+
+def test_nothing_unknown_may_stand_in_a_section_nor_in_a_field_of_kubernetes() -> None:
+    told = schema_for(
+        "# A section.\na:\n  # Taints.\n  # @schema {pod: tolerations}\n  b: []\n"
+        "  # Room.\n  # @schema {container: resources}\n  c: {}\n"
+    )
+    assert told["a"]["additionalProperties"] is False
+    toleration = told["a"]["properties"]["b"]["items"]
+    assert toleration["additionalProperties"] is False
+    assert toleration["properties"]["tolerationSeconds"] == {"type": "integer"}
+    # a quantity may be written as a number
+    assert told["a"]["properties"]["c"]["properties"]["limits"]["additionalProperties"]["type"] == ["number", "string"]
+
+
+def test_a_table_tells_the_default_the_comment_and_the_choices_and_leaves_examples_out() -> None:
+    text = (
+        "# A section.\na:\n  # How | loud,\n  # such as\n  #   an example\n  # @schema {enum: [High, Low]}\n  b: Low\n"
+    )
+    assert tables(read_values(text)).splitlines()[-1] == r"| `a.b` | `Low` | How \| loud, such as `High` or `Low`. |"
+
+
+def commands() -> list[list[str]]:
+    blocks = FENCE.findall(PAGE.read_text(encoding="utf-8"))
+    return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_what_the_commands_of_the_page_set_are_values() -> None:
+    told = [word for words in commands() for flag, word in itertools.pairwise(words) if flag == "--set"]
+    assert told
+    for setting in ",".join(told).split(","):
+        value: Any = VALUES
+        for name in setting.partition("=")[0].split("."):
+            assert name in value, f"docs/install.md sets {setting}, and values.yaml has no {name} there"
+            value = value[name]
+
+
+def test_the_commands_of_the_page_are_helms_and_kubectls() -> None:
+    assert {words[0] for words in commands()} == {"helm", "kubectl"}

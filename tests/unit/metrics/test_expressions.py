@@ -1,0 +1,95 @@
+"""Alerts and dashboard ask for series that there are, by labels that these have; and each alert says what to do."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from scripts.metrics_docs import ROOT, alerts
+from tests.unit.metrics.expressions import Asked, asked, known, wrong
+
+RULES = [pytest.param(rule, id=rule["alert"]) for _, rule in alerts()]
+DASHBOARD = json.loads((ROOT / "charts/understudy/files/dashboards/understudy.json").read_text(encoding="utf-8"))
+PANELS = [pytest.param(panel, id=panel["title"]) for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+LABEL = re.compile(r"\$labels\.(\w+)|\{\{\s*(\w+)\s*\}\}")
+
+
+def test_what_there_is_not_is_found():
+    assert wrong("sum(rate(understudy_recoveries_total[5m]))") == []
+    assert wrong("understudy_chief == 1") == ["no program has understudy_chief"]
+    assert wrong("rate(understudy_recovery_seconds[5m])") == ["no program has understudy_recovery_seconds"]
+    assert wrong('understudy_jobs{state="Running"}') == ["understudy_jobs has no label state"]
+    assert wrong("sum by (fault, pool) (understudy_recoveries_total)") == ["nothing of it has label pool"]
+    with pytest.raises(ValueError, match="unclosed left parenthesis"):
+        wrong("sum(")
+
+
+def test_every_selector_of_an_expression_is_found_however_deep():
+    found = asked('histogram_quantile(0.9, sum by (le) (rate(a{x="1"}[5m]))) > -(b or absent(c == 1)) and d offset 1h')
+    assert found == [Asked("a", frozenset("x")), *(Asked(name, frozenset()) for name in "bcd")]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_alert_asks_for_series_that_there_are(rule: dict[str, Any]):
+    assert wrong(rule["expr"]) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_alert_says_what_it_means_and_what_to_do(rule: dict[str, Any]):
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"].keys() == {"summary", "description", "action"}
+    assert all(text.strip().endswith(".") for text in rule["annotations"].values())
+    # and names only labels that its result has
+    labels = {next(filter(None, found)) for text in rule["annotations"].values() for found in LABEL.findall(text)}
+    by = set(re.findall(r"by \((\w+)\)", rule["expr"]))
+    assert labels <= by
+
+
+def test_names_of_alerts_are_ours_and_differ():
+    names = [rule["alert"] for _, rule in alerts()]
+    assert len(names) == len(set(names))
+    assert all(name.startswith("Understudy") for name in names)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_asks_for_series_that_there_are(panel: dict[str, Any]):
+    assert panel["description"]
+    for target in panel["targets"]:
+        expression = target["expr"].replace("$__rate_interval", "5m")
+        assert wrong(expression) == []
+        labels = {second for _, second in LABEL.findall(target["legendFormat"])}
+        assert labels <= set(re.split(r"[(), ]+", expression))
+        assert target["datasource"]["uid"] == "${datasource}"
+
+
+def test_panels_do_not_cover_each_other():
+    cells = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_what_is_alerted_on_or_shown_is_most_of_what_there_is():
+    shown = {each.name for _, rule in alerts() for each in asked(rule["expr"])}
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            shown |= {each.name for each in asked(target["expr"].replace("$__rate_interval", "5m"))}
+    told = {re.sub("_(bucket|sum|count)$", "", name) for name in known() if name.startswith("understudy_")}
+    unseen = told - {re.sub("_(bucket|sum|count)$", "", name) for name in shown}
+    assert unseen == {  # of each job alone, or in another metric's company
+        "understudy_avoided_nodes",
+        "understudy_coordinator_faults_total",
+        "understudy_coordinator_in_office",
+        "understudy_coordinator_members",
+        "understudy_coordinator_round",
+        "understudy_coordinator_rounds_total",
+        "understudy_coordinator_world_size",
+        "understudy_watch_restarts_total",
+    }

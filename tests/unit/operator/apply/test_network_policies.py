@@ -1,0 +1,110 @@
+"""Jobs' NetworkPolicies, kept by whoever leads."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import CREATED, FakeApi
+from tests.unit.operator.given import TEMPLATE
+from understudy_operator.apply import network_policies
+from understudy_operator.apply.api import Listed
+from understudy_operator.apply.network_policies import GROUP, NetworkPolicies
+from understudy_operator.apply.pace import Pace
+from understudy_operator.clock import Clock
+from understudy_operator.network_settings import read_network_rules
+from understudy_operator.observe.store import Kind, Store
+
+PATH = f"{GROUP}/namespaces/research/networkpolicies/llm-members"
+
+
+class Server(FakeApi):
+    async def list(self, path: str, selector: str = "") -> Listed:
+        self.calls.append(("LIST", path))
+        return Listed(self.of_kind("NetworkPolicy"), "1")
+
+
+class Leader:
+    def __init__(self) -> None:
+        self.api, self.store = Server(), Store()
+        self.policies = NetworkPolicies(self.api, (), self.store, Clock(), Pace(time.monotonic))
+
+    def apply(self, name: str = "llm", version: str = "1") -> None:
+        replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
+        metadata = {"namespace": "research", "name": name, "uid": f"uid-{name}", "resourceVersion": version}
+        spec = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}}
+        self.store.put(Kind.JOB, {"metadata": metadata | {"creationTimestamp": CREATED}, "spec": spec})
+
+    async def calls(self) -> list[str]:
+        """What it asks of the API server in one look."""
+        self.api.calls.clear()
+        await self.policies.look()
+        return [method for method, _ in self.api.calls]
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+async def test_a_job_gets_one_and_nothing_more_is_asked_while_nothing_changes(leader: Leader) -> None:
+    leader.apply()
+    assert await leader.calls() == ["LIST", "POST"]
+    assert leader.api.objects[PATH]["spec"]["policyTypes"] == ["Ingress"]
+    assert await leader.calls() == []
+    leader.apply(version="2")
+    leader.apply("other")
+    assert await leader.calls() == ["POST"]
+
+
+async def test_what_was_deleted_or_changed_by_hand_is_set_right_at_the_next_list(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_policies, "LIST_S", 0.0)
+    leader.apply()
+    await leader.policies.look()
+    wanted = leader.api.objects[PATH]["spec"]
+    leader.api.objects[PATH]["spec"] = {**wanted, "ingress": [{}]}
+    assert await leader.calls() == ["LIST", "PUT"]
+    assert leader.api.objects[PATH]["spec"] == wanted
+    del leader.api.objects[PATH]
+    assert await leader.calls() == ["LIST", "POST"]
+    assert await leader.calls() == ["LIST"]
+
+
+async def test_one_of_a_deleted_job_of_the_same_name_is_waited_for(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a policy that came after the list
+    assert await leader.calls() == ["LIST"]
+    metadata = {"namespace": "research", "name": "llm-members", "labels": {"understudy.dev/job-uid": "former"}}
+    leader.api.put(PATH, {"kind": "NetworkPolicy", "metadata": metadata, "spec": {}})
+    # when its name is taken by another job's
+    leader.apply()
+    assert await leader.calls() == ["POST"]
+    # then it is left alone, and not asked for again
+    assert await leader.calls() == []
+    monkeypatch.setattr(network_policies, "LIST_S", 0.0)
+    assert await leader.calls() == ["LIST"]
+    # until it is gone
+    del leader.api.objects[PATH]
+    assert await leader.calls() == ["LIST", "POST"]
+
+
+async def test_where_the_chart_says_nothing_there_are_none() -> None:
+    api = Server()
+    await NetworkPolicies(api, None, Store(), Clock(), Pace(time.monotonic)).run()
+    assert api.calls == []
+
+
+def test_rules_are_what_the_chart_says() -> None:
+    assert read_network_rules({}) is None
+    told = '[{"from": [{"podSelector": {}}]}]'
+    assert read_network_rules({"UNDERSTUDY_NETWORK_POLICIES": told}) == ({"from": [{"podSelector": {}}]},)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", "[{}]", '[{"from": []}]'])
+def test_rules_that_mean_nothing_or_let_everybody_in_are_refused(text: str) -> None:
+    env: dict[str, Any] = {"UNDERSTUDY_NETWORK_POLICIES": text}
+    with pytest.raises(ValueError, match=r"UNDERSTUDY_NETWORK_POLICIES is .*set it to a JSON list of ingress rules"):
+        read_network_rules(env)

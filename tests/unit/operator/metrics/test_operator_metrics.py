@@ -1,0 +1,197 @@
+"""What the operator's /metrics says: of requests and passes by each replica, of jobs by the leader alone."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.unit.operator.metrics.reading import scraped
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.metrics.book import Book
+from understudy_operator.metrics.ended import Ended, Ends
+from understudy_operator.metrics.operator import OperatorMetrics, target
+from understudy_operator.metrics.serving import port_of, serve
+from understudy_operator.plan.observed import Node
+
+#: What may be a label: a closed set each, of a few words.
+LABELS = {"fault", "strategy", "outcome", "kind", "error", "verb", "resource", "result", "phase", "state", "class"}
+
+
+@dataclass
+class Told:
+    """A replica's knowledge."""
+
+    leading: bool = True
+    all_jobs: list[dict[str, Any]] = field(default_factory=list)
+
+    def leads(self) -> bool:
+        return self.leading
+
+    knows = leads
+
+    def jobs(self) -> Any:
+        return self.all_jobs
+
+    def pools(self) -> Any:
+        return []
+
+    def nodes(self) -> list[Node]:
+        return []
+
+    def offenders(self) -> int:
+        return 1
+
+    def waiting(self) -> int:
+        return 3
+
+    def without_coordinator(self) -> int:
+        return 0
+
+    def now(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def metrics() -> OperatorMetrics:
+    metrics = OperatorMetrics()
+    metrics.read(Told())
+    return metrics
+
+
+def test_no_label_can_have_the_name_of_an_object(metrics: OperatorMetrics):
+    assert {label for described in metrics.book.described for label in described.labels} <= LABELS
+
+
+def test_every_metric_is_ours_by_name_and_counters_end_in_total(metrics: OperatorMetrics):
+    for described in metrics.book.described:
+        assert described.name.startswith("understudy_")
+        assert described.name.endswith("_total") == (described.kind == "Counter"), described.name
+        assert described.name.endswith("_seconds") or described.kind != "Histogram", described.name
+    names = [described.name for described in metrics.book.described]
+    assert len(names) == len(set(names))
+
+
+def test_a_replica_that_stands_by_tells_nothing_of_jobs_and_that_it_does():
+    metrics, told = OperatorMetrics(), Told(leading=False, all_jobs=[{"status": {"phase": "Running"}}])
+    metrics.read(told)
+    said = scraped(metrics.book.text())
+    assert said[("understudy_leader",)] == 0
+    assert not {name for name, *_ in said} & {"understudy_jobs", "understudy_spares", "understudy_queue_depth"}
+    # when it comes to lead
+    told.leading = True
+    said = scraped(metrics.book.text())
+    assert said[("understudy_leader",)] == 1
+    assert said[("understudy_jobs", "Running")] == 1
+    assert said[("understudy_queue_depth",)] == 3
+
+
+def test_a_recovery_counts_by_fault_strategy_and_outcome_and_its_seconds_where_training_went_on(
+    metrics: OperatorMetrics,
+):
+    # given that each combination begins at 0, so that its first one is an increase
+    before = scraped(metrics.book.text())
+    assert before[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 0
+    # when one has gone well, and one has not
+    well, badly = Ended("Node", "SpareSwap", "Recovered", 1.5), Ended("Process", "None", "Failed", None)
+    metrics.ended(Ends((well, badly), failed_updates=2))
+    # then
+    said = scraped(metrics.book.text())
+    assert said[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 1
+    assert said[("understudy_recoveries_total", "Process", "Failed", "None")] == 1
+    assert said[("understudy_recovery_seconds_bucket", "Node", "1.0", "SpareSwap")] == 0
+    assert said[("understudy_recovery_seconds_bucket", "Node", "2.0", "SpareSwap")] == 1
+    assert said[("understudy_recovery_seconds_count", "Node", "SpareSwap")] == 1
+    assert not any(key[:2] == ("understudy_recovery_seconds_count", "Process") for key in said)
+    assert said[("understudy_weight_updates_failed_total",)] == 2
+
+
+@pytest.mark.parametrize(("error", "told"), [(ApiError(500, "", ""), "Trouble"), (ValueError("no"), "Bug")])
+def test_a_pass_that_fails_tells_whose_doing_it_is(metrics: OperatorMetrics, error: Exception, told: str):
+    with metrics.a_pass("TrainingJob", TROUBLE):
+        pass
+    with pytest.raises(type(error)), metrics.a_pass("TrainingJob", TROUBLE):
+        raise error
+    said = scraped(metrics.book.text())
+    assert said[("understudy_reconcile_seconds_count", "TrainingJob")] == 1
+    failed = {key[1]: value for key, value in said.items() if key[0] == "understudy_reconcile_errors_total" and value}
+    assert failed == {told: 1}
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/api/v1/nodes", ("list", "nodes")),
+        ("GET", "/api/v1/nodes/n1", ("get", "nodes")),
+        ("POST", "/api/v1/namespaces/research/pods", ("create", "pods")),
+        ("DELETE", "/api/v1/namespaces/research/pods/llm-0", ("delete", "pods")),
+        ("PATCH", "/api/v1/namespaces/research/pods/llm-0", ("patch", "pods")),
+        (
+            "PUT",
+            "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm/status",
+            ("update", "trainingjobs/status"),
+        ),
+        ("GET", "/apis/understudy.dev/v1alpha1/trainingjobs", ("list", "trainingjobs")),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator", ("update", "leases")),
+        ("GET", "/version", ("get", "other")),
+    ],
+)
+def test_a_request_is_told_by_verb_and_resource_and_never_by_name(method: str, path: str, expected: tuple[str, str]):
+    assert target(method, path) == expected
+
+
+class Answering(Api):
+    """Says this to every request."""
+
+    def __init__(self, metrics: OperatorMetrics, answer: Exception | None = None) -> None:
+        super().__init__(None, answered=metrics.answered)
+        self._answer = answer
+
+    async def send(self, *_: Any) -> dict[str, Any]:
+        if self._answer is not None:
+            raise self._answer
+        return {"items": [], "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [(None, "Ok"), (ApiError(409, "Conflict", ""), "409"), (aiohttp.ClientConnectionError(), "NoAnswer")],
+)
+async def test_reads_and_writes_are_counted_with_what_came_of_them(
+    metrics: OperatorMetrics, answer: Exception | None, result: str
+):
+    api = Answering(metrics, answer)
+    for call in (api.list("/api/v1/pods"), api.create("/api/v1/namespaces/research/pods", {})):
+        try:
+            await call
+        except TROUBLE:
+            assert answer is not None
+    said = scraped(metrics.book.text())
+    for verb in ("list", "create"):
+        assert said[("understudy_api_requests_total", "pods", result, verb)] == 1
+        assert said[("understudy_api_request_seconds_count", "pods", verb)] == 1
+
+
+# Served --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_scrape_over_http_is_what_prometheus_reads():
+    book = Book()
+    book.counter("understudy_things_total", "Things.").inc()
+    runner = await serve(book.text, 0)
+    port = runner.addresses[0][1]
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert scraped(await response.read())[("understudy_things_total",)] == 1
+    await runner.cleanup()
+
+
+def test_without_a_port_nothing_is_served_and_one_that_is_none_is_refused():
+    assert port_of({}) is None
+    assert port_of({"UNDERSTUDY_METRICS_PORT": "8081"}) == 8081
+    for wrong in ("0", "no", "65536"):
+        with pytest.raises(ValueError, match=r"UNDERSTUDY_METRICS_PORT is .*: set it to a port"):
+            port_of({"UNDERSTUDY_METRICS_PORT": wrong})

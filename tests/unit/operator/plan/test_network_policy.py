@@ -1,0 +1,90 @@
+"""The NetworkPolicy of a job: who reaches its members."""
+
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, in_round
+from tests.unit.operator.plan.injection.test_injected_job import an_injected_job
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.manifests import job_manifest
+from understudy_operator.plan.network_policy import missing, network_policy, set_right
+from understudy_operator.plan.observed import Job
+from understudy_operator.plan.pods import pod_manifest
+from understudy_protocol import pod as names
+
+OPERATOR = {"from": [{"podSelector": {"matchLabels": {"app": "operator"}}}], "ports": [{"port": 8478}]}
+KEY = ("research", "llm-members")
+
+
+def spec_of(job: Job) -> dict[str, Any]:
+    spec: dict[str, Any] = network_policy(job, (OPERATOR,))["spec"]
+    return spec
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    wanted: dict[str, str] = selector["matchLabels"]
+    return wanted.items() <= labels.items()
+
+
+def labels_of(job: Job, index: int | None) -> dict[str, str]:
+    made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+    labels: dict[str, str] = made["metadata"]["labels"]
+    return labels
+
+
+def reached_by(job: Job, labels: dict[str, str]) -> bool:
+    """Whether pods of these labels reach all ports."""
+    return any(selects(peer["podSelector"], labels) for peer in spec_of(job)["ingress"][0]["from"])
+
+
+def test_it_is_about_actives_and_spares_of_every_attempt_and_goes_with_the_job() -> None:
+    job = a_job()
+    for pod in (labels_of(job, 0), labels_of(job, None)):
+        assert selects(spec_of(job)["podSelector"], pod)
+        assert not selects(spec_of(replace(job, uid="other"))["podSelector"], pod)
+    again = a_job(status={"coordinator": {"formerEpoch": 3}})
+    assert selects(spec_of(again)["podSelector"], labels_of(again, 0))
+    metadata = network_policy(job, ())["metadata"]
+    assert (metadata["namespace"], metadata["name"]) == KEY
+    assert metadata["ownerReferences"][0]["uid"] == "job-uid"
+
+
+def test_the_jobs_own_pods_reach_its_members_those_that_do_not_train_too() -> None:
+    data = a_group("data", 1, 1)
+    job = a_job()
+    job = replace(job, spec=replace(job.spec, replicated_jobs=(*job.spec.replicated_jobs, data)))
+    other = job_manifest(job, data, 0, IMAGE)["spec"]["template"]["metadata"]["labels"]
+    for pod in (labels_of(job, 0), labels_of(job, None), other):
+        assert reached_by(job, pod)
+        assert not reached_by(replace(job, uid="other"), pod)
+    # whoever else is to, the chart has said
+    assert spec_of(job)["ingress"][1:] == [OPERATOR]
+
+
+def test_members_of_an_injected_job_are_reached_by_each_other_and_by_the_rest_of_their_jobset() -> None:
+    job = an_injected_job()
+    assert reached_by(job, {names.LABEL_JOB_UID: job.uid})
+    assert not reached_by(job, {keys.NAME: "train"})
+    assert job.injected is not None
+    of_jobset = replace(job, injected=replace(job.injected, target_kind="JobSet", target_name="train"))
+    assert reached_by(of_jobset, {keys.NAME: "train"})
+
+
+def test_who_has_no_members_or_has_ended_gets_none() -> None:
+    job = a_job()
+    ended = a_job(status=in_round(0) | {"terminalState": "Completed"})
+    without = replace(job, spec=replace(job.spec, world=None))
+    assert list(missing((ended, without, a_job(deleting=True)), {}, ())) == []
+    assert [x["metadata"]["name"] for x in missing((job,), {}, ())] == ["llm-members"]
+    assert list(missing((job,), {KEY: {}}, ())) == []
+
+
+def test_one_that_was_changed_is_set_right_and_nobody_elses() -> None:
+    job, wanted = a_job(), network_policy(a_job(), ())
+    assert list(set_right((job,), {KEY: wanted}, ())) == []
+    opened = {**wanted, "spec": {**wanted["spec"], "ingress": [{}]}}
+    assert list(set_right((job,), {KEY: opened}, ())) == [wanted]
+    # the chart's rules have changed
+    assert [x["spec"]["ingress"][1:] for x in set_right((job,), {KEY: wanted}, (OPERATOR,))] == [[OPERATOR]]
+    # of a deleted job of that name: it goes with that
+    assert list(set_right((replace(job, uid="new"),), {KEY: opened}, ())) == []

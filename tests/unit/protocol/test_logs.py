@@ -1,0 +1,117 @@
+"""Lines of JSON: what a collector reads, from our own loggers and from kopf's; text stays as it was."""
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+import pytest
+from kopf._core.actions.loggers import ObjectLogger
+
+from understudy_protocol import logs
+from understudy_protocol.logs import JsonLines
+
+log = logging.getLogger("understudy_operator.worker")
+
+
+class Lines(logging.Handler):
+    """What was written, a line at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines())
+        self.written: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.written.append(self.format(record))
+
+    def told(self) -> list[dict[str, Any]]:
+        assert not any("\n" in line for line in self.written)
+        return [json.loads(line) for line in self.written]
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
+    monkeypatch.setattr(logs, "_of_process", {})
+    lines, root = Lines(), logging.getLogger()
+    level = root.level
+    root.addHandler(lines)
+    root.setLevel(logging.INFO)
+    yield lines
+    root.removeHandler(lines)
+    root.setLevel(level)
+
+
+def test_a_line_has_time_level_logger_and_message(lines: Lines):
+    log.warning("%s created: %s", "llm-0", "it is “missing”\nsince noon")
+    (told,) = lines.told()
+    at = told.pop("time")
+    assert at.endswith("Z")
+    assert at[10] == "T"
+    assert told == {
+        "level": "WARNING",
+        "logger": "understudy_operator.worker",
+        "message": "llm-0 created: it is “missing”\nsince noon",
+    }
+
+
+async def test_a_task_says_once_what_it_is_about_and_those_that_it_starts_know(lines: Lines):
+    async def deeper() -> None:
+        log.info("deeper")
+
+    async def one(name: str) -> None:
+        logs.about(namespace="research", job=name)
+        log.info("begins")
+        await asyncio.create_task(deeper())
+
+    await asyncio.gather(one("a"), one("b"))
+    log.info("neither")
+    told = [(line["message"], line.get("job")) for line in lines.told()]
+    assert sorted(told[:4]) == [("begins", "a"), ("begins", "b"), ("deeper", "a"), ("deeper", "b")]
+    assert told[4] == ("neither", None)
+
+
+def test_a_process_of_one_job_says_so_in_every_line(lines: Lines):
+    logs.of_process(namespace="research", job="llm")
+    log.info("listens")
+    assert (lines.told()[0]["namespace"], lines.told()[0]["job"]) == ("research", "llm")
+
+
+def test_an_error_brings_its_traceback_in_the_same_line(lines: Lines):
+    try:
+        raise ValueError("no such fact")
+    except ValueError:
+        log.exception("a pass failed")
+    (told,) = lines.told()
+    assert told["message"] == "a pass failed"
+    assert told["error"].startswith("Traceback")
+    assert told["error"].endswith("ValueError: no such fact")
+
+
+def test_what_kopf_logs_of_an_object_has_its_reference(lines: Lines):
+    metadata: Any = {"namespace": "research", "name": "llm", "uid": "u"}
+    body = kopf.Body({"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata})
+    ObjectLogger(body=body, settings=kopf.OperatorSettings()).warning("is patched")
+    (told,) = lines.told()
+    assert (told["namespace"], told["kind"], told["name"]) == ("research", "TrainingJob", "llm")
+
+
+@pytest.mark.parametrize("program", ["understudy_operator", "understudy_webhook", "understudy_sidecar"])
+def test_each_program_writes_json_where_it_is_asked_to_and_text_where_not(program: str):
+    """It ends at once, for what it needs is not set, and says so."""
+
+    def written(**env: str) -> str:
+        command = [sys.executable, "-m", program]
+        path = {"PYTHONPATH": "operator:sidecar", "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=path | env, timeout=50)
+        assert done.returncode == 2
+        return done.stderr
+
+    lines = [json.loads(line) for line in written(UNDERSTUDY_LOG_FORMAT="json").splitlines()]
+    assert [line["level"] for line in lines] == ["ERROR"]
+    assert not written().startswith("{")
+    assert "UNDERSTUDY_LOG_FORMAT is 'xml': set it to text or json" in written(UNDERSTUDY_LOG_FORMAT="xml")

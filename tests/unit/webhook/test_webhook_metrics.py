@@ -1,0 +1,89 @@
+"""What the webhook's /metrics says of its answers and its certificate; a real TLS server, real openssl."""
+
+import asyncio
+import math
+import shutil
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.unit.operator.metrics.reading import scraped
+from tests.unit.webhook.golden import IMAGE, pod
+from tests.unit.webhook.test_certificates import HOST, REVIEW, Replica, an_api, ask, listening, until, write
+from understudy_webhook import openssl
+from understudy_webhook.certificates import Files
+from understudy_webhook.metrics import ALLOWED, INJECTED, REFUSED, result_of
+from understudy_webhook.review import mutate
+from understudy_webhook.rotation import LIFE_S
+from understudy_webhook.serving import Serving
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+ENDS = ("understudy_webhook_certificate_expiry_timestamp_seconds",)
+
+
+def said(serving: Serving) -> dict[tuple[str, ...], float]:
+    return scraped(serving.metrics.book.text())
+
+
+def counted(serving: Serving) -> dict[tuple[str, ...], float]:
+    return {key[1:]: n for key, n in said(serving).items() if key[0] == "understudy_webhook_requests_total" and n}
+
+
+async def test_answers_are_counted_by_endpoint_and_what_came_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = await openssl.make([HOST], LIFE_S)
+    write(tmp_path, made)
+    async with listening() as (serving, port):
+        serving.load(tmp_path / "tls.crt", tmp_path / "tls.key")
+        await ask(port, made.authority)
+        with pytest.raises(aiohttp.ClientResponseError, match="400"):
+            await ask(port, made.authority, {"not": "a review"})
+        monkeypatch.setattr("understudy_webhook.review.inject", lambda *_: 1 / 0)
+        with pytest.raises(aiohttp.ClientResponseError, match="500"):
+            await ask(port, made.authority)
+        context = ssl.create_default_context(cadata=made.authority)
+        job = {**REVIEW, "request": {"uid": "u-2", "kind": {"kind": "Job"}, "object": {"metadata": {}, "spec": {}}}}
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            await session.post(f"https://{HOST}:{port}/validate", json=job)
+        told = counted(serving)
+        assert {key: told[key] for key in told if key[0] == "mutate"} == {
+            ("mutate", "Injected"): 1,
+            ("mutate", "Malformed"): 1,
+            ("mutate", "Failed"): 1,
+        }
+        assert sum(n for key, n in told.items() if key[0] == "validate") == 1
+        assert said(serving)[("understudy_webhook_request_seconds_count", "mutate")] == 3
+
+
+def test_a_result_is_what_the_api_server_is_told():
+    def result(review: dict[str, Any]) -> str:
+        answer = mutate(review, IMAGE)
+        return result_of(answer["response"])
+
+    request: dict[str, Any] = {"uid": "u", "kind": {"kind": "Pod"}, "object": pod("job")}
+    assert result(request) == INJECTED
+    assert result({**request, "object": {"metadata": {}, "spec": {"containers": []}}}) == ALLOWED
+    assert result({**request, "object": {**pod("job"), "spec": {"containers": [], "hostNetwork": True}}}) == REFUSED
+
+
+async def test_the_end_of_a_certificate_from_files_is_told_and_so_is_that_of_the_next_one(tmp_path: Path):
+    short, long = await openssl.make([HOST], 86400.0), await openssl.make([HOST], LIFE_S)
+    async with listening() as (serving, _):
+        assert math.isnan(said(serving)[ENDS])
+        keeper = asyncio.create_task(Files(tmp_path, serving, every_s=0.01).run())
+        for made in (short, long):
+            write(tmp_path, made)
+            await until(lambda expected=made.until: said(serving)[ENDS] == expected)  # type: ignore[misc]
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+async def test_so_is_that_of_a_self_made_one(tmp_path: Path):
+    api = an_api()
+    async with listening() as (serving, _):
+        await Replica(api, tmp_path / "a", serving, lambda: 1_790_000_000.0).keeper.once()
+        await Replica(api, tmp_path / "b", serving, lambda: 1_790_000_000.0).keeper.once()
+        assert said(serving)[ENDS] > 1_790_000_000.0
