@@ -27,9 +27,13 @@ class Jobs:
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
 
+    async def there(self) -> list[Raw]:
+        """Those that are not being deleted, in the order of their names."""
+        return [x for x in await self.kube.list("jobs") if "deletionTimestamp" not in x["metadata"]]
+
     async def until(self, *wanted: str) -> list[Raw]:
         async def look() -> list[Raw]:
-            there = [x for x in await self.kube.list("jobs") if "deletionTimestamp" not in x["metadata"]]
+            there = await self.there()
             return there if [x["metadata"]["name"] for x in there] == list(wanted) else []
 
         return await self.kube.until(f"Jobs {', '.join(wanted)}", look)

@@ -95,8 +95,9 @@ async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(traini
     # and the servers are made anew, and no trainer is
     async def new() -> list[Raw]:
         await jobs.collect()
-        there = await jobs.until(*SERVERS)
-        return [] if {x["metadata"]["uid"] for x in there} & {x["metadata"]["uid"] for x in former} else there
+        there = await jobs.there()
+        fresh = [x for x in there if x["metadata"]["uid"] not in {y["metadata"]["uid"] for y in former}]
+        return fresh if tuple(x["metadata"]["name"] for x in fresh) == SERVERS else []
 
     made = await training.kube.until("new rollouts", new)
     assert {x["metadata"]["labels"][keys.JOB_RESTART_ATTEMPT] for x in made} == {"1"}
