@@ -12,16 +12,15 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
 
 import aiohttp
 
+from benchmarks.arguments import listed, sizes, some_of
 from benchmarks.child import CHECKOUT, LOGS, ChildFailed
 from benchmarks.machine import take_open_files
 from benchmarks.operator import cluster, network
@@ -40,8 +39,6 @@ from tests.cluster.paths import Paths
 
 FOLDER = CHECKOUT / "build" / "bench"
 RECORDS, SAMPLES, MACHINE = (FOLDER / f"operator.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
-
-T = TypeVar("T")
 
 
 async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, jobset: Built, nodes: int) -> list[str]:
@@ -87,21 +84,13 @@ def _told(sample: Sample) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-operator ARGS=…", description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=_listed(Case), default=(), help=_choices(Case))
-    parser.add_argument("--systems", type=_listed(System), default=(), help=_choices(System))
-    parser.add_argument("--sizes", type=_listed(int), default=(), help="pods, in place of each case's own sizes")
+    parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
+    parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
+    parser.add_argument("--sizes", type=sizes, default=(), help="pods, in place of each case's own sizes")
     parser.add_argument("--runs", type=int, help="of each; the default is 3")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"that kwok plays; the default is {NODES}")
     parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
     return parser.parse_args()
-
-
-def _listed(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
-    return lambda text: tuple(kind(item) for item in text.split(","))
-
-
-def _choices(kind: type[StrEnum]) -> str:
-    return "of " + ",".join(kind)
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import OURS
 from benchmarks.pool import verdicts
@@ -99,7 +100,7 @@ def measured(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Samp
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-pool ARGS=…", description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=lambda text: tuple(map(Case, text.split(","))), default=tuple(Case))
+    parser.add_argument("--cases", type=listed(Case), default=tuple(Case), help=some_of(Case))
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each; the default is {RUNS}")
     parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
     return parser.parse_args()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT, LOGS, ChildFailed, Unfinished
 from benchmarks.install import VERSIONS, Peers, ensure_peers
 from benchmarks.records import Journal, Sample, sum_up, write_records
@@ -82,8 +83,8 @@ def run(sessions: Sequence[Session], journal: Journal, installed: Peers) -> None
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-recovery ARGS=…", description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=lambda text: tuple(map(Case, text.split(","))), default=())
-    parser.add_argument("--systems", type=lambda text: tuple(map(System, text.split(","))), default=())
+    parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
+    parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
     parser.add_argument("--runs", type=int, help="of each; the default is 12, 3 exits of a spare, 30 of a member")
     parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
     return parser.parse_args()

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.arguments import listed, sizes, some_of
 from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
 from benchmarks.install import VERSIONS, Peers, ensure_peers
 from benchmarks.machine import room_for_packets
@@ -92,21 +93,13 @@ def _told(sample: Sample) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-rendezvous ARGS=…", description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=_listed(Case), default=(), help=_choices(Case))
-    parser.add_argument("--systems", type=_listed(System), default=(), help=_choices(System))
-    parser.add_argument("--sizes", type=_listed(int), default=(), help="members, in place of each case's own sizes")
+    parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
+    parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
+    parser.add_argument("--sizes", type=sizes, default=(), help="members, in place of each case's own sizes")
     parser.add_argument("--runs", type=int, help="of each; the default is 5, and 3 at rest")
     parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
     parser.add_argument("--profile", type=Path, help="a file for what our coordinator's time went into; it costs time")
     return parser.parse_args()
-
-
-def _listed(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
-    return lambda text: tuple(kind(item) for item in text.split(","))
-
-
-def _choices(kind: type[Case] | type[System]) -> str:
-    return "of " + ",".join(item.value for item in kind)
 
 
 def main() -> int:

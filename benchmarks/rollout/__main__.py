@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks import tables
+from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import check
 from benchmarks.machine import facts
@@ -50,13 +51,13 @@ def measure(cases: Sequence[str], replicas: int, rate: int, runs: int, seconds: 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make bench-rollout ARGS=", description=__doc__)
-    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--cases", type=listed(CASES), default=CASES, help=some_of(CASES))
     parser.add_argument("--replicas", type=int, default=REPLICAS)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="of load in each run of the gateway")
     chosen = parser.parse_args(arguments)
     began = time.monotonic()
-    samples = measure(chosen.cases.split(","), chosen.replicas, RATE, chosen.runs, chosen.seconds)
+    samples = measure(chosen.cases, chosen.replicas, RATE, chosen.runs, chosen.seconds)
     records = sum_up(samples)
     write_records(FOLDER / "rollout.json", records)
     ran = "make bench-rollout" + (f' ARGS="{" ".join(arguments)}"' if arguments else "")
