@@ -49,7 +49,10 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     metrics = OperatorMetrics()
     configure(settings, metrics)
     await config.load_config()  # type: ignore[no-untyped-call]
-    memo.api_client = client.ApiClient()
+    configuration = client.Configuration.get_default_copy()
+    # No limit but the pace of writes: where they waited for each other's connections, the lease's renewal would, too.
+    configuration.connection_pool_maxsize = 0
+    memo.api_client = client.ApiClient(configuration)
     namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
     memo.operator = Operator(
         partial(Api, memo.api_client, answered=metrics.answered),

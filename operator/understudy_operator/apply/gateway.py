@@ -2,24 +2,26 @@
 
 Without the latter the next pass could create a pod twice: the watch may be a moment behind. For the same reason a
 creation that had no answer is asked again under its own name before anything else is decided (`settle`): by then it was
-done or it is done now, and once only. Pods are created in parallel in growing batches, so that a mistake in a template
-costs one refused request and not thousands; over all jobs there are so many writes a second and no more (pace.py).
+done or it is done now, and once only. Pods are created in parallel, more and more at once (parallel.py), so that a
+mistake in a template costs a few refused requests and not thousands; over all jobs there are so many writes a second
+and no more (pace.py).
 
 Labels and annotations are merged, not applied: the operator owns two keys of a pod, which it made itself with an
 ordinary create. A server-side apply would claim them again under a second entry of managedFields in each pod, and could
 remove one only by sending all the others.
 """
 
-import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.events import Owner
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
+from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.clock import Clock
@@ -30,8 +32,6 @@ from understudy_operator.plan.ownership import kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import Refusal, Why, judged
 from understudy_protocol import pod as names
 
-FIRST_BATCH = 4
-LARGEST_BATCH = 64
 _PLURALS = {
     "Secret": ("secrets", Kind.SECRET),
     "Service": ("services", Kind.SERVICE),
@@ -89,12 +89,12 @@ class Gateway:
         """Those of pods that no watch has told of: they are gone, or the watch of pods was faster."""
         nodes = {pod.node for pod in pods if pod.node and not pod.ended}
         unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
-        await _in_parallel([self._read_node(name) for name in unknown])
+        await in_parallel([self._read_node(name) for name in unknown])
 
     async def settle(self, owner: Owner) -> None:
         """Find out what became of the creations and claims that had no answer. Raises if there still is none."""
         unanswered = list(self._unanswered.get(owner.uid, {}).values())
-        await _in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
+        await in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
         await self.pools.settle(owner.uid)
 
     def forget(self, job_uid: str | None = None) -> None:
@@ -110,7 +110,7 @@ class Gateway:
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
         others = [self._other(owner.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
-        await _in_parallel([self._create_pods(owner, creations, refusals), *others])
+        await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
@@ -132,12 +132,7 @@ class Gateway:
             # What these pods are for may be there already.
             refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
             return
-        batch = FIRST_BATCH
-        while intents and not refusals:
-            now, intents = intents[:batch], intents[batch:]
-            refused = await _in_parallel([self._create_pod(owner, intent) for intent in now])
-            refusals += [refusal for refusal in dict.fromkeys(refused) if refusal is not None]
-            batch = min(2 * batch, LARGEST_BATCH)
+        refusals += await slow_start(intents, partial(self._create_pod, owner))
 
     async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
@@ -219,27 +214,6 @@ class _Asked:
 
     intent: CreatePod
     refusal: Refusal | None = None
-
-
-async def _in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All of them, so many at a time; then the first error is raised, if there was one."""
-    places = asyncio.Semaphore(LARGEST_BATCH)
-
-    async def one(call: Coroutine[Any, Any, T]) -> T:
-        async with places:
-            return await call
-
-    try:
-        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
-    finally:
-        for call in calls:
-            call.close()  # one that was cancelled before its turn has not begun
-    done = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done
 
 
 def _subject(job: Job) -> Subject:

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
+from understudy_operator.apply.parallel import slow_start
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, Manifest, PatchJob
 from understudy_operator.plan.refusals import Refusal, judged
 from understudy_protocol import pod as names
 
-FIRST_BATCH = 4
-LARGEST_BATCH = 64
 log = logging.getLogger(__name__)
 
 
@@ -46,13 +45,7 @@ class JobGateway:
 
     async def do(self, namespace: str, intents: Sequence[JobIntent]) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused."""
-        refusals: list[Refusal] = []
-        creations, batch = [x for x in intents if isinstance(x, CreateJob)], FIRST_BATCH
-        while creations and not refusals:
-            now, creations = creations[:batch], creations[batch:]
-            told = await asyncio.gather(*(self._create(intent) for intent in now))
-            refusals += [refusal for refusal in dict.fromkeys(told) if refusal is not None]
-            batch = min(2 * batch, LARGEST_BATCH)
+        refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], self._create)
         others = [self._other(namespace, x) for x in intents if not isinstance(x, CreateJob)]
         refusals += [refusal for refusal in await asyncio.gather(*others) if refusal is not None]
         return refusals

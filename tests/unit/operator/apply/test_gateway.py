@@ -10,8 +10,9 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_job
 from understudy_operator.apply.api import ApiError
-from understudy_operator.apply.gateway import LARGEST_BATCH, Gateway
+from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pace import Pace
+from understudy_operator.apply.parallel import AT_ONCE
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
@@ -138,12 +139,12 @@ async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgott
 
 
 async def test_deletions_go_in_parallel_but_not_all_at_once(given: Given):
-    for number in range(3 * LARGEST_BATCH):
+    for number in range(3 * AT_ONCE):
         given.api.put(f"{PODS}/p{number}", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
-    intents = [DeletePod(f"p{number}", f"uid-{number}", None, "surplus") for number in range(3 * LARGEST_BATCH)]
+    intents = [DeletePod(f"p{number}", f"uid-{number}", None, "surplus") for number in range(3 * AT_ONCE)]
     await given.gateway.pods(JOB, intents)
     assert given.api.of_kind("Pod") == []
-    assert given.api.most_at_once == LARGEST_BATCH
+    assert given.api.most_at_once == AT_ONCE
 
 
 async def test_an_error_of_one_does_not_keep_the_others_from_being_done(given: Given):

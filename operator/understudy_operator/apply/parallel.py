@@ -1,0 +1,64 @@
+"""Many requests at once, and how many."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from understudy_operator.plan.refusals import Refusal
+
+FIRST_AT_ONCE = 4
+AT_ONCE = 256
+T = TypeVar("T")
+
+
+async def in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of them, so many at a time; then the first error is raised, if there was one."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(call: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await call
+
+    try:
+        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    finally:
+        for call in calls:
+            call.close()  # one that was cancelled before its turn has not begun
+    done = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
+
+
+async def slow_start(items: Sequence[T], do: Callable[[T], Awaitable[Refusal | None]]) -> list[Refusal]:
+    """Do it for each item, in their order, a few at a time; each success makes room for one more than before.
+
+    So a mistake that all of them have costs a few requests, and one slow answer holds up nobody. After a refusal, or an
+    error, no other is begun. Returns each refusal once; raises the first error when all that was begun has ended.
+    """
+    left, refusals, errors = deque(items), dict[Refusal, None](), list[Exception]()
+    lanes = min(FIRST_AT_ONCE, len(left))
+
+    async def lane() -> None:
+        nonlocal lanes
+        while left and not refusals and not errors:
+            try:
+                refusal = await do(left.popleft())
+            except Exception as error:  # noqa: BLE001 (it is raised when the others have ended)
+                errors.append(error)
+                return
+            if refusal is not None:
+                refusals[refusal] = None
+            elif left and lanes < AT_ONCE:
+                lanes += 1
+                running.create_task(lane())
+
+    async with asyncio.TaskGroup() as running:
+        for _ in range(lanes):
+            running.create_task(lane())
+    if errors:
+        raise errors[0]
+    return list(refusals)

@@ -1,0 +1,111 @@
+"""Many requests at once: as many as go well, and no more than so many."""
+
+import asyncio
+
+import pytest
+
+from understudy_operator.apply.parallel import AT_ONCE, FIRST_AT_ONCE, slow_start
+from understudy_operator.plan.refusals import Refusal
+
+
+class Server:
+    """It answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.waiting: dict[int, asyncio.Future[Refusal | None]] = {}
+        self.most_at_once = 0
+
+    async def do(self, item: int) -> Refusal | None:
+        self.asked.append(item)
+        self.waiting[item] = asyncio.get_running_loop().create_future()
+        self.most_at_once = max(self.most_at_once, len(self.waiting))
+        try:
+            return await self.waiting[item]
+        finally:
+            del self.waiting[item]
+
+    async def answer(self, *items: int, refusal: Refusal | None = None) -> None:
+        for item in items or tuple(self.waiting):
+            self.waiting[item].set_result(refusal)
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def begun(server: Server, count: int) -> asyncio.Task[list[Refusal]]:
+    task = asyncio.create_task(slow_start(range(count), server.do))
+    await settled()
+    return task
+
+
+async def test_each_success_makes_room_for_one_more() -> None:
+    # given many requests
+    server = Server()
+    task = await begun(server, 1000)
+    assert server.asked == list(range(FIRST_AT_ONCE))
+
+    # when one is answered, then two follow it
+    await server.answer(0)
+    assert len(server.waiting) == FIRST_AT_ONCE + 1
+
+    # and as more are, there are never more than so many at once
+    while not task.done():
+        await server.answer()
+    assert task.result() == []
+    assert server.asked == list(range(1000))
+    assert server.most_at_once == AT_ONCE
+
+
+async def test_a_slow_answer_holds_up_nobody() -> None:
+    # given one that is not answered
+    server = Server()
+    task = await begun(server, 100)
+
+    # when all others are
+    while len(server.waiting) > 1:
+        await server.answer(*(item for item in server.waiting if item != 2))
+
+    # then all have been asked
+    assert len(server.asked) == 100
+    await server.answer(2)
+    assert await task == []
+
+
+async def test_after_a_refusal_no_other_is_begun_and_it_is_told_once() -> None:
+    server, refusal = Server(), Refusal("no")
+    task = await begun(server, 100)
+    await server.answer(refusal=refusal)
+    assert await task == [refusal]
+    assert server.asked == list(range(FIRST_AT_ONCE))
+
+
+async def test_an_error_is_raised_when_what_was_begun_has_ended() -> None:
+    # given one that fails
+    server = Server()
+    task = await begun(server, 100)
+    server.waiting[1].set_exception(TimeoutError())
+    await settled()
+    assert not task.done()
+
+    # when the others are answered, then it is raised, and none was begun after it
+    await server.answer(0, 2, 3)
+    with pytest.raises(TimeoutError):
+        await task
+    assert server.asked == list(range(FIRST_AT_ONCE))
+
+
+async def test_who_is_cancelled_begins_no_other() -> None:
+    server = Server()
+    task = await begun(server, 100)
+    task.cancel()
+    await settled()
+    assert task.cancelled()
+    assert (server.asked, server.waiting) == (list(range(FIRST_AT_ONCE)), {})
+
+
+async def test_nothing_to_do_is_nothing_done() -> None:
+    assert await slow_start([], Server().do) == []
