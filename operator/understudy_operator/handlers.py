@@ -8,6 +8,7 @@ have a watch of our own (watch.py): kopf keeps a task, a queue and copies for ea
 import os
 from functools import partial
 from typing import Any
+from urllib.request import getproxies
 
 import kopf
 from kubernetes.aio import client, config
@@ -44,15 +45,22 @@ def configure(settings: kopf.OperatorSettings, metrics: OperatorMetrics) -> None
         settings.watching.label_selectors[plural] = names.LABEL_JOB_UID
 
 
+def connections(configuration: client.Configuration) -> client.Configuration:
+    """How the API server is connected to."""
+    # No limit but the pace of writes: where they waited for each other's connections, the lease's renewal would, too.
+    configuration.connection_pool_maxsize = 0
+    # Where no proxy is named in the environment, all that aiohttp takes from there is a password in ~/.netrc, for which
+    # it looks in a thread before each request.
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+    return configuration
+
+
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     metrics = OperatorMetrics()
     configure(settings, metrics)
     await config.load_config()  # type: ignore[no-untyped-call]
-    configuration = client.Configuration.get_default_copy()
-    # No limit but the pace of writes: where they waited for each other's connections, the lease's renewal would, too.
-    configuration.connection_pool_maxsize = 0
-    memo.api_client = client.ApiClient(configuration)
+    memo.api_client = client.ApiClient(connections(client.Configuration.get_default_copy()))
     namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
     memo.operator = Operator(
         partial(Api, memo.api_client, answered=metrics.answered),
