@@ -21,10 +21,21 @@ from understudy_operator.apply.events import Owner
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.apply.refused import refused
 from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
-from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod, PodIntent, ReleasePod
+from understudy_operator.plan.intents import (
+    Create,
+    CreatePod,
+    DeletePod,
+    Event,
+    PatchPod,
+    PodIntent,
+    ReleasePod,
+    Remove,
+    intent_key,
+)
 from understudy_operator.plan.observed import Job, Pod
 from understudy_operator.plan.ownership import kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import Refusal, Why, judged
@@ -52,16 +63,16 @@ class Gateway:
         self._subjects = Subjects(api, store, self.pace)
         self.pools = PoolGateway(api, store, self.pace, self._subjects)
 
-    async def remove(self, job: Job, reason: str) -> None:
+    async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all that belongs to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
         await self.pace.turn()
         try:
             await self._api.delete(path_of(job), body)
         except ApiError as error:
-            if error.status not in (404, 409):
-                raise
+            return refused(error, Remove())
         log.info("job %s/%s deleted: %s", job.namespace, job.name, reason)
+        return []
 
     async def create(self, intent: Create) -> Refusal | None:
         """Why it cannot be there; None once it is."""
@@ -71,7 +82,7 @@ class Gateway:
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error)):
+            if refusal := judged(error.status, str(error), of=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
@@ -80,7 +91,8 @@ class Gateway:
         if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID] and not shared:
             return Refusal(
                 f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
-                "that is deleted; if nothing deletes it, delete it yourself or give the job another name"
+                "that is deleted; if nothing deletes it, delete it yourself or give the job another name",
+                of=intent_key(intent),
             )
         self._store.put(kind, raw)
         return None
@@ -91,9 +103,12 @@ class Gateway:
         unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
         await _in_parallel([self._read_node(name) for name in unknown])
 
-    async def settle(self, owner: Owner) -> None:
-        """Find out what became of the creations and claims that had no answer. Raises if there still is none."""
-        unanswered = list(self._unanswered.get(owner.uid, {}).values())
+    async def settle(self, owner: Owner, refused_too: bool = True) -> None:
+        """Find out what became of the creations and claims that had no answer. Raises if there still is none.
+
+        refused_too: also of those that were answered by an error of the server; till then no other pod is created.
+        """
+        unanswered = [x for x in self._unanswered.get(owner.uid, {}).values() if refused_too or x.refusal is None]
         await _in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
         await self.pools.settle(owner.uid)
 
@@ -107,11 +122,10 @@ class Gateway:
 
     async def pods(self, owner: Owner, intents: PodIntents) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused, each refusal once."""
-        refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
         others = [self._other(owner.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
-        await _in_parallel([self._create_pods(owner, creations, refusals), *others])
-        return refusals
+        done = await _in_parallel([self._create_pods(owner, creations), *others])
+        return list(dict.fromkeys(refusal for refusals in done for refusal in refusals))
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the job has changed since it was read. Then the store has it as it is now."""
@@ -127,17 +141,16 @@ class Gateway:
             if error.status != 404:
                 raise
 
-    async def _create_pods(self, owner: Owner, intents: list[CreatePod], refusals: list[Refusal]) -> None:
-        if unanswered := self._unanswered.get(owner.uid):
+    async def _create_pods(self, owner: Owner, intents: list[CreatePod]) -> list[Refusal]:
+        if intents and (unanswered := self._unanswered.get(owner.uid)):
             # What these pods are for may be there already.
-            refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
-            return
-        batch = FIRST_BATCH
+            return [asked.refusal for asked in unanswered.values() if asked.refusal is not None]
+        refusals, batch = list[Refusal](), FIRST_BATCH
         while intents and not refusals:
             now, intents = intents[:batch], intents[batch:]
-            refused = await _in_parallel([self._create_pod(owner, intent) for intent in now])
-            refusals += [refusal for refusal in dict.fromkeys(refused) if refusal is not None]
-            batch = min(2 * batch, LARGEST_BATCH)
+            told = await _in_parallel([self._create_pod(owner, intent) for intent in now])
+            refusals, batch = [*filter(None, told)], min(2 * batch, LARGEST_BATCH)
+        return refusals
 
     async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
@@ -150,7 +163,7 @@ class Gateway:
             self._answered(owner.uid, name)
             raise
         except ApiError as error:
-            refusal = judged(error.status, str(error))
+            refusal = judged(error.status, str(error), of=intent_key(intent))
             if refusal is not None:  # the name is new each time: without it the same refusal stays the same
                 refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
             if refusal is not None and refusal.why is Why.SERVER:
@@ -181,7 +194,7 @@ class Gateway:
         if not unanswered:
             self._unanswered.pop(job_uid, None)
 
-    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod) -> None:
+    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod) -> list[Refusal]:
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         await self.pace.turn()
         try:
@@ -201,8 +214,8 @@ class Gateway:
                     self._store.put(Kind.POD, await self._api.merge(path, body))
                     log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
-            if error.status not in (404, 409):
-                raise
+            return refused(error, intent)
+        return []
 
     def _after_delete(self, answer: Raw, grace_s: int | None) -> None:
         if answer.get("kind") != "Pod":

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
+from understudy_operator.apply.refused import refused
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
-from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, Manifest, PatchJob
+from understudy_operator.plan.intents import Check, CreateJob, DeleteJob, JobIntent, Manifest, PatchJob, intent_key
 from understudy_operator.plan.refusals import Refusal, judged
 from understudy_protocol import pod as names
 
@@ -23,7 +24,7 @@ class JobGateway:
 
     async def check(self, manifests: Sequence[Manifest]) -> list[Refusal]:
         """Why the API server would refuse each of these that it would refuse."""
-        refused: list[Refusal] = []
+        told: list[Refusal] = []
         for manifest in manifests:
             await self._pace.turn()
             try:
@@ -31,14 +32,14 @@ class JobGateway:
             except ApiError as error:
                 if error.reason == "AlreadyExists":
                     continue  # it is no fault of the template's; its creation finds out whose it is
-                refusal = judged(error.status, str(error))
+                refusal = judged(error.status, str(error), of=intent_key(Check()))
                 if refusal is None:
                     raise
                 if manifest["kind"] == "Pod":  # its name is new each time: without it the same refusal stays the same
                     name = manifest["metadata"]["name"]
                     refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
-                refused.append(refusal)
-        return refused
+                told.append(refusal)
+        return told
 
     async def some_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
         """Pods that no watch tells of."""
@@ -54,8 +55,7 @@ class JobGateway:
             refusals += [refusal for refusal in dict.fromkeys(told) if refusal is not None]
             batch = min(2 * batch, LARGEST_BATCH)
         others = [self._other(namespace, x) for x in intents if not isinstance(x, CreateJob)]
-        refusals += [refusal for refusal in await asyncio.gather(*others) if refusal is not None]
-        return refusals
+        return [*refusals, *(refusal for told in await asyncio.gather(*others) for refusal in told)]
 
     async def _create(self, intent: CreateJob) -> Refusal | None:
         metadata, path = intent.manifest["metadata"], path_of(intent.manifest)
@@ -63,7 +63,7 @@ class JobGateway:
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error)):
+            if refusal := judged(error.status, str(error), of=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
@@ -71,13 +71,14 @@ class JobGateway:
         if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID]:
             return Refusal(
                 f"Job {metadata['name']} is there already and is not of this job: it waits until that is deleted; if "
-                "nothing deletes it, delete it yourself or give the job another name"
+                "nothing deletes it, delete it yourself or give the job another name",
+                of=intent_key(intent),
             )
         self._store.put(Kind.CHILD, raw)
         log.info("%s/%s created: %s", metadata["namespace"], metadata["name"], intent.reason)
         return None
 
-    async def _other(self, namespace: str, intent: DeleteJob | PatchJob) -> Refusal | None:
+    async def _other(self, namespace: str, intent: DeleteJob | PatchJob) -> list[Refusal]:
         path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{intent.name}"
         await self._pace.turn()
         try:
@@ -95,11 +96,8 @@ class JobGateway:
                     self._store.put(Kind.CHILD, await self._api.merge(path, patch))
                     log.info("%s/%s changed: %s", namespace, name, reason)
         except ApiError as error:
-            if refusal := judged(error.status, str(error)):
-                return refusal
-            if error.status not in (404, 409):
-                raise
-        return None
+            return refused(error, intent)
+        return []
 
 
 def path_of(manifest: Manifest) -> str:

@@ -14,6 +14,7 @@ from understudy_operator.plan.pool.told import pool_events
 from understudy_operator.plan.pool.vacancies import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified
+from understudy_operator.plan.retries import alike
 from understudy_operator.plan.told_before import condition, told_refusal
 
 
@@ -39,7 +40,7 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
     events += queue_events(condition(before, QUOTA_RESERVED), condition(status, QUOTA_RESERVED))
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = told_refusal(status)
-    if refusal and refusal != told_refusal(before):
+    if refusal and not alike(refusal, told_refusal(before)):
         events.append(Event("Warning", "Refused", refusal))
     return tuple(events)
 

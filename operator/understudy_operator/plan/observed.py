@@ -243,7 +243,8 @@ class Observed:
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
     entropy: str  # fresh randomness of this pass, for names and keys
-    refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, that stand; None: nothing was tried yet
+    paused: Mapping[str, float] = field(default_factory=dict)  # refused things (intent_key()) -> till when
     known_key: str = ""  # the membership key that this operator has seen last, also of a Secret that is gone; else ""
     told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
     children: tuple[ChildJob, ...] = ()

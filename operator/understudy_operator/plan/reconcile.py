@@ -1,5 +1,7 @@
 """One pass over one TrainingJob: everything observed in, everything to do out."""
 
+from dataclasses import replace
+
 from understudy_operator.plan.attempt import of_this_attempt
 from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
@@ -17,6 +19,7 @@ from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
+from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused
 from understudy_operator.plan.status import PROGRESS_EVERY_S, plan_status, rests, worth_writing
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
@@ -28,8 +31,6 @@ LOOK_AGAIN_S = 2.0
 LOOK_ANYWAY_S = 30.0
 #: Where a decision ripens it is made at most so much later: thousands of pods ripen one by one.
 AT_ONCE_S = 0.2
-#: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
-TRY_AGAIN_S = 10.0
 SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the TrainingJob is suspended"))
 
 
@@ -50,7 +51,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     # Where an attempt ends nothing else is done: the next pass finds it in status.
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
     adoptions = () if still else plan_adoptions(observed, now)
-    return Plan(
+    plan = Plan(
         adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         checks=checks,
         objects=() if ended else plan_objects(observed),
@@ -68,8 +69,9 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
         link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),
-        again_in_s=_again_in_s(observed, now),
     )
+    plan = without_paused(plan, observed.paused, now)
+    return replace(plan, again_in_s=_again_in_s(observed, now))
 
 
 def _turns(observed: Observed) -> Unfollow | None:
@@ -98,9 +100,8 @@ def _again_in_s(observed: Observed, now: Moment) -> float | None:
     if (job.terminal or world_closed) and pods_ended and jobs_ended:
         left = left_s(job, now)
         return None if left is None else max(left, LOOK_AGAIN_S)
-    if observed.refusals:
-        return TRY_AGAIN_S
-    return max(AT_ONCE_S, min(_at_most_s(observed, now), now.left_s))
+    at_most_s = min(_at_most_s(observed, now), TRY_AGAIN_S if observed.refusals else LOOK_ANYWAY_S)
+    return max(AT_ONCE_S, min(at_most_s, now.left_s))
 
 
 def _at_most_s(observed: Observed, now: Moment) -> float:

@@ -133,7 +133,9 @@ def _node(name: str, told: Raw) -> Node:
 
 
 def _objects(facts: Raw) -> dict[str, Any]:
-    """nothing: there is none yet. without: Secret or Service, which somebody has deleted. refused: of the last pass."""
+    """nothing: there is none yet. without: Secret or Service, which somebody has deleted. refused: of the last pass.
+    paused: what was, and for how long it is not tried.
+    """
     nothing, without = facts.get("nothing", False), facts.get("without", ())
     told: dict[str, Any] = {
         "has_secret": not nothing and "Secret" not in without,
@@ -141,6 +143,7 @@ def _objects(facts: Raw) -> dict[str, Any]:
         "coordinator_address": "" if nothing or "Service" in without else ADDRESS,
         "told_address": ADDRESS if "Service" in without else "",
         "known_key": facts.get("known key", ""),
+        "paused": {key: NOW + pause_s for key, pause_s in facts.get("paused", {}).items()},
     }
     if "refused" in facts:
         refusals = (judged(status, message) for status, message in facts["refused"])
@@ -268,6 +271,7 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
         case None:
             pass
     yield from (f"event {event.type} {event.reason}: {event.message}" for event in plan.events)
+    yield from (f"do not try yet to {key}" for key in sorted(plan.held))
     if plan.remove:
         yield f"delete the TrainingJob: {plan.remove}"
     yield "rest" if plan.again_in_s is None else f"look again in {plan.again_in_s:g} s"
