@@ -256,6 +256,7 @@ class Observed:
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
+    overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -315,7 +316,8 @@ class Observed:
         )
         if entry.get("succeeded"):
             return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
-        return Close(CloseReason.FAILED, "") if entry.get("failed") and self.job.terminal else None
+        failed = entry.get("failed") and self.job.terminal and not self.overdue
+        return Close(CloseReason.FAILED, "") if failed else None
 
     def node_ready(self, name: str) -> bool:
         node = self.nodes.get(name)

@@ -10,6 +10,7 @@ from understudy_operator.plan.injection.care import placed, plan_target
 from understudy_operator.plan.intents import AdoptSpare, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
+from understudy_operator.plan.jobset.deadline import overdue
 from understudy_operator.plan.jobset.job_pods import asks
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.ttl import left_s
@@ -38,6 +39,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
     now = Moment(at)
     observed = placed(of_this_attempt(observed))
+    observed = replace(observed, overdue=overdue(observed, now))
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_office(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:

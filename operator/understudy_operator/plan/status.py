@@ -14,10 +14,12 @@ from understudy_operator.plan.conditions import plan_conditions
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.counts import member_counts
 from understudy_operator.plan.faults.avoidance import in_status
+from understudy_operator.plan.jobset.deadline import BEGAN, began_at
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted
 from understudy_operator.plan.jobset.startup import NOTHING
 from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, views
+from understudy_operator.plan.members import may_start
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.phase import phase
@@ -41,6 +43,9 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     status["restarts"], status["restartsCountTowardsMax"] = job.restarts, job.restarts_counted_whole
     if job.spec.world is not None:
         status |= _of_world(observed, office, now)
+        status[BEGAN] = began_at(observed, may_start=may_start(observed), now=now)
+        if status[BEGAN] is None:
+            del status[BEGAN]
         if not status["avoidedNodes"] or what is not None or job.terminal:
             del status["avoidedNodes"]
     if isinstance(what, Completed | Failed):

@@ -286,6 +286,7 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "restartsCountTowardsMax",
         "round",
         "coordinator",
+        "attemptStartTime",
         "recoveriesByStrategy",
         "rollouts",
         "avoidedNodes",

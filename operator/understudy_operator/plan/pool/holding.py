@@ -5,8 +5,8 @@ made at once. A spare on a node that is not ready, or that a fault source speaks
 template is still a spare: it goes only once there are more ready ones than are wanted, so a new one is made first (a
 surge of one at a time). Where there is no room for that, the roll waits until a claim takes a spare. Spares that end by
 themselves are replaced with growing pauses, and the newest of them are kept for their logs. One that is not ready for
-UNREADY_S is of no use, and is replaced, elsewhere if there is room. One that waits for a node is made anew when one that
-it was kept off is well again.
+UNREADY_S is of no use, and is replaced, elsewhere if there is room. One that waits for a node is made anew when one
+that it was kept off is well again.
 """
 
 from collections.abc import Iterator
