@@ -14,6 +14,7 @@ from understudy_operator.plan.jobset.deadline import overdue
 from understudy_operator.plan.jobset.job_pods import asks
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.ttl import left_s
+from understudy_operator.plan.jobset.unseen import TOLD
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import plan_objects
@@ -82,7 +83,9 @@ def _turns(observed: Observed) -> Unfollow | None:
     whole = isinstance(what, Restart) and (what.alone is None or what.alone.of_world)
     if isinstance(what, Restart) and whole and observed.job.spec.world is not None:
         return Unfollow(End(CloseReason.DELETED, f"the job restarts: {what.message}"))
-    return SUSPENDED if rests(observed) else None
+    if rests(observed):
+        return SUSPENDED if observed.job.spec.suspend else Unfollow(End(CloseReason.SUSPENDED, TOLD))
+    return None
 
 
 def _link(observed: Observed, office: Office, now: float) -> Follow | Unfollow | None:

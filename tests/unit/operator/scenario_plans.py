@@ -78,6 +78,8 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
 
 STARTING: Raw = {"phase": "Pending", "ip": "", "sidecar_started": False, "sidecar_ran": False}
 FAILED: Raw = {"phase": "Failed", "sidecar_started": False}
+#: Of a status that says nothing: what goes without saying.
+UNTOLD = {"restarts": 0, "restartsCountTowardsMax": 0, "observedGeneration": 1}
 #: `for` says since how many seconds, in the place of these times.
 TIMES = ("deleting_since", "waits_since", "created_at")
 HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
@@ -176,7 +178,7 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
     how = dict(HOW_JOBS_ARE[more.pop("is")])
     attempt, own = more.pop("attempt", job.restarts), more.pop("own attempt", job.restarts_of(group_name, int(index)))
     template = made["spec"]["template"] if made else {}
-    known = made["metadata"]["annotations"][FINGERPRINT] if made else ""
+    annotations = made["metadata"]["annotations"] if made else {}
     return ChildJob(
         uid=f"uid-{name}",
         name=name,
@@ -185,7 +187,8 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
         attempt=attempt,
         own_attempt=own,
         wanted=1,
-        fingerprint=more.pop("fingerprint", known),
+        fingerprint=more.pop("fingerprint", annotations.get(FINGERPRINT, "")),
+        made_of=more.pop("made of", annotations.get(names.ANNOTATION_MADE_OF, "")),
         template=more.pop("template", template),
         **(how | more),
     )
@@ -201,6 +204,8 @@ def _pod(name: str, told: Raw) -> Pod:
         changes["held_by"] = tuple(told["held by"])
     if "failed starts" in told:
         changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(told["failed starts"])}
+    if "made of" in told:
+        changes["annotations"] = {names.ANNOTATION_MADE_OF: told["made of"]}
     if "kueue" in told:
         changes |= _in_queue(told)
     if "coordinator" in told:
@@ -287,11 +292,12 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "round",
         "coordinator",
         "attemptStartTime",
+        "observedGeneration",
         "recoveriesByStrategy",
         "rollouts",
         "avoidedNodes",
     ):
-        if status.get(field) != before.get(field, 0 if field.startswith("restarts") else None):
+        if status.get(field) != before.get(field, UNTOLD.get(field)):
             yield f"status {field}: {_compact(status.get(field))}"
     if status.get("lastRecovery") != before.get("lastRecovery"):
         yield f"status lastRecovery: {_recovery(status['lastRecovery'])}"

@@ -38,7 +38,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     told = _metadata(job, group, index, group.job_metadata)
     told["labels"][names.LABEL_JOB_UID] = job.uid
     told["labels"] |= {} if job.queue is None else job.queue.labels
-    told["annotations"][FINGERPRINT] = fingerprint(spec)
+    told["annotations"] |= {FINGERPRINT: fingerprint(spec), names.ANNOTATION_MADE_OF: group.made_of}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
