@@ -15,13 +15,13 @@ from understudy_protocol.words import CloseReason
 
 pytestmark = pytest.mark.timeout(120)
 
-WORDS = "labels and annotations are the audit's"
+WORDS = "labels are the audit's"
 UNCHANGED = "object.metadata.labels == oldObject.metadata.labels"
 
 
 @asynccontextmanager
 async def protected(kube: Kube) -> AsyncIterator[None]:
-    """Nobody may change labels of pods, nor delete one."""
+    """Nobody may change the labels of pods."""
     updates = {**PODS, "operations": ["UPDATE"]}
     policy, binding = a_policy(kube, "labels", updates, UNCHANGED, WORDS)
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
@@ -62,13 +62,9 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_told_and_all_else_goes_o
         assert await training.condition("Invalid") == ("False", "")
         assert await label_of(kube, spare)
 
-        # and it is not written again and again
-        job = await kube.call("GET", f"trainingjobs/{NAME}")
-        await training.tell(1, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
+        # and an event says so once, however often it is tried again
+        await training.tell(2, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
         assert len(await training.until_events("Refused")) == 1
-        assert int((await kube.call("GET", f"trainingjobs/{NAME}"))["metadata"]["generation"]) == int(
-            job["metadata"]["generation"]
-        )
 
     # when the policy is gone, then the labels follow
     async def relabelled() -> bool:
