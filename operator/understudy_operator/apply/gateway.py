@@ -209,8 +209,8 @@ class Gateway:
                 case PatchPod(_, labels, annotations):
                     patch = {"metadata": {"labels": labels, "annotations": annotations}}
                     self._store.put(Kind.POD, await self._api.merge(path, patch))
-                case ReleasePod(name, uid, finalizers, reason):
-                    body = {"metadata": {"uid": uid, "finalizers": list(finalizers)}}
+                case ReleasePod(name, uid, finalizers, reason, version):
+                    body = {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}}
                     self._store.put(Kind.POD, await self._api.merge(path, body))
                     log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:

@@ -45,12 +45,15 @@ class PatchPod:
 
 @dataclass(frozen=True)
 class ReleasePod:
-    """Take a finalizer from a pod that is being deleted."""
+    """Take a finalizer from a pod that is being deleted, unless anything about it has changed since it was read: a
+    patch writes all that stay.
+    """
 
     name: str
     uid: str
     finalizers: tuple[str, ...]  # that stay
     reason: str
+    version: str
 
 
 PodIntent = CreatePod | DeletePod | PatchPod | ReleasePod

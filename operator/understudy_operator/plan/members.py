@@ -141,7 +141,8 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
     """From Kueue, which holds a pod that is being deleted until its containers have ended: on a dead node for ever."""
     if pod.deleting_since is not None and kueue.MANAGED in pod.finalizers:
         others = tuple(name for name in pod.finalizers if name != kueue.MANAGED)
-        yield ReleasePod(pod.name, pod.uid, others, f"node {pod.node} is not ready: its end is told by nobody else")
+        why = f"node {pod.node} is not ready: its end is told by nobody else"
+        yield ReleasePod(pod.name, pod.uid, others, why, pod.version)
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:

@@ -53,6 +53,6 @@ def _why(status: int, message: str) -> Why | None:
         return Why.NAMESPACE
     if status == 403:
         return Why.FORBIDDEN
-    if status in (400, 422):
+    if status in (400, 413, 422):
         return Why.MANIFEST
     return Why.SERVER if status >= 500 else None

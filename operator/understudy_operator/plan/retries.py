@@ -1,9 +1,9 @@
 """What the API server has refused, and when it is tried again.
 
-Rules: what was refused is tried again after 1, 2, 4 … s, at most TRY_AGAIN_S, and whatever wakes the job meanwhile does
-not shorten that; many refused things are tried so many a second. All else of the plan goes on. A refusal is told in the
-words that it had first for as long as it is alike, at least WORDS_S: words with a request's id, a time or a count in
-them would otherwise be another status each time. A spec that was changed is tried at once (worker.py).
+Rules: what was refused is tried again after 0.25, 0.5, 1 … s, at most TRY_AGAIN_S, and whatever wakes the job
+meanwhile does not shorten that; many refused things are tried so many a second. All else of the plan goes on. A refusal
+is told in the words that it had first for as long as it is alike, at least WORDS_S: words with a request's id, a time
+or a count in them would otherwise be another status each time. A spec that was changed is tried at once (worker.py).
 """
 
 import re
@@ -15,7 +15,7 @@ from understudy_operator.plan.intents import Check, Intent, Plan, PoolPlan, Remo
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.refusals import Refusal
 
-FIRST_S = 1.0
+FIRST_S = 0.25
 #: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
 TRY_AGAIN_S = 10.0
 #: Of one job.

@@ -334,7 +334,7 @@ def _pod_line(intent: PodIntent) -> str:
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):
             return f"label Pod {name} {_compact({**labels, **annotations})}"
-        case ReleasePod(name, _, finalizers, reason):
+        case ReleasePod(name, _, finalizers, reason, _):
             return f"release Pod {name}, which keeps {list(finalizers)}: {reason}"
 
 

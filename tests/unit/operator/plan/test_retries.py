@@ -22,10 +22,10 @@ def pause_s(retries: Retries, intent: Intent = PATCH, now: float = NOW) -> float
 
 def test_pauses_grow_up_to_a_limit():
     retries, pauses = Retries(), []
-    for _ in range(6):
+    for _ in range(8):
         retries = retries.after([PATCH], [refusal()], NOW)
         pauses.append(pause_s(retries))
-    assert pauses == [1.0, 2.0, 4.0, 8.0, TRY_AGAIN_S, TRY_AGAIN_S]
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, TRY_AGAIN_S, TRY_AGAIN_S]
 
 
 def test_what_was_done_has_no_pause_and_is_not_told():
@@ -45,9 +45,9 @@ def test_what_is_not_wanted_any_more_is_not_told():
 def test_the_pause_holds_all_that_it_is_about_and_nothing_else():
     retries = Retries().after([PATCH, CREATION], [refusal(intent=CREATION)], NOW)
     plan = Plan(pods=(PATCH, CREATION, CREATION), remove="its time is over")
-    held = without_paused(plan, retries.paused(NOW), NOW + 0.9)
+    held = without_paused(plan, retries.paused(NOW), NOW + 0.2)
     assert (held.pods, held.remove, held.held) == ((PATCH,), "its time is over", frozenset({CREATE_POD}))
-    assert without_paused(plan, retries.paused(NOW), NOW + 1.0) == plan
+    assert without_paused(plan, retries.paused(NOW), NOW + 0.25) == plan
 
 
 def test_a_clock_that_was_set_back_holds_up_nothing():
@@ -89,7 +89,7 @@ def test_another_refusal_is_told_at_once_and_its_pause_is_as_long(other: Refusal
     retries = Retries().after([PATCH], [refusal(ID.format(0, "a0"))], NOW)
     later = retries.after([PATCH], [other], NOW + 1)
     assert [(x.message, x.why) for x in later.told] == [(other.message, other.why)]
-    assert pause_s(later, now=NOW + 1) == 2.0
+    assert pause_s(later, now=NOW + 1) == 0.5
 
 
 def test_what_is_alike():
