@@ -198,10 +198,14 @@ def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     """Pods that wait, and that another pod would not have to wait for."""
     avoid = set(avoided_nodes(observed, now))
+    # Who has just begun to look does not know yet which nodes have fallen silent.
+    known = observed.snapshot is not None or observed.before_first_round
     for pod in observed.pods:
         if pod.alive and let_go(pod):
             yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
-        elif pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, observed.nodes)):
+        elif (
+            known and pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, observed.nodes))
+        ):
             yield _drop(pod, f"it waits for a node, and {some_of(free)} may be used again")
 
 

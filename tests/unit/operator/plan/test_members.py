@@ -382,6 +382,16 @@ def test_so_it_is_where_it_is_kept_off_many_of_which_one_is_well_again(count: in
     assert last not in avoided_by(a_pod("u", annotations=annotations_of_new(replace(well, pods=(A0, S)))))
 
 
+def test_who_does_not_know_yet_which_nodes_fell_silent_makes_no_pod_anew_for_them():
+    """Another operator has made it, and was lost."""
+    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "node-a1"}, trouble="Unschedulable: 0/3"))
+    given = observed(pods=(A0, A1, S, waits), job=a_job(status=in_round(0), spares=2))
+    assert deleted(given) == {}
+    silent = a_snapshot(lost=[lost(replace(A1, uid="former"), Fault.NODE, NOW - 1)])
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=silent))) == {}
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=a_snapshot()))) == {"t": 0}
+
+
 def test_a_node_that_does_not_exist_any_more_is_no_reason_to_make_a_pod_anew():
     waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "gone"}, trouble="Unschedulable: 0/3"))
     job = a_job(spares=2, status=in_round(0))
