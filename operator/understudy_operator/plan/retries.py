@@ -53,7 +53,10 @@ class Retries:
 
     def after(self, tried: Iterable[Intent], refusals: Iterable[Refusal], now: float) -> "Retries":
         """Once these were tried, of which those were refused."""
-        found = {refusal.of: refusal for refusal in reversed(tuple(refusals))}
+        refusals = tuple(refusals)
+        if not refusals and not self.refused:
+            return self
+        found = {refusal.of: refusal for refusal in reversed(refusals)}
         least_s = len(found) / RETRIES_PER_S
         answered = {intent_key(intent) for intent in tried} - found.keys()
         kept = {key: entry for key, entry in self.refused.items() if key not in answered}
@@ -62,6 +65,8 @@ class Retries:
 
     def wanted(self, plan: Plan | PoolPlan) -> "Retries":
         """Without what this plan does not want any more."""
+        if not self.refused:
+            return self
         keys = {intent_key(intent) for intent in plan.writes} | set(plan.held)
         return Retries({key: entry for key, entry in self.refused.items() if key in keys})
 
