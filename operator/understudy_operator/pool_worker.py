@@ -25,6 +25,7 @@ from understudy_operator.observe.read_pool import (
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.intents import CREATE_POD, Intent, PoolPlan
+from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.ownership import POOL_KIND
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
 from understudy_operator.plan.pool.reconcile import plan_releases, reconcile_pool
@@ -85,10 +86,10 @@ class PoolWorker:
     async def _pass_over(self) -> Passed:
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         if pool is None:
-            wanted, now = claimants(self._store, self._key[0]), self._clock.wall()
+            wanted, now = claimants(self._store, self._key[0]), Moment(self._clock.wall())
             releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
             await self._release(without_paused_of_pool(releases, self._retries.paused(now), now))
-            return Passed(TRY_AGAIN_S)
+            return Passed(min(now.left_s, TRY_AGAIN_S))
         pool = replace(pool, log_format=self._log_format)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)

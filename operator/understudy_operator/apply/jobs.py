@@ -15,6 +15,8 @@ from understudy_protocol import pod as names
 
 FIRST_BATCH = 4
 LARGEST_BATCH = 64
+#: What the API server says of a webhook with side effects.
+NO_DRY_RUN = "does not support dry run"
 log = logging.getLogger(__name__)
 
 
@@ -30,8 +32,9 @@ class JobGateway:
             try:
                 await self._api.check(path_of(manifest), manifest)
             except ApiError as error:
-                if error.reason == "AlreadyExists":
-                    continue  # it is no fault of the template's; its creation finds out whose it is
+                # It is no fault of the template's; its creation finds out whose it is, or what the webhook says.
+                if error.reason == "AlreadyExists" or NO_DRY_RUN in str(error):
+                    continue
                 refusal = judged(error.status, str(error), of=intent_key(Check()))
                 if refusal is None:
                     raise
