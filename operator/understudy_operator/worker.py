@@ -1,5 +1,6 @@
 """One worker a job: gathers what is observed, asks the plan, executes it. Nothing is decided here."""
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -43,6 +44,8 @@ from understudy_operator.plan.retries import Retries, is_due
 from understudy_operator.plan.status import is_news
 from understudy_protocol import logs
 from understudy_protocol import pod as names
+
+log = logging.getLogger(__name__)
 
 
 class JobWorker:
@@ -137,8 +140,12 @@ class JobWorker:
         await self._gateway.settle(job, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
 
     async def _with_job_pods(self, observed: Observed) -> Observed:
-        now = self._clock.wall()
-        pods = await self._job_pods.look(observed.job, observed.children, observed.nodes, now)
+        """They are for what is told, and nothing waits for them: without an answer those of the last one are."""
+        try:
+            await self._job_pods.look(observed.job, observed.children, observed.nodes, self._clock.wall())
+        except TROUBLE as error:
+            log.warning("the pods of Jobs that wait could not be listed: %r", error)
+        pods = self._job_pods.known
         return replace(observed, job_pods=pods) if pods else observed
 
     async def _forget_job(self) -> None:

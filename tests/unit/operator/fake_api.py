@@ -33,6 +33,7 @@ class FakeApi(Api):
         """Field selectors are taken as said; labels: those of child Jobs' pods are all that is asked for."""
         del selector
         self.calls.append(("LIST", f"{path}?{fields}"))
+        self._let("LIST", path)
         field, _, value = fields.partition("=")
         found = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/") and _at(raw, field) == value]
         return copy.deepcopy(found[:limit])
