@@ -14,7 +14,7 @@ from understudy_operator.apply.gateway import LARGEST_BATCH, Gateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
+from understudy_operator.plan.intents import CreatePod, DeletePod, Event, ReleasePod
 from understudy_operator.plan.refusals import Why
 from understudy_protocol import pod as names
 
@@ -189,6 +189,15 @@ async def test_a_finalizer_that_somebody_has_removed_meanwhile_does_not_come_bac
     release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])
     assert await given.gateway.pods(JOB, [release]) == []
     assert "finalizers" not in given.api.objects[f"{PODS}/held"]["metadata"]
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), ApiError(403, "Forbidden", "no events here")])
+async def test_an_event_that_is_not_written_is_logged_and_nothing_waits_for_it(
+    given: Given, lost: Exception, caplog: pytest.LogCaptureFixture
+):
+    given.api.after = lost
+    await given.gateway.event(JOB, Event("Normal", "Started", "round 0 started with all ranks"))
+    assert "event Started was not written" in caplog.text
 
 
 async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):
