@@ -16,12 +16,12 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.events import Owner
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.apply.refused import refused
 from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
@@ -108,7 +108,11 @@ class Gateway:
 
         refused_too: also of those that were answered by an error of the server; till then no other pod is created.
         """
-        unanswered = [x for x in self._unanswered.get(owner.uid, {}).values() if refused_too or x.refusal is None]
+        open_ones = self._unanswered.get(owner.uid, {}).values()
+        if not refused_too and all(asked.refusal is not None for asked in open_ones):
+            await self.pools.settle(owner.uid)
+            return
+        unanswered = list(self._unanswered.get(owner.uid, {}).values())
         await _in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
         await self.pools.settle(owner.uid)
 
@@ -122,10 +126,12 @@ class Gateway:
 
     async def pods(self, owner: Owner, intents: PodIntents) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused, each refusal once."""
+        refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
-        others = [self._other(owner.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
-        done = await _in_parallel([self._create_pods(owner, creations), *others])
-        return list(dict.fromkeys(refusal for refusals in done for refusal in refusals))
+        changes = [intent for intent in intents if not isinstance(intent, CreatePod)]
+        others = [self._other(owner.namespace, intent, refusals) for intent in changes]
+        await _in_parallel([self._create_pods(owner, creations, refusals), *others])
+        return refusals
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the job has changed since it was read. Then the store has it as it is now."""
@@ -141,16 +147,18 @@ class Gateway:
             if error.status != 404:
                 raise
 
-    async def _create_pods(self, owner: Owner, intents: list[CreatePod]) -> list[Refusal]:
+    async def _create_pods(self, owner: Owner, intents: list[CreatePod], refusals: list[Refusal]) -> None:
         if intents and (unanswered := self._unanswered.get(owner.uid)):
             # What these pods are for may be there already.
-            return [asked.refusal for asked in unanswered.values() if asked.refusal is not None]
-        refusals, batch = list[Refusal](), FIRST_BATCH
-        while intents and not refusals:
+            refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
+            return
+        batch, told = FIRST_BATCH, list[Refusal]()
+        while intents and not told:
             now, intents = intents[:batch], intents[batch:]
-            told = await _in_parallel([self._create_pod(owner, intent) for intent in now])
-            refusals, batch = [*filter(None, told)], min(2 * batch, LARGEST_BATCH)
-        return refusals
+            refused = await _in_parallel([self._create_pod(owner, intent) for intent in now])
+            told += [refusal for refusal in dict.fromkeys(refused) if refusal is not None]
+            batch = min(2 * batch, LARGEST_BATCH)
+        refusals += told
 
     async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
@@ -194,7 +202,7 @@ class Gateway:
         if not unanswered:
             self._unanswered.pop(job_uid, None)
 
-    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod) -> list[Refusal]:
+    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         await self.pace.turn()
         try:
@@ -214,8 +222,7 @@ class Gateway:
                     self._store.put(Kind.POD, await self._api.merge(path, body))
                     log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
-            return refused(error, intent)
-        return []
+            refusals += refused(error, intent)
 
     def _after_delete(self, answer: Raw, grace_s: int | None) -> None:
         if answer.get("kind") != "Pod":

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.refused import refused
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
 from understudy_operator.plan.intents import Check, CreateJob, DeleteJob, JobIntent, Manifest, PatchJob, intent_key
 from understudy_operator.plan.refusals import Refusal, judged
@@ -15,9 +15,9 @@ from understudy_protocol import pod as names
 
 FIRST_BATCH = 4
 LARGEST_BATCH = 64
+log = logging.getLogger(__name__)
 #: What the API server says of a webhook with side effects.
 NO_DRY_RUN = "does not support dry run"
-log = logging.getLogger(__name__)
 
 
 class JobGateway:

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.refused import refused
 from understudy_operator.apply.subject import Subject, Subjects, read_anew
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
