@@ -131,7 +131,7 @@ class PoolWorker:
             return False
         await self._release(plan)
         self._learn(plan.pods, await self._gateway.pods(pool, plan.pods))
-        self._retries = self._retries.wanted(plan)
+        self._retries = self._retries.wanted(plan, self._clock.wall())
         if self._tried != pool.generation or told != self._retries.told:
             self._tried = pool.generation
             self.wake()  # to tell it

@@ -231,7 +231,7 @@ class JobWorker:
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
             self.wake()  # to tell them
         self._learn(plan.pods, await self._gateway.pods(job, plan.pods))
-        self._retries = self._retries.wanted(plan)
+        self._retries = self._retries.wanted(plan, self._clock.wall())
         if self._tried != job.generation or told != self._retries.told:
             self._tried = job.generation
             self.wake()  # to tell it

@@ -227,11 +227,15 @@ def intent_key(intent: Intent) -> str:
         case PatchPod(name):
             return f"patch Pod {name}"
         case ClaimPod(name) | ClaimWarm(name):
-            return f"claim Pod {name}"
+            return claim_key(name)
         case ReleasePod(name) | ReleaseClaim(name):
             return f"release Pod {name}"
         case _:
             assert_never(intent)
+
+
+def claim_key(pod: str) -> str:
+    return f"claim Pod {pod}"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from understudy_operator.plan.refusals import Refusal
 FIRST_S = 0.25
 #: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
 TRY_AGAIN_S = 10.0
+#: After the end of its pause it is known for so long what was refused, though nobody wants it.
+KNOWN_S = 2 * TRY_AGAIN_S
 #: Of one job.
 RETRIES_PER_S = 20.0
 #: After so long the newest words are told, though they are much like the former ones.
@@ -34,6 +36,7 @@ class Refused:
     in_a_row: int
     pause_s: float
     again_at: float
+    wanted: bool = True  # still; else it is not told, and only its pause counts
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Retries:
     @property
     def told(self) -> tuple[Refusal, ...]:
         """Each refusal once, in an order that stays."""
-        return tuple(dict.fromkeys(replace(entry.refusal, of="") for entry in self.refused.values()))
+        wanted = (entry.refusal for entry in self.refused.values() if entry.wanted)
+        return tuple(dict.fromkeys(replace(refusal, of="") for refusal in wanted))
 
     def paused(self, now: float) -> Mapping[str, float]:
         """What is not tried before which time. A clock that was set back holds up nothing."""
@@ -63,12 +67,13 @@ class Retries:
         new = {key: _refused(kept.get(key), refusal, now, least_s) for key, refusal in reversed(found.items())}
         return Retries(kept | new)
 
-    def wanted(self, plan: Plan | PoolPlan) -> "Retries":
-        """Without what this plan does not want any more."""
+    def wanted(self, plan: Plan | PoolPlan, now: float) -> "Retries":
+        """What this plan does not want is not told any more. It is known for a while: the next may want it again."""
         if not self.refused:
             return self
         keys = {intent_key(intent) for intent in plan.writes} | set(plan.held)
-        return Retries({key: entry for key, entry in self.refused.items() if key in keys})
+        entries = ((key, replace(entry, wanted=key in keys)) for key, entry in self.refused.items())
+        return Retries({key: entry for key, entry in entries if entry.wanted or now < entry.again_at + KNOWN_S})
 
 
 def alike(one: str, other: str) -> bool:
@@ -120,7 +125,7 @@ def _refused(before: Refused | None, refusal: Refusal, now: float, least_s: floa
     in_a_row = 1 if before is None else before.in_a_row + 1
     pause_s = max(min(FIRST_S * 2.0 ** min(in_a_row - 1, 10), TRY_AGAIN_S), least_s)
     if before is not None and _stays(before, refusal, now):
-        return replace(before, in_a_row=in_a_row, pause_s=pause_s, again_at=now + pause_s)
+        return replace(before, in_a_row=in_a_row, pause_s=pause_s, again_at=now + pause_s, wanted=True)
     return Refused(refusal, now, in_a_row, pause_s, now + pause_s)
 
 

@@ -6,7 +6,15 @@ import pytest
 
 from understudy_operator.plan.intents import CREATE_POD, CreatePod, Intent, PatchPod, Plan, intent_key
 from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.retries import RETRIES_PER_S, TRY_AGAIN_S, WORDS_S, Retries, alike, without_paused
+from understudy_operator.plan.retries import (
+    KNOWN_S,
+    RETRIES_PER_S,
+    TRY_AGAIN_S,
+    WORDS_S,
+    Retries,
+    alike,
+    without_paused,
+)
 
 CREATION, PATCH, OTHER = CreatePod({"kind": "Pod"}, "it is missing"), PatchPod("a"), PatchPod("b")
 NOW = 1_790_000_000.0
@@ -37,9 +45,18 @@ def test_what_was_done_has_no_pause_and_is_not_told():
 
 def test_what_is_not_wanted_any_more_is_not_told():
     refused = Retries().after([PATCH, CREATION], [refusal(), refusal("full", CREATION, Why.QUOTA)], NOW)
-    assert refused.wanted(Plan(pods=(PATCH,), held=frozenset({CREATE_POD}))) == refused
-    assert [x.message for x in refused.wanted(Plan(pods=(PATCH,))).told] == ["no"]
-    assert refused.wanted(Plan()) == Retries()
+    assert refused.wanted(Plan(pods=(PATCH,), held=frozenset({CREATE_POD})), NOW) == refused
+    assert [x.message for x in refused.wanted(Plan(pods=(PATCH,)), NOW).told] == ["no"]
+    assert refused.wanted(Plan(), NOW + 0.25 + KNOWN_S) == Retries()
+
+
+def test_but_who_wants_it_again_does_not_try_it_sooner_for_that():
+    """Two plans that take turns would else try theirs in each pass."""
+    refused = Retries().after([PATCH], [refusal()], NOW).wanted(Plan(pods=(OTHER,)), NOW)
+    assert (refused.told, pause_s(refused)) == ((), 0.25)
+    again = refused.after([PATCH], [refusal()], NOW + 0.1)
+    assert pause_s(again, now=NOW + 0.1) == 0.5
+    assert [x.message for x in again.told] == ["no"]
 
 
 def test_the_pause_holds_all_that_it_is_about_and_nothing_else():
