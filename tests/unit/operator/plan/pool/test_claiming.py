@@ -109,12 +109,13 @@ def test_a_lost_rank_that_no_spare_of_the_job_can_take_claims_one_of_the_pool_an
 
 def test_for_a_spare_whose_claim_is_refused_nobody_waits():
     # given a pool with a spare that a policy protects, which would have been claimed first
-    refused = {"paused": {intent_key(claim): NOW + 5 for claim in plan(one_lost(P, Q)).claims if claim.name == "p"}}
-    assert claims(one_lost(P, Q)) == ["p"]
+    (claim,) = plan(one_lost(P, Q)).claims
+    assert claim.name == "p"
+    paused = {intent_key(claim): NOW + 5}
     # then another one is claimed
-    assert claims(one_lost(P, Q, **refused)) == ["q"]
+    assert claims(one_lost(P, Q, paused=paused)) == ["q"]
     # and where there is none, the job makes a pod once it has waited for the pool for so long as it is to
-    given = one_lost(P, **refused)
+    given = one_lost(P, paused=paused)
     told = plan(given).status or {}
     assert (creations(given), condition(given)) == ([], ("False", "ClaimRefused"))
     waited = replace(given, job=replace(given.job, status=told))
