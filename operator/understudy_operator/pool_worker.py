@@ -3,8 +3,9 @@
 A pool that is gone may have left pods that jobs have claimed: it has a worker until the last of them is released.
 """
 
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE
@@ -23,12 +24,16 @@ from understudy_operator.observe.read_pool import (
 )
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
-from understudy_operator.plan.intents import PoolPlan
+from understudy_operator.plan.intents import CREATE_POD, Intent, PoolPlan
+from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.ownership import POOL_KIND
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
-from understudy_operator.plan.pool.reconcile import TRY_AGAIN_S, plan_releases, reconcile_pool
+from understudy_operator.plan.pool.reconcile import plan_releases, reconcile_pool
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.retries import TRY_AGAIN_S, Retries, is_due, without_paused_of_pool
 from understudy_protocol import logs
+
+log = logging.getLogger(__name__)
 
 
 class PoolWorker:
@@ -49,7 +54,8 @@ class PoolWorker:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
         self._metrics = OperatorMetrics() if metrics is None else metrics
-        self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
+        self._retries = Retries()
+        self._tried = 0  # the generation of which everything was tried once
         self._pool_uid = ""
         self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass, {"namespace": key[0], "pool": key[1]})
 
@@ -80,14 +86,18 @@ class PoolWorker:
     async def _pass_over(self) -> Passed:
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         if pool is None:
-            wanted = claimants(self._store, self._key[0])
-            await self._gateway.pools.claims(self._key[0], plan_releases(claimed_pods(self._store, self._key), wanted))
-            return Passed(TRY_AGAIN_S)
+            wanted, now = claimants(self._store, self._key[0]), Moment(self._clock.wall())
+            releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
+            await self._release(without_paused_of_pool(releases, self._retries.paused(now), now))
+            return Passed(min(now.left_s, TRY_AGAIN_S))
         pool = replace(pool, log_format=self._log_format)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
-            self._pool_uid, self._refusals = pool.uid, None
-        await self._gateway.settle(pool)
+            self._pool_uid, self._tried = pool.uid, 0
+        if pool.generation != self._tried:
+            self._retries = Retries()  # what was refused of another spec says nothing about this one
+        now = self._clock.wall()
+        await self._gateway.settle(pool, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
         await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
         observed, began = self._observe(pool), self._clock.steady()
         plan = reconcile_pool(observed, self._clock.wall())
@@ -105,23 +115,38 @@ class PoolWorker:
             claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),
             clients=clients(self._store, pool) if pool.auto is not None else (),
-            refusals=self._refusals,
+            refusals=self._retries.told if self._tried == pool.generation else None,
+            paused=self._retries.paused(self._clock.wall()),
             sidecar_image=self._sidecar_image,
             key_id=key_id_of(self._store, owner),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:
         """In the order that the plan promises. False: the pool has changed since it was read, so the rest was left."""
-        made = [await self._gateway.create(create) for create in plan.objects]
+        told, made = self._retries.told, [await self._gateway.create(create) for create in plan.objects]
+        self._learn(plan.objects, filter(None, made))
         if not all(made):
             self.wake()  # something is new: pods may be possible now
         if plan.status is not None and not await self._gateway.pools.status(pool, plan.status):
             return False
-        await self._gateway.pools.claims(pool.namespace, plan.releases)
-        told = (*filter(None, made), *await self._gateway.pods(pool, plan.pods))
-        if told != self._refusals:
-            self._refusals = told
-            self.wake()
+        await self._release(plan)
+        self._learn(plan.pods, await self._gateway.pods(pool, plan.pods))
+        self._retries = self._retries.wanted(plan, self._clock.wall())
+        if self._tried != pool.generation or told != self._retries.told:
+            self._tried = pool.generation
+            self.wake()  # to tell it
         for event in plan.events:
             await self._gateway.pools.event(pool, event)
         return True
+
+    async def _release(self, plan: PoolPlan) -> None:
+        self._learn(plan.releases, await self._gateway.pools.claims(self._key[0], plan.releases))
+
+    def _learn(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
+        """What the API server says to them."""
+        refused = tuple(refusals)
+        self._retries = self._retries.after(tried, refused, self._clock.wall())
+        for refusal in refused:
+            log.warning("pool %s/%s: the API server refuses: %s: %s", *self._key, refusal.of, refusal.message)
+        if refused:
+            self.wake()  # to find out when they are tried again

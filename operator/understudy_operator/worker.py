@@ -1,7 +1,8 @@
 """One worker a job: gathers what is observed, asks the plan, executes it. Nothing is decided here."""
 
+import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE
@@ -21,7 +22,17 @@ from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.elections import UNREACHABLE_S
-from understudy_operator.plan.intents import AdoptSpare, ClaimWarm, Follow, Plan, Unfollow
+from understudy_operator.plan.intents import (
+    CREATE_POD,
+    AdoptSpare,
+    Check,
+    ClaimWarm,
+    Follow,
+    Intent,
+    Plan,
+    Remove,
+    Unfollow,
+)
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, secret_name
@@ -29,9 +40,12 @@ from understudy_operator.plan.observed import Coordination, Job, Observed
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.retries import Retries, is_due
 from understudy_operator.plan.status import is_news
 from understudy_protocol import logs
 from understudy_protocol import pod as names
+
+log = logging.getLogger(__name__)
 
 
 class JobWorker:
@@ -58,7 +72,8 @@ class JobWorker:
         self._ends = OfJob(self._metrics)
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
-        self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
+        self._retries = Retries()
+        self._tried = 0  # the generation of which everything was tried once
         self._adopter = Adopter(self.wake, clock.wall)
         self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
         self._job_uid = ""
@@ -106,7 +121,9 @@ class JobWorker:
             await self._forget_job()
             self._job_uid, self._ends = job.uid, OfJob(self._metrics)
         self._ends.seen(job.resource_version, job.status)
-        await self._gateway.settle(job)
+        if job.generation != self._tried:
+            self._retries = Retries()  # what was refused of another spec says nothing about this one
+        await self._settle(job)
         await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
         observed = await self._with_job_pods(self._observe(job))
         began = self._clock.steady()
@@ -115,9 +132,20 @@ class JobWorker:
         done = await self._execute(job, plan)
         return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
 
-    async def _with_job_pods(self, observed: Observed) -> Observed:
+    async def _settle(self, job: Job) -> None:
+        if job.deleting:
+            self._gateway.forget(job.uid)  # what was made nevertheless goes with the job
+            return
         now = self._clock.wall()
-        pods = await self._job_pods.look(observed.job, observed.children, observed.nodes, now)
+        await self._gateway.settle(job, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
+
+    async def _with_job_pods(self, observed: Observed) -> Observed:
+        """They are for what is told, and nothing waits for them: without an answer those of the last one are."""
+        try:
+            await self._job_pods.look(observed.job, observed.children, observed.nodes, self._clock.wall())
+        except TROUBLE as error:
+            log.warning("the pods of Jobs that wait could not be listed: %r", error)
+        pods = self._job_pods.known
         return replace(observed, job_pods=pods) if pods else observed
 
     async def _forget_job(self) -> None:
@@ -125,7 +153,8 @@ class JobWorker:
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
         await self._adopter.close()
-        self._coordination, self._refusals, self._checked = Coordination(), None, 0
+        self._coordination, self._checked = Coordination(), 0
+        self._retries, self._tried = Retries(), 0
 
     def _observe(self, job: Job) -> Observed:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
@@ -141,7 +170,8 @@ class JobWorker:
             has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
-            refusals=self._refusals,
+            refusals=self._retries.told if self._tried == job.generation else None,
+            paused=self._retries.paused(self._clock.wall()),
             known_key=self._key_of(job),
             told_address="" if address else self._told_address(job),
             children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, _owner(job))),
@@ -184,32 +214,40 @@ class JobWorker:
     async def _execute(self, job: Job, plan: Plan) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
         self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
-        refusals: list[Refusal | None] = [await self._gateway.create(create) for create in plan.objects]
-        if not all(refusals):
+        told, created = self._retries.told, [await self._gateway.create(create) for create in plan.objects]
+        self._learn(plan.objects, filter(None, created))
+        if not all(created):
             self.wake()  # something is new: pods may be possible now
         if plan.checks:
-            told_of_checks = await self._gateway.jobs.check(plan.checks)
-            refusals += told_of_checks
-            if not told_of_checks:
+            refused = await self._gateway.jobs.check(plan.checks)
+            self._learn([Check()], refused)
+            if not refused:
                 self._checked = job.generation
                 self.wake()
         if plan.status is not None and not await self._write_status(job, plan.status):
             return False
-        refusals += await self._gateway.jobs.do(job.namespace, plan.jobs)
-        await self._gateway.pools.claims(job.namespace, plan.claims)
+        self._learn(plan.jobs, await self._gateway.jobs.do(job.namespace, plan.jobs))
+        self._learn(plan.claims, await self._gateway.pools.claims(job.namespace, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
             self.wake()  # to tell them
-        refusals += await self._gateway.pods(job, plan.pods)
-        told = tuple(refusal for refusal in refusals if refusal is not None)
-        if told != self._refusals:
-            self._refusals = told
-            self.wake()
+        self._learn(plan.pods, await self._gateway.pods(job, plan.pods))
+        self._retries = self._retries.wanted(plan, self._clock.wall())
+        if self._tried != job.generation or told != self._retries.told:
+            self._tried = job.generation
+            self.wake()  # to tell it
         await self._follow(job, plan.link)
         for event in plan.events:
             await self._gateway.event(job, event)
         if plan.remove:
-            await self._gateway.remove(job, plan.remove)
+            self._learn([Remove()], await self._gateway.remove(job, plan.remove))
         return True
+
+    def _learn(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
+        """What the API server says to them."""
+        refused = tuple(refusals)
+        self._retries = self._retries.after(tried, refused, self._clock.wall())
+        if refused:
+            self.wake()  # to find out when they are tried again
 
     async def _write_status(self, job: Job, status: Raw) -> bool:
         """False: the job has changed since it was read."""

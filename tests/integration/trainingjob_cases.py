@@ -909,6 +909,7 @@ STATUS: Manifest = {
     "phase": "Running",
     "terminalState": "",
     "startTime": "2026-01-01T00:00:00Z",
+    "attemptStartTime": "2026-01-01T00:00:00Z",
     "restarts": 3,
     "restartsCountTowardsMax": 1,
     "conditions": [

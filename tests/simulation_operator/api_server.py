@@ -37,13 +37,16 @@ def where(path: str) -> Where:
 
 @dataclass
 class ApiServer:
-    """`now` is simulated time. `refuse` gives the answer to a creation that is not taken, None to one that is."""
+    """`now` is simulated time. `refuse` gives the answer to a creation that is not taken, None to one that is; `forbid`
+    the same of changes and deletions of pods.
+    """
 
     now: Callable[[], float]
     objects: dict[tuple[str, str, str], Raw] = field(default_factory=dict)
     watchers: list[Told] = field(default_factory=list)
     events: list[Raw] = field(default_factory=list)  # Kubernetes Events
     refuse: Callable[[Raw], ApiError | None] = lambda _: None
+    forbid: Callable[[], ApiError | None] = lambda: None
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
     _pages: dict[str, list[Raw]] = field(default_factory=dict)
 
@@ -51,6 +54,8 @@ class ApiServer:
 
     def handle(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
         at = where(path)
+        if at.plural == "pods" and method in ("PATCH", "DELETE") and (forbidden := self.forbid()):
+            raise forbidden
         match method:
             case "GET" if at.name:
                 return self._known(at)

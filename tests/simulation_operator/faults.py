@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.client import Process
@@ -171,7 +173,8 @@ def _crash_pod(world: World, fault: Fault) -> None:
 def _delete_pod(world: World, fault: Fault) -> None:
     if pod := _a_pod(world, fault):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-        world.server.handle("DELETE", path, {}, {})
+        with suppress(ApiError):  # where a policy forbids it
+            world.server.handle("DELETE", path, {}, {})
 
 
 def _delete_service(world: World, fault: Fault) -> None:
@@ -209,9 +212,23 @@ def _webhook(world: World, fault: Fault) -> None:
     def refuse(body: Raw) -> ApiError | None:
         if body.get("kind") not in ("Pod", "Service"):
             return None
-        return ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "v": timeout')
+        words = f'Internal error occurred: failed calling webhook "v": timeout (request {next(requests):x}-0)'
+        return ApiError(500, "InternalError", words)
 
+    requests = count()
     world.server.refuse = refuse
+    _later(world, fault, world.accept_all)
+
+
+def _policy(world: World, fault: Fault) -> None:
+    """Pods may neither be changed nor deleted."""
+    requests = count()
+
+    def forbid() -> ApiError:
+        words = f"ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no (request {next(requests):x}-0)"
+        return ApiError(422, "Invalid", words)
+
+    world.server.forbid = forbid
     _later(world, fault, world.accept_all)
 
 
@@ -291,6 +308,7 @@ STRIKES: dict[str, Callable[[World, Fault], None]] = {
     "node": _node,
     "quota": _quota,
     "webhook": _webhook,
+    "policy": _policy,
     "delete job": _delete_job,
     "replace job": _replace_job,
     "spares": _spares,

@@ -32,8 +32,8 @@ class Mutation:
     warm: bool = False  # of pools whose spares have a launcher
 
 
-async def _settles_nothing(self: Gateway, job: Any) -> None:
-    del self, job
+async def _settles_nothing(self: Gateway, job: Any, refused_too: bool = True) -> None:
+    del self, job, refused_too
 
 
 def _lets_nothing_be_settled(self: Gateway, job_uid: str, name: str) -> None:

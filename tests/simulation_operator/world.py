@@ -203,6 +203,7 @@ class World:
 
     def accept_all(self) -> None:
         self.server.refuse = lambda _: None
+        self.server.forbid = lambda: None
 
     # What is watched for
 

@@ -817,6 +817,11 @@ type TrainingJobStatus struct {
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 
+	// When the Jobs of the launcher's pods began, whose activeDeadlineSeconds count from
+	// then. Empty where they have none, and while they are suspended or wait for quota.
+	// +optional
+	AttemptStartTime *metav1.Time `json:"attemptStartTime,omitempty"`
+
 	// When the job ended.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`

@@ -1,7 +1,8 @@
 """Raw dicts to and from the API server, on the connection of `kubernetes.aio`.
 
 The typed models drop unknown fields silently, so no object of theirs is used: paths and JSON only. A server that has
-too much to do (429) is asked again when it says; everything else is the caller's to judge.
+too much to do (429) is asked again when it says, and so it is where a quota was counted by others at the same time;
+everything else is the caller's to judge.
 """
 
 import asyncio
@@ -48,6 +49,11 @@ class ApiError(Exception):
     def gone(self) -> bool:
         """Where a list or a watch is to go on from is too long ago: only a new list tells how things are now."""
         return self.status == 410
+
+    @property
+    def is_of_a_quota(self) -> bool:
+        """Of a creation: others came in the same moment, so the quota could not be counted, and it was not done."""
+        return self.status == 409 and self.reason == "Conflict"
 
 
 class NotLeading(Exception):
@@ -167,7 +173,7 @@ class Api:
             try:
                 return await self._send_if_allowed(method, path, query, body, content)
             except ApiError as error:
-                if error.status != 429:
+                if not (error.status == 429 or (method == "POST" and error.is_of_a_quota)):
                     raise
                 await asyncio.sleep(jittered(min(error.retry_after_s, LONGEST_RETRY_AFTER_S)))
         return await self._send_if_allowed(method, path, query, body, content)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.apply.api import NO_ANSWER, Api, ApiError
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.intents import Event
@@ -43,10 +43,10 @@ def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
 
 
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
-    """One that is refused is logged, and no more."""
+    """One that is refused, or has no answer, is logged, and no more: nothing waits for it."""
     kind, namespace, name = regarding["kind"], regarding["namespace"], regarding["name"]
     await pace.turn()
     try:
         await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
-    except ApiError as error:
-        log.warning("%s %s/%s: event %s was refused: %s", kind, namespace, name, event.reason, error)
+    except (ApiError, *NO_ANSWER) as error:
+        log.warning("%s %s/%s: event %s was not written: %r", kind, namespace, name, event.reason, error)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.events import Owner
 from understudy_operator.apply.jobs import JobGateway
@@ -26,7 +27,17 @@ from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
-from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, PatchPod, PodIntent, ReleasePod
+from understudy_operator.plan.intents import (
+    Create,
+    CreatePod,
+    DeletePod,
+    Event,
+    PatchPod,
+    PodIntent,
+    ReleasePod,
+    Remove,
+    intent_key,
+)
 from understudy_operator.plan.observed import Job, Pod
 from understudy_operator.plan.ownership import kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import Refusal, Why, judged
@@ -52,16 +63,16 @@ class Gateway:
         self._subjects = Subjects(api, store, self.pace)
         self.pools = PoolGateway(api, store, self.pace, self._subjects)
 
-    async def remove(self, job: Job, reason: str) -> None:
+    async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all that belongs to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
         await self.pace.turn()
         try:
             await self._api.delete(path_of(job), body)
         except ApiError as error:
-            if error.status not in (404, 409):
-                raise
+            return refused(error, Remove())
         log.info("job %s/%s deleted: %s", job.namespace, job.name, reason)
+        return []
 
     async def create(self, intent: Create) -> Refusal | None:
         """Why it cannot be there; None once it is."""
@@ -71,7 +82,7 @@ class Gateway:
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error)):
+            if refusal := judged(error.status, str(error), of=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
@@ -80,7 +91,8 @@ class Gateway:
         if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID] and not shared:
             return Refusal(
                 f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
-                "that is deleted; if nothing deletes it, delete it yourself or give the job another name"
+                "that is deleted; if nothing deletes it, delete it yourself or give the job another name",
+                of=intent_key(intent),
             )
         self._store.put(kind, raw)
         return None
@@ -91,8 +103,15 @@ class Gateway:
         unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
         await in_parallel([self._read_node(name) for name in unknown])
 
-    async def settle(self, owner: Owner) -> None:
-        """Find out what became of the creations and claims that had no answer. Raises if there still is none."""
+    async def settle(self, owner: Owner, refused_too: bool = True) -> None:
+        """Find out what became of the creations and claims that had no answer. Raises if there still is none.
+
+        refused_too: also of those that were answered by an error of the server; till then no other pod is created.
+        """
+        open_ones = self._unanswered.get(owner.uid, {}).values()
+        if not refused_too and all(asked.refusal is not None for asked in open_ones):
+            await self.pools.settle(owner.uid)
+            return
         unanswered = list(self._unanswered.get(owner.uid, {}).values())
         await in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
         await self.pools.settle(owner.uid)
@@ -109,7 +128,8 @@ class Gateway:
         """Do all of it, as far as it goes; what the API server refused, each refusal once."""
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
-        others = [self._other(owner.namespace, intent) for intent in intents if not isinstance(intent, CreatePod)]
+        changes = [intent for intent in intents if not isinstance(intent, CreatePod)]
+        others = [self._other(owner.namespace, intent, refusals) for intent in changes]
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
@@ -128,7 +148,7 @@ class Gateway:
                 raise
 
     async def _create_pods(self, owner: Owner, intents: list[CreatePod], refusals: list[Refusal]) -> None:
-        if unanswered := self._unanswered.get(owner.uid):
+        if intents and (unanswered := self._unanswered.get(owner.uid)):
             # What these pods are for may be there already.
             refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
             return
@@ -145,7 +165,7 @@ class Gateway:
             self._answered(owner.uid, name)
             raise
         except ApiError as error:
-            refusal = judged(error.status, str(error))
+            refusal = judged(error.status, str(error), of=intent_key(intent))
             if refusal is not None:  # the name is new each time: without it the same refusal stays the same
                 refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
             if refusal is not None and refusal.why is Why.SERVER:
@@ -176,7 +196,7 @@ class Gateway:
         if not unanswered:
             self._unanswered.pop(job_uid, None)
 
-    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod) -> None:
+    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         await self.pace.turn()
         try:
@@ -191,13 +211,12 @@ class Gateway:
                 case PatchPod(_, labels, annotations):
                     patch = {"metadata": {"labels": labels, "annotations": annotations}}
                     self._store.put(Kind.POD, await self._api.merge(path, patch))
-                case ReleasePod(name, uid, finalizers, reason):
-                    body = {"metadata": {"uid": uid, "finalizers": list(finalizers)}}
+                case ReleasePod(name, uid, finalizers, reason, version):
+                    body = {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}}
                     self._store.put(Kind.POD, await self._api.merge(path, body))
                     log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
-            if error.status not in (404, 409):
-                raise
+            refusals += refused(error, intent)
 
     def _after_delete(self, answer: Raw, grace_s: int | None) -> None:
         if answer.get("kind") != "Pod":

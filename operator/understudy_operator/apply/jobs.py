@@ -5,15 +5,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
 from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
-from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, Manifest, PatchJob
+from understudy_operator.plan.intents import Check, CreateJob, DeleteJob, JobIntent, Manifest, PatchJob, intent_key
 from understudy_operator.plan.refusals import Refusal, judged
 from understudy_protocol import pod as names
 
 log = logging.getLogger(__name__)
+#: What the API server says of a webhook with side effects.
+NO_DRY_RUN = "does not support dry run"
 
 
 class JobGateway:
@@ -22,22 +25,23 @@ class JobGateway:
 
     async def check(self, manifests: Sequence[Manifest]) -> list[Refusal]:
         """Why the API server would refuse each of these that it would refuse."""
-        refused: list[Refusal] = []
+        told: list[Refusal] = []
         for manifest in manifests:
             await self._pace.turn()
             try:
                 await self._api.check(path_of(manifest), manifest)
             except ApiError as error:
-                if error.reason == "AlreadyExists":
-                    continue  # it is no fault of the template's; its creation finds out whose it is
-                refusal = judged(error.status, str(error))
+                # It is no fault of the template's; its creation finds out whose it is, or what the webhook says.
+                if error.reason == "AlreadyExists" or NO_DRY_RUN in str(error):
+                    continue
+                refusal = judged(error.status, str(error), of=intent_key(Check()))
                 if refusal is None:
                     raise
                 if manifest["kind"] == "Pod":  # its name is new each time: without it the same refusal stays the same
                     name = manifest["metadata"]["name"]
                     refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
-                refused.append(refusal)
-        return refused
+                told.append(refusal)
+        return told
 
     async def some_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
         """Pods that no watch tells of."""
@@ -47,8 +51,7 @@ class JobGateway:
         """Do all of it, as far as it goes; what the API server refused."""
         refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], self._create)
         others = [self._other(namespace, x) for x in intents if not isinstance(x, CreateJob)]
-        refusals += [refusal for refusal in await asyncio.gather(*others) if refusal is not None]
-        return refusals
+        return [*refusals, *(refusal for told in await asyncio.gather(*others) for refusal in told)]
 
     async def _create(self, intent: CreateJob) -> Refusal | None:
         metadata, path = intent.manifest["metadata"], path_of(intent.manifest)
@@ -56,7 +59,7 @@ class JobGateway:
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error)):
+            if refusal := judged(error.status, str(error), of=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
@@ -64,13 +67,14 @@ class JobGateway:
         if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID]:
             return Refusal(
                 f"Job {metadata['name']} is there already and is not of this job: it waits until that is deleted; if "
-                "nothing deletes it, delete it yourself or give the job another name"
+                "nothing deletes it, delete it yourself or give the job another name",
+                of=intent_key(intent),
             )
         self._store.put(Kind.CHILD, raw)
         log.info("%s/%s created: %s", metadata["namespace"], metadata["name"], intent.reason)
         return None
 
-    async def _other(self, namespace: str, intent: DeleteJob | PatchJob) -> Refusal | None:
+    async def _other(self, namespace: str, intent: DeleteJob | PatchJob) -> list[Refusal]:
         path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{intent.name}"
         await self._pace.turn()
         try:
@@ -88,11 +92,8 @@ class JobGateway:
                     self._store.put(Kind.CHILD, await self._api.merge(path, patch))
                     log.info("%s/%s changed: %s", namespace, name, reason)
         except ApiError as error:
-            if refusal := judged(error.status, str(error)):
-                return refusal
-            if error.status not in (404, 409):
-                raise
-        return None
+            return refused(error, intent)
+        return []
 
 
 def path_of(manifest: Manifest) -> str:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.subject import Subject, Subjects, read_anew
@@ -16,6 +17,7 @@ from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
 from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
 from understudy_operator.plan.pool.facts import Pool
+from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
@@ -40,13 +42,20 @@ class PoolGateway:
         else:
             self._unanswered.pop(job_uid, None)
 
-    async def claims(self, namespace: str, intents: Sequence[ClaimIntent]) -> None:
-        """Do all of it. Who was slower than somebody else finds that out by the store."""
+    async def claims(self, namespace: str, intents: Sequence[ClaimIntent]) -> list[Refusal]:
+        """Do all of it; what the API server refused. Who was slower than somebody else finds that out by the store."""
+        refusals: list[Refusal] = []
         for intent in intents:
-            if isinstance(intent, ReleaseClaim):
-                await self._release(namespace, intent)
-            else:
-                await self._claim(namespace, intent)
+            try:
+                if isinstance(intent, ReleaseClaim):
+                    await self._release(namespace, intent)
+                else:
+                    await self._claim(namespace, intent)
+            except ApiError as error:
+                if error.status >= 500 and not isinstance(intent, ReleaseClaim):
+                    raise  # it may have been done
+                refusals += refused(error, intent)
+        return refusals
 
     async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the pool has changed since it was read. Then the store has it as it is now."""

@@ -23,19 +23,22 @@ class JobPods:
         self._again_at, self._pause_s = 0.0, EVERY_S
         self._pods: tuple[Pod, ...] = ()
 
-    async def look(
-        self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float
-    ) -> tuple[Pod, ...]:
-        """Those that a Job waits for, as they were a moment ago; none if none does. now: the wall's clock."""
+    @property
+    def known(self) -> tuple[Pod, ...]:
+        """Those that a Job waits for, as they were a moment ago; none if none does."""
+        return self._pods
+
+    async def look(self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float) -> None:
+        """Ask, where it is time to. now: the wall's clock. What fails is tried again after a pause."""
         theirs = bool(children) and job.injected is None and not (job.terminal or job.deleting)
         wanted = asks(children, nodes, now) if theirs else Asks()
         if not wanted.selectors:
             self._asked, self._pods, self._pause_s = wanted, (), EVERY_S
         elif wanted != self._asked or self._steady() >= self._again_at:
             await self._ask(job, wanted)
-        return self._pods
 
     async def _ask(self, job: Job, wanted: Asks) -> None:
+        self._again_at = self._steady() + EVERY_S
         labels = f"{keys.UID}={job.uid},!{names.LABEL_JOB_UID}"
         raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
         found = {raw["metadata"]["uid"]: read_pod(trimmed_pod(raw)) for answer in raws for raw in answer}

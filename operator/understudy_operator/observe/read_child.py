@@ -6,6 +6,7 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import FINGERPRINT
 from understudy_operator.plan.observed import ChildJob
 from understudy_operator.plan.queue import QUEUE
+from understudy_protocol import pod as names
 
 _ENDS = ("Complete", "Failed")
 
@@ -37,6 +38,7 @@ def read_child(raw: Raw) -> ChildJob:
         reason=end.get("reason", ""),
         message=end.get("message", ""),
         ended_at=unix(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
+        made_of=metadata.get("annotations", {}).get(names.ANNOTATION_MADE_OF, ""),
         fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
         queue=labels.get(QUEUE, ""),
         template=spec.get("template", {}),

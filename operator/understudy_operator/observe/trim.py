@@ -2,9 +2,11 @@
 
 Rules: metadata without managedFields and without long annotations (kubectl's copy of the manifest is the longest); of a
 node's long ones the beginning; of a pod's spec what observe/read.py looks at; of a status no images, ids and addresses
-that nobody asks for. A job keeps its spec: its pods are made from it.
+that nobody asks for. A job keeps its spec: its pods are made from it. The nodes that a pod was kept off may be many:
+they are kept, and for all pods that have the same ones once.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
 _CONTAINERS = ("initContainers", "containers")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
+_NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
 #: Variables that tell what a pod was made for; every other one is the containers' own business.
 _VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
 
@@ -38,7 +41,10 @@ def trimmed_pod(raw: Raw) -> Raw:
             ]
     if "conditions" in status:
         kept_status["conditions"] = _conditions(status["conditions"])
-    return {"metadata": _metadata(raw["metadata"]), "spec": kept_spec, "status": kept_status}
+    metadata = _metadata(raw["metadata"])
+    if nodes := {name: sys.intern(text) for name, text in _annotations(raw) if name in _NODES}:
+        metadata["annotations"] |= nodes
+    return {"metadata": metadata, "spec": kept_spec, "status": kept_status}
 
 
 def trimmed_node(raw: Raw) -> Raw:
@@ -52,7 +58,12 @@ def trimmed_node(raw: Raw) -> Raw:
     }
 
 
-def _metadata(metadata: Raw) -> Raw:
+def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:
+    told: Raw = raw["metadata"].get("annotations", {})
+    return told.items()
+
+
+def _metadata(metadata: Raw) -> dict[str, Any]:
     kept = {name: value for name, value in metadata.items() if name != "managedFields"}
     if "annotations" in kept:
         annotations = kept["annotations"].items()

@@ -9,6 +9,7 @@ from typing import Any
 
 from understudy_operator.plan import failed_starts, told_before
 from understudy_operator.plan.elections import waits_for_election
+from understudy_operator.plan.faults.avoidance import avoided_by, some_of
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.job_pods import told_of_job_pods
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
@@ -21,7 +22,6 @@ from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.stuck import left_of_former, stuck_pods
 from understudy_operator.plan.told_before import Wanted
-from understudy_protocol import pod as names
 
 TROUBLED_PODS_TOLD = 3
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
@@ -147,8 +147,8 @@ def _waits_for(observed: Observed, now: float) -> str:
 
 def _kept_off(pod: Pod) -> str:
     """What may keep a pod that waits for a node from one that is free."""
-    nodes = pod.annotations.get(names.ANNOTATION_AVOIDS, "")
-    return f" (it is kept off {nodes.replace(',', ', ')}: see status.avoidedNodes)" if nodes and not pod.node else ""
+    nodes = () if pod.node else avoided_by(pod)
+    return f" (it is kept off {some_of(nodes)}: see status.avoidedNodes)" if nodes else ""
 
 
 def _refusals(observed: Observed) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.observer import Appoint, End, NodeFact, Observe
@@ -45,12 +45,15 @@ class PatchPod:
 
 @dataclass(frozen=True)
 class ReleasePod:
-    """Take a finalizer from a pod that is being deleted."""
+    """Take a finalizer from a pod that is being deleted, unless anything about it has changed since it was read: a
+    patch writes all that stay.
+    """
 
     name: str
     uid: str
     finalizers: tuple[str, ...]  # that stay
     reason: str
+    version: str
 
 
 PodIntent = CreatePod | DeletePod | PatchPod | ReleasePod
@@ -186,6 +189,56 @@ class AdoptSpare:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Ask what the API server would say to Plan.checks."""
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Delete the TrainingJob itself."""
+
+
+#: What the API server may refuse, but for status, which tells of it, and for events.
+Intent = Create | Check | JobIntent | ClaimIntent | PodIntent | Remove
+
+
+CREATE_POD = "create Pod"
+
+
+def intent_key(intent: Intent) -> str:
+    """What a refusal of it holds up. New pods have a new name each time, and one quota; so have Jobs."""
+    match intent:
+        case Create(manifest):
+            return f"create {manifest['kind']} {manifest['metadata']['name']}"
+        case CreatePod():
+            return CREATE_POD
+        case CreateJob():
+            return "create Job"
+        case Check():
+            return "check"
+        case Remove():
+            return "delete the job"
+        case DeleteJob(name):
+            return f"delete Job {name}"
+        case PatchJob(name):
+            return f"patch Job {name}"
+        case DeletePod(name):
+            return f"delete Pod {name}"
+        case PatchPod(name):
+            return f"patch Pod {name}"
+        case ClaimPod(name) | ClaimWarm(name):
+            return claim_key(name)
+        case ReleasePod(name) | ReleaseClaim(name):
+            return f"release Pod {name}"
+        case _:
+            assert_never(intent)
+
+
+def claim_key(pod: str) -> str:
+    return f"claim Pod {pod}"
+
+
+@dataclass(frozen=True)
 class PoolPlan:
     """What is to be done about a pool, in this order."""
 
@@ -195,6 +248,11 @@ class PoolPlan:
     pods: tuple[CreatePod | DeletePod, ...] = ()
     events: tuple[Event, ...] = ()
     again_in_s: float | None = None
+    held: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
+
+    @property
+    def writes(self) -> tuple[Intent, ...]:
+        return (*self.objects, *self.releases, *self.pods)
 
 
 @dataclass(frozen=True)
@@ -214,3 +272,9 @@ class Plan:
     events: tuple[Event, ...] = ()
     remove: str = ""  # why the TrainingJob itself is to be deleted; "" if it is not
     again_in_s: float | None = None  # look again, although nothing may have changed
+    held: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
+
+    @property
+    def writes(self) -> tuple[Intent, ...]:
+        checks, remove = (Check(),) * bool(self.checks), (Remove(),) * bool(self.remove)
+        return (*checks, *self.objects, *self.jobs, *self.claims, *self.pods, *remove)

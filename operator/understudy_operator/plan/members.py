@@ -15,7 +15,15 @@ from typing import Any
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.faults.annotations import plan_annotations
-from understudy_operator.plan.faults.avoidance import OFF, avoidance, preferred, required
+from understudy_operator.plan.faults.avoidance import (
+    OFF,
+    REQUIRED,
+    avoidance,
+    preferred,
+    required,
+    some_of,
+    usable_again,
+)
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.gang import Opening, enrolled, has_gang, in_gang, let_go, openings, spares_in_the_way
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
@@ -57,15 +65,6 @@ def avoided_nodes(observed: Observed, now: float) -> list[str]:
     return required(avoidance(observed, now))
 
 
-def avoided_by(pod: Pod) -> set[str]:
-    """The nodes that were avoided when the pod was made: it is kept off them for good."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
-
-
-def _listed(nodes: set[str]) -> str:
-    return ", ".join(sorted(nodes))
-
-
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
     if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
         return
@@ -88,7 +87,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             serial=f"{observed.entropy}-{serial}",
             coordinator_address=observed.coordinator_address,
             sidecar_image=sidecar_image,
-            avoid_nodes=required(avoided),
+            avoid_nodes=required(avoided)[:REQUIRED],
             rather_not=preferred(avoided),
             template_of=opening.template,
         )
@@ -142,7 +141,8 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
     """From Kueue, which holds a pod that is being deleted until its containers have ended: on a dead node for ever."""
     if pod.deleting_since is not None and kueue.MANAGED in pod.finalizers:
         others = tuple(name for name in pod.finalizers if name != kueue.MANAGED)
-        yield ReleasePod(pod.name, pod.uid, others, f"node {pod.node} is not ready: its end is told by nobody else")
+        why = f"node {pod.node} is not ready: its end is told by nobody else"
+        yield ReleasePod(pod.name, pod.uid, others, why, pod.version)
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
@@ -198,11 +198,15 @@ def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     """Pods that wait, and that another pod would not have to wait for."""
     avoid = set(avoided_nodes(observed, now))
+    # Who has just begun to look does not know yet which nodes have fallen silent.
+    known = observed.snapshot is not None or observed.before_first_round
     for pod in observed.pods:
         if pod.alive and let_go(pod):
             yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
-        elif pod.alive and not pod.node and pod.trouble and (needless := avoided_by(pod) - avoid):
-            yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
+        elif (
+            known and pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, observed.nodes))
+        ):
+            yield _drop(pod, f"it waits for a node, and {some_of(free)} may be used again")
 
 
 def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:

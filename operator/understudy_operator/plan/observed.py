@@ -171,6 +171,7 @@ class ChildJob:
     message: str = ""
     ended_at: float = 0.0
     fingerprint: str = ""
+    made_of: str = ""  # ReplicatedJob.made_of; "" of one that a former version made
     queue: str = ""  # Kueue's, which then decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
     backoff_limit: int | None = None
@@ -243,7 +244,8 @@ class Observed:
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
     entropy: str  # fresh randomness of this pass, for names and keys
-    refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, that stand; None: nothing was tried yet
+    paused: Mapping[str, float] = field(default_factory=dict)  # refused things (intent_key()) -> till when
     known_key: str = ""  # the membership key that this operator has seen last, also of a Secret that is gone; else ""
     told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
     children: tuple[ChildJob, ...] = ()
@@ -255,6 +257,7 @@ class Observed:
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
+    overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -314,7 +317,8 @@ class Observed:
         )
         if entry.get("succeeded"):
             return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
-        return Close(CloseReason.FAILED, "") if entry.get("failed") and self.job.terminal else None
+        failed = entry.get("failed") and self.job.terminal and not self.overdue
+        return Close(CloseReason.FAILED, "") if failed else None
 
     def node_ready(self, name: str) -> bool:
         node = self.nodes.get(name)

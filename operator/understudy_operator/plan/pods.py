@@ -93,7 +93,7 @@ def _metadata(
     job_index = None if place is None else place.job_index
     labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
-    annotations |= metadata.annotations(job, group, job_index)
+    annotations |= metadata.annotations(job, group, job_index) | {names.ANNOTATION_MADE_OF: job.world.made_of}
     labels |= {
         names.LABEL_JOB: job.name,
         names.LABEL_JOB_UID: job.uid,

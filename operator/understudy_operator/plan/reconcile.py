@@ -1,5 +1,7 @@
 """One pass over one TrainingJob: everything observed in, everything to do out."""
 
+from dataclasses import replace
+
 from understudy_operator.plan.attempt import of_this_attempt
 from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
@@ -8,15 +10,18 @@ from understudy_operator.plan.injection.care import placed, plan_target
 from understudy_operator.plan.intents import AdoptSpare, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
+from understudy_operator.plan.jobset.deadline import overdue
 from understudy_operator.plan.jobset.job_pods import asks
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.ttl import left_s
+from understudy_operator.plan.jobset.unseen import TOLD
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
+from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused
 from understudy_operator.plan.status import PROGRESS_EVERY_S, plan_status, rests, worth_writing
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
@@ -28,8 +33,6 @@ LOOK_AGAIN_S = 2.0
 LOOK_ANYWAY_S = 30.0
 #: Where a decision ripens it is made at most so much later: thousands of pods ripen one by one.
 AT_ONCE_S = 0.2
-#: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
-TRY_AGAIN_S = 10.0
 SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the TrainingJob is suspended"))
 
 
@@ -37,6 +40,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
     now = Moment(at)
     observed = placed(of_this_attempt(observed))
+    observed = replace(observed, overdue=overdue(observed, now))
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_office(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:
@@ -50,7 +54,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     # Where an attempt ends nothing else is done: the next pass finds it in status.
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
     adoptions = () if still else plan_adoptions(observed, now)
-    return Plan(
+    plan = Plan(
         adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         checks=checks,
         objects=() if ended else plan_objects(observed),
@@ -68,8 +72,9 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
         link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
         remove=_expired(observed, now),
-        again_in_s=_again_in_s(observed, now),
     )
+    plan = without_paused(plan, observed.paused, now)
+    return replace(plan, again_in_s=_again_in_s(observed, now))
 
 
 def _turns(observed: Observed) -> Unfollow | None:
@@ -78,7 +83,9 @@ def _turns(observed: Observed) -> Unfollow | None:
     whole = isinstance(what, Restart) and (what.alone is None or what.alone.of_world)
     if isinstance(what, Restart) and whole and observed.job.spec.world is not None:
         return Unfollow(End(CloseReason.DELETED, f"the job restarts: {what.message}"))
-    return SUSPENDED if rests(observed) else None
+    if rests(observed):
+        return SUSPENDED if observed.job.spec.suspend else Unfollow(End(CloseReason.SUSPENDED, TOLD))
+    return None
 
 
 def _link(observed: Observed, office: Office, now: float) -> Follow | Unfollow | None:
@@ -98,9 +105,8 @@ def _again_in_s(observed: Observed, now: Moment) -> float | None:
     if (job.terminal or world_closed) and pods_ended and jobs_ended:
         left = left_s(job, now)
         return None if left is None else max(left, LOOK_AGAIN_S)
-    if observed.refusals:
-        return TRY_AGAIN_S
-    return max(AT_ONCE_S, min(_at_most_s(observed, now), now.left_s))
+    at_most_s = min(_at_most_s(observed, now), TRY_AGAIN_S if observed.refusals else LOOK_ANYWAY_S)
+    return max(AT_ONCE_S, min(at_most_s, now.left_s))
 
 
 def _at_most_s(observed: Observed, now: Moment) -> float:

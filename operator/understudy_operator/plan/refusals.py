@@ -29,24 +29,30 @@ _QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
 class Refusal:
     message: str
     why: Why = Why.MANIFEST
+    of: str = ""  # what was refused: intents.intent_key()
 
     @property
     def lasting(self) -> bool:
         return self.why is Why.MANIFEST
 
 
-def judged(status: int, message: str) -> Refusal | None:
+def judged(status: int, message: str, of: str = "") -> Refusal | None:
     """What an answer of that HTTP status means; None for one that is no refusal, such as a conflict."""
+    why = _why(status, message)
+    return None if why is None else Refusal(message, why, of)
+
+
+def _why(status: int, message: str) -> Why | None:
     if "failed calling webhook" in message or "failed to call webhook" in message:
-        return Refusal(message, Why.WEBHOOK)
+        return Why.WEBHOOK
     if "admission webhook" in message or "ValidatingAdmissionPolicy" in message:
-        return Refusal(message, Why.ADMISSION)
+        return Why.ADMISSION
     if status == 403 and any(words in message for words in _QUOTA):
-        return Refusal(message, Why.QUOTA)
+        return Why.QUOTA
     if status == 403 and "being terminated" in message:
-        return Refusal(message, Why.NAMESPACE)
+        return Why.NAMESPACE
     if status == 403:
-        return Refusal(message, Why.FORBIDDEN)
-    if status in (400, 422):
-        return Refusal(message)
-    return Refusal(message, Why.SERVER) if status >= 500 else None
+        return Why.FORBIDDEN
+    if status in (400, 413, 422):
+        return Why.MANIFEST
+    return Why.SERVER if status >= 500 else None

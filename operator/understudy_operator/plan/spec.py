@@ -5,9 +5,12 @@ that train as one, what they run, and how they recover. The pods of the world's 
 replicatedJob becomes Jobs, whose pods are the Job controller's.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from understudy_protocol.words import OnFailedUpdate
@@ -44,6 +47,10 @@ class Action(Enum):
     RESTART_JOB_UNCOUNTED = "RestartJobAndIgnoreMaxRestarts"
 
 
+def _hashed(written: object) -> str:
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Dependency:
     name: str  # of a replicatedJob
@@ -66,6 +73,11 @@ class ReplicatedJob:
     group: str = DEFAULT_GROUP
     depends_on: tuple[Dependency, ...] = ()
     exclusive: Exclusive | None = None
+
+    @cached_property
+    def made_of(self) -> str:
+        """What its Jobs are made of, as the user wrote it, hashed."""
+        return _hashed(self.template)
 
     @property
     def job_spec(self) -> Raw:
@@ -178,6 +190,11 @@ class World:
     proactive: str = "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
     avoid_nodes: str = "Prefer"  # or Require, Off: how new pods are kept off nodes that something is held against
     step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
+
+    @cached_property
+    def made_of(self) -> str:
+        """What its pods are made of, as the user wrote it, hashed."""
+        return _hashed([[group.name, group.replicas, group.template] for group in self.groups])
 
     @property
     def actives(self) -> int:

@@ -14,10 +14,13 @@ from understudy_operator.plan.conditions import plan_conditions
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.counts import member_counts
 from understudy_operator.plan.faults.avoidance import in_status
+from understudy_operator.plan.jobset.deadline import BEGAN, began_at
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted
 from understudy_operator.plan.jobset.startup import NOTHING
+from understudy_operator.plan.jobset.unseen import acted_on, is_missed_by_world
 from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, views
+from understudy_operator.plan.members import may_start
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.phase import phase
@@ -37,10 +40,13 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     """The whole status."""
     job, before, what = observed.job, observed.job.status, outcome(observed)
     status: dict[str, Any] = dict(before)
-    status["observedGeneration"] = job.generation
+    status["observedGeneration"] = acted_on(observed)
     status["restarts"], status["restartsCountTowardsMax"] = job.restarts, job.restarts_counted_whole
     if job.spec.world is not None:
         status |= _of_world(observed, office, now)
+        status[BEGAN] = began_at(observed, may_start=may_start(observed), now=now)
+        if status[BEGAN] is None:
+            del status[BEGAN]
         if not status["avoidedNodes"] or what is not None or job.terminal:
             del status["avoidedNodes"]
     if isinstance(what, Completed | Failed):
@@ -55,12 +61,15 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
         status = restarted(observed, status, what, now)
     elif rests(observed):
         status = renewed(job, status, now)
+        status["phase"] = "Suspended" if job.spec.suspend else "Restarting"
     status["conditions"] = plan_conditions(observed, status, what, now)
     return status
 
 
 def rests(observed: Observed) -> bool:
-    """Whether the attempt of the world ends in this pass because the job is suspended."""
+    """Whether the attempt of the world ends in this pass because the job is suspended, or was so unseen."""
+    if is_missed_by_world(observed):
+        return True
     if not observed.job.spec.suspend or observed.job.spec.world is None or observed.close is not None:
         return False
     return begun(observed)

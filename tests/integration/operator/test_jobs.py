@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training
 from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 
 pytestmark = pytest.mark.timeout(120)
@@ -216,3 +218,124 @@ async def test_a_training_that_is_suspended_has_no_pods_and_new_ones_when_it_is_
     assert not former & {pod["metadata"]["uid"] for pod in pods}
     epoch = (await training.status())["coordinator"]["formerEpoch"]
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
+
+
+# Suspensions that nobody sees ----------------------------------------------------------------------------------------
+
+
+async def suspend_change_and_resume(kube: Kube) -> None:
+    """To another image."""
+    path = f"trainingjobs/{NAME}"
+    await kube.call("PATCH", path, {"spec": {"suspend": True}})
+    replicated = (await kube.call("GET", path))["spec"]["replicatedJobs"]
+    for entry in replicated:
+        entry["template"]["spec"]["template"]["spec"]["containers"][0]["image"] = "example.com/trainer:2"
+    await kube.call("PATCH", path, {"spec": {"replicatedJobs": replicated}})
+    await kube.call("PATCH", path, {"spec": {"suspend": False}})
+
+
+async def until_acted_on(training: Training, kube: Kube) -> None:
+    async def acted_on() -> bool:
+        job = await kube.call("GET", f"trainingjobs/{NAME}")
+        return bool(job["status"].get("observedGeneration") == job["metadata"]["generation"])
+
+    await kube.until("the newest generation is acted on", acted_on)
+
+
+async def test_pods_that_train_are_made_anew_after_a_suspension_that_nobody_saw(
+    training: Training, kube: Kube, operator: OperatorProcess
+):
+    # given a job that runs
+    former = {pod["metadata"]["uid"] for pod in await training.start()}
+
+    # when it is suspended, changed and resumed while no operator is there
+    operator.kill()
+    await suspend_change_and_resume(kube)
+    operator.start()
+
+    # then its pods are asked to end, and others are made of the new template, in another attempt
+    async def anew() -> list[Raw]:
+        pods = await training.pods()
+        return pods if len(pods) == 3 and not former & {pod["metadata"]["uid"] for pod in pods} else []
+
+    pods = await kube.until("other pods", anew)
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"example.com/trainer:2"}
+    epoch = (await training.status())["coordinator"]["formerEpoch"]
+    assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
+    (told,) = await training.until_events("Resumed")
+    assert "unseen" in told
+    await until_acted_on(training, kube)
+
+
+async def test_pods_that_an_earlier_version_made_are_left_alone(
+    training: Training, kube: Kube, operator: OperatorProcess
+):
+    # given a job that runs, whose pods say nothing of what they were made of
+    pods = await training.start()
+    for pod in pods:
+        nothing = {"metadata": {"annotations": {names.ANNOTATION_MADE_OF: None}}}
+        await kube.call("PATCH", f"pods/{pod['metadata']['name']}", nothing)
+    operator.kill()
+    await suspend_change_and_resume(kube)
+    operator.start()
+    await until_acted_on(training, kube)
+    assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
+    assert (await training.status())["phase"] == "Running"
+
+
+async def test_jobs_are_made_anew_after_a_suspension_that_nobody_saw(
+    training: Training, jobs: Jobs, kube: Kube, operator: OperatorProcess
+):
+    # given Jobs, of which one has succeeded
+    await training.apply(as_jobset)
+    former = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+    await jobs.ends("llm-leader-0", "Complete")
+
+    # when the job is suspended, changed and resumed while no operator is there
+    operator.kill()
+    await suspend_change_and_resume(kube)
+    operator.start()
+
+    # then those that have not ended are made anew
+    async def anew() -> bool:
+        await jobs.collect()
+        images = {x["metadata"]["name"]: image_of(x) for x in await jobs.there()}
+        return images == {
+            "llm-leader-0": "example.com/trainer:1",
+            "llm-workers-0": "example.com/trainer:2",
+            "llm-workers-1": "example.com/trainer:2",
+        }
+
+    await kube.until("Jobs of the new template", anew)
+    await until_acted_on(training, kube)
+    there = {x["metadata"]["name"]: x["metadata"]["uid"] for x in await jobs.there()}
+    assert there["llm-leader-0"] == former[0]["metadata"]["uid"]
+
+
+def image_of(job: Raw) -> str:
+    return str(job["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+# Deadlines -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_training_fails_when_the_deadline_of_its_jobs_is_over(training: Training, kube: Kube):
+    # given a job that runs, for twelve seconds at most
+    def with_deadline(job: Raw) -> None:
+        job["spec"]["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] = 12
+
+    await training.start(with_deadline)
+    status = await training.status()
+    began, created = unix(status["attemptStartTime"]), (await kube.call("GET", f"trainingjobs/{NAME}"))["metadata"]
+    assert 0 <= began - unix(created["creationTimestamp"]) < 5
+
+    # then it fails when they are over, as its Job would have, and its pods are asked to end
+    status = await training.until_phase("Failed")
+    assert 12 <= unix(status["completionTime"]) - began < 15
+    message = "Job llm-workers-0 failed: DeadlineExceeded: Job was active longer than specified deadline"
+    assert await training.condition("Failed") == ("True", message)
+
+    async def no_pods() -> bool:
+        return await training.pods() == []
+
+    await kube.until("no pods", no_pods)

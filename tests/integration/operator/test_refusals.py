@@ -111,6 +111,27 @@ def of_pods(kube: Kube, name: str, client: Raw) -> Raw:
     }
 
 
+def a_policy(kube: Kube, name: str, rule: Raw, expression: str, message: str) -> tuple[Raw, Raw]:
+    """A ValidatingAdmissionPolicy for this namespace, and its binding."""
+    kind, name = "admissionregistration.k8s.io/v1", f"{name}-{kube.namespace}"
+    policy = {
+        "apiVersion": kind,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule], "namespaceSelector": here(kube)},
+            "validations": [{"expression": expression, "message": message}],
+        },
+    }
+    binding = {
+        "apiVersion": kind,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    return policy, binding
+
+
 async def until_refused(kube: Kube, words: str) -> None:
     """It takes the API server a moment to hear of a new rule."""
 
@@ -178,22 +199,7 @@ async def test_a_webhook_that_refuses_is_told_in_its_own_words(training: Trainin
 
 
 async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(training: Training, kube: Kube):
-    name = f"no-pods-{kube.namespace}"
-    policy = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [PODS], "namespaceSelector": here(kube)},
-            "validations": [{"expression": "false", "message": "no pods on Sundays"}],
-        },
-    }
-    binding = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": name},
-        "spec": {"policyName": name, "validationActions": ["Deny"]},
-    }
+    policy, binding = a_policy(kube, "no-pods", PODS, "false", "no pods on Sundays")
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
         await until_refused(kube, "no pods on Sundays")
         await training.apply()

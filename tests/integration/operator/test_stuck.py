@@ -205,6 +205,34 @@ async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_say
     assert uids([pod for pod in pods if not is_spare(pod)]) <= uids(await training.pods())
 
 
+async def test_a_pod_that_was_kept_off_many_nodes_is_made_anew_when_one_is_well_again(training: Training, kube: Kube):
+    # given a hundred nodes, all of which are faulty, and a pod that finds no other one
+    nodes = [f"gpu-pool-a3-mega-{kube.namespace}-{number:03d}" for number in range(100)]
+    faulty = {"annotations": {names.ANNOTATION_FAULTY: "Xid 79"}}
+    ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": ""}]}
+    try:
+        for node in nodes:
+            await kube.call("POST", "/api/v1/nodes", {"metadata": {"name": node, **faulty}, "status": ready})
+        await training.apply()
+        pods = await training.until_pods(3)
+        pod = next(pod for pod in pods if not is_spare(pod))
+        assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes
+        full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+        await set_pod_status(kube, pod, conditions=[full])
+        await told_in_time(training, kube, f"(it is kept off {', '.join(nodes[:3])} and 97 more")
+
+        # when one of them is well again
+        await kube.call("PATCH", f"/api/v1/nodes/{nodes[41]}", {"metadata": {"annotations": None}})
+
+        # then another pod is made, which may be put there
+        new = await until_another(training, kube, uids(pods))
+        assert new["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes[:41] + nodes[42:]
+        assert pod["metadata"]["uid"] not in uids(await training.pods())
+    finally:
+        for node in nodes:
+            await kube.call("DELETE", f"/api/v1/nodes/{node}")
+
+
 # Quotas --------------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """An API server of dictionaries, with the calls that the operator makes: no watch, no controller, no validation.
 
-What a test wants refused, it puts into `refuse`: a function of the manifest that gives the message, or "".
+What a test wants refused, it puts into `refuse`: a function of the manifest that gives the message, or ""; or into
+`deny`, a function of method and path that gives the answer, or None.
 """
 
 import base64
@@ -22,6 +23,7 @@ class FakeApi(Api):
         self.calls: list[tuple[str, str]] = []
         self.history: list[Raw] = []  # every state of every object
         self.refuse: Callable[[Mapping[str, Any]], str] = lambda _: ""
+        self.deny: Callable[[str, str], ApiError | None] = lambda *_: None
         self._versions, self._addresses = itertools.count(100), itertools.count(7)
 
     async def get(self, path: str) -> Raw:
@@ -31,6 +33,7 @@ class FakeApi(Api):
         """Field selectors are taken as said; labels: those of child Jobs' pods are all that is asked for."""
         del selector
         self.calls.append(("LIST", f"{path}?{fields}"))
+        self._let("LIST", path)
         field, _, value = fields.partition("=")
         found = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/") and _at(raw, field) == value]
         return copy.deepcopy(found[:limit])
@@ -43,6 +46,7 @@ class FakeApi(Api):
             raise ApiError(409, "AlreadyExists", f"{key} exists")
         if message := self.refuse(body):
             raise ApiError(422, "Invalid", message)
+        self._let("POST", key)
         return self.put(key, body)
 
     async def check(self, path: str, body: Mapping[str, Any]) -> None:
@@ -95,8 +99,13 @@ class FakeApi(Api):
     def of_kind(self, kind: str) -> list[Raw]:
         return [raw for raw in self.objects.values() if raw.get("kind") == kind]
 
+    def _let(self, method: str, path: str) -> None:
+        if denied := self.deny(method, path):
+            raise denied
+
     def _called(self, method: str, path: str) -> Raw:
         self.calls.append((method, path))
+        self._let(method, path)
         if path not in self.objects:
             raise ApiError(404, "NotFound", f"{path} not found")
         return copy.deepcopy(self.objects[path])

@@ -78,6 +78,8 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
 
 STARTING: Raw = {"phase": "Pending", "ip": "", "sidecar_started": False, "sidecar_ran": False}
 FAILED: Raw = {"phase": "Failed", "sidecar_started": False}
+#: Of a status that says nothing: what goes without saying.
+UNTOLD = {"restarts": 0, "restartsCountTowardsMax": 0, "observedGeneration": 1}
 #: `for` says since how many seconds, in the place of these times.
 TIMES = ("deleting_since", "waits_since", "created_at")
 HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
@@ -133,7 +135,9 @@ def _node(name: str, told: Raw) -> Node:
 
 
 def _objects(facts: Raw) -> dict[str, Any]:
-    """nothing: there is none yet. without: Secret or Service, which somebody has deleted. refused: of the last pass."""
+    """nothing: there is none yet. without: Secret or Service, which somebody has deleted. refused: of the last pass.
+    paused: what was, and for how long it is not tried.
+    """
     nothing, without = facts.get("nothing", False), facts.get("without", ())
     told: dict[str, Any] = {
         "has_secret": not nothing and "Secret" not in without,
@@ -141,6 +145,7 @@ def _objects(facts: Raw) -> dict[str, Any]:
         "coordinator_address": "" if nothing or "Service" in without else ADDRESS,
         "told_address": ADDRESS if "Service" in without else "",
         "known_key": facts.get("known key", ""),
+        "paused": {key: NOW + pause_s for key, pause_s in facts.get("paused", {}).items()},
     }
     if "refused" in facts:
         refusals = (judged(status, message) for status, message in facts["refused"])
@@ -173,7 +178,7 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
     how = dict(HOW_JOBS_ARE[more.pop("is")])
     attempt, own = more.pop("attempt", job.restarts), more.pop("own attempt", job.restarts_of(group_name, int(index)))
     template = made["spec"]["template"] if made else {}
-    known = made["metadata"]["annotations"][FINGERPRINT] if made else ""
+    annotations = made["metadata"]["annotations"] if made else {}
     return ChildJob(
         uid=f"uid-{name}",
         name=name,
@@ -182,7 +187,8 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
         attempt=attempt,
         own_attempt=own,
         wanted=1,
-        fingerprint=more.pop("fingerprint", known),
+        fingerprint=more.pop("fingerprint", annotations.get(FINGERPRINT, "")),
+        made_of=more.pop("made of", annotations.get(names.ANNOTATION_MADE_OF, "")),
         template=more.pop("template", template),
         **(how | more),
     )
@@ -198,6 +204,8 @@ def _pod(name: str, told: Raw) -> Pod:
         changes["held_by"] = tuple(told["held by"])
     if "failed starts" in told:
         changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(told["failed starts"])}
+    if "made of" in told:
+        changes["annotations"] = {names.ANNOTATION_MADE_OF: told["made of"]}
     if "kueue" in told:
         changes |= _in_queue(told)
     if "coordinator" in told:
@@ -268,6 +276,7 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
         case None:
             pass
     yield from (f"event {event.type} {event.reason}: {event.message}" for event in plan.events)
+    yield from (f"do not try yet to {key}" for key in sorted(plan.held))
     if plan.remove:
         yield f"delete the TrainingJob: {plan.remove}"
     yield "rest" if plan.again_in_s is None else f"look again in {plan.again_in_s:g} s"
@@ -282,11 +291,13 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "restartsCountTowardsMax",
         "round",
         "coordinator",
+        "attemptStartTime",
+        "observedGeneration",
         "recoveriesByStrategy",
         "rollouts",
         "avoidedNodes",
     ):
-        if status.get(field) != before.get(field, 0 if field.startswith("restarts") else None):
+        if status.get(field) != before.get(field, UNTOLD.get(field)):
             yield f"status {field}: {_compact(status.get(field))}"
     if status.get("lastRecovery") != before.get("lastRecovery"):
         yield f"status lastRecovery: {_recovery(status['lastRecovery'])}"
@@ -323,7 +334,7 @@ def _pod_line(intent: PodIntent) -> str:
             return f"delete Pod {name}{'' if grace_s is None else f' in {grace_s} s'}: {reason}"
         case PatchPod(name, labels, annotations):
             return f"label Pod {name} {_compact({**labels, **annotations})}"
-        case ReleasePod(name, _, finalizers, reason):
+        case ReleasePod(name, _, finalizers, reason, _):
             return f"release Pod {name}, which keeps {list(finalizers)}: {reason}"
 
 

@@ -12,6 +12,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, pool_worker
+from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
@@ -172,6 +173,40 @@ async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world:
         await world.until(lambda: not world.pods()[0]["metadata"].get("finalizers"))
         worker.wake()
         await world.until(lambda: world.gone == [KEY])
+
+
+def deny_release_of(world: World, name: str) -> None:
+    words = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"
+    world.api.deny = lambda method, path: (
+        ApiError(422, "Invalid", words) if (method, path) == ("PATCH", f"{PODS}/{name}") else None
+    )
+
+
+@pytest.mark.parametrize("pool_is_gone", [False, True])
+async def test_a_spare_that_may_not_be_released_holds_up_nobody(world: World, pool_is_gone: bool):
+    # given two spares that jobs have claimed which are gone by now, and a policy that protects the first
+    world.apply(replicas=2)
+    async with at_work(world) as worker:
+        await world.until(lambda: len(world.pods()) == 2)
+        first, second = sorted(pod["metadata"]["name"] for pod in world.pods())
+        deny_release_of(world, first)
+        world.claim(first, "gone-uid")
+        world.claim(second, "gone-uid")
+        if pool_is_gone:
+            world.delete()
+        worker.wake()
+        # then the other one is released
+        await world.until(lambda: not world.api.objects[f"{PODS}/{second}"]["metadata"].get("finalizers"))
+        # and it is told, where there is anybody to tell
+        if not pool_is_gone:
+            told = ("Blocked", "True", "AdmissionDenied")
+            await world.until(
+                lambda: told in {(x["type"], x["status"], x["reason"]) for x in world.status().get("conditions", ())}
+            )
+        # when it may be, it is not forgotten
+        world.api.deny = lambda *_: None
+        worker.wake()
+        await world.until(lambda: not world.api.objects[f"{PODS}/{first}"]["metadata"].get("finalizers"))
 
 
 async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):

@@ -14,6 +14,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, TEMPLATE, a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
+from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
@@ -420,6 +421,26 @@ async def test_a_pod_of_a_child_job_is_asked_for_and_told_while_its_job_waits_fo
         world.wake()
         await asyncio.sleep(0.05)
         assert [call for call in world.api.calls if call[0] == "LIST"] == asked
+
+
+async def test_a_list_of_such_pods_that_fails_keeps_the_job_from_nothing(world: World):
+    # given two Jobs that wait for their pods, which cannot be listed, and of which one is enough
+    pods = "/api/v1/namespaces/research/pods"
+    world.api.deny = lambda method, path: (
+        ApiError(503, "ServiceUnavailable", "try again") if method == "LIST" and path.startswith(pods) else None
+    )
+    workers = {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
+    without_launcher(world, replicatedJobs=[workers], successPolicy={"operator": "Any"})
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Job")) == 2)
+        world.wake()
+        await world.until(lambda: any(method == "LIST" for method, _ in world.api.calls))
+        # when one succeeds, then the TrainingJob has
+        ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": CREATED}]}
+        job = next(raw for raw in world.api.of_kind("Job")) | {"status": ended}
+        world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", job))
+        world.wake()
+        await world.until(lambda: world.status().get("terminalState") == "Completed")
 
 
 async def test_a_template_that_the_api_server_would_not_take_is_told_before_anything_is_made_of_it(world: World):

@@ -10,17 +10,18 @@
 Rules: on broken hardware a pod would get no ranks, so no job is placed better for being put there. Whatever is only
 preferred is the scheduler's to overrule where nothing else is free: no job waits for it, and an event tells. What the
 scheduler knows by itself (taints, cordons, nodes that are not ready) is not told it again, but for pods that tolerate
-every taint: it would put them there.
+every taint: it would put them there. A pod is kept off for good by what it was made with: one that waits for a node is
+made anew once such a node is well again, however many there are.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan.faults.silence import silent_nodes
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_protocol import pod as names
@@ -29,8 +30,10 @@ OFF, REQUIRE = "Off", "Require"
 MEMORY, SILENCE = "memory", "silence"
 TOLD = 20
 PODS_TOLD = 5
-#: Of those that are only preferred: an affinity names each node.
-PREFERRED = 100
+#: An affinity names each node: so many of those that are only preferred, and of the others. The names of all are in
+#: the pod's annotations, which may be 256 KiB long.
+PREFERRED, REQUIRED = 100, 900
+NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,22 @@ def required(avoided: tuple[Avoided, ...]) -> list[str]:
 
 def preferred(avoided: tuple[Avoided, ...]) -> list[str]:
     return [entry.node for entry in avoided if entry.preferred][:PREFERRED]
+
+
+def avoided_by(pod: Pod) -> set[str]:
+    """The nodes that were avoided when the pod was made: it is kept off them for good."""
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
+
+
+def usable_again(pod: Pod, avoid: Collection[str], nodes: Mapping[str, Node]) -> list[str]:
+    """Nodes that the pod is kept off, and that a new one would not be. Where one is gone that makes no difference."""
+    return sorted(name for name in avoided_by(pod) - set(avoid) if name in nodes and nodes[name].ready)
+
+
+def some_of(nodes: Collection[str]) -> str:
+    """The first few names, for people."""
+    first, left = sorted(nodes)[:NAMED], len(nodes) - NAMED
+    return ", ".join(first) + (f" and {left} more" if left > 0 else "")
 
 
 def _silent(observed: Observed, now: float) -> Iterator[Avoided]:

@@ -23,6 +23,7 @@ OURS = frozenset(
         names.ANNOTATION_VERDICT,
         names.ANNOTATION_GROUP_RANK,
         names.ANNOTATION_AVOIDS,
+        names.ANNOTATION_MADE_OF,
     }
 )
 

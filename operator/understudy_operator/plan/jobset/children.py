@@ -1,7 +1,8 @@
 """Which child Jobs to create, delete, suspend and resume.
 
 Rules: each has its name, so a Job of a former attempt has to go before the next one can come; BlockingRecreate waits
-until all of them, and all former pods, are gone. What runs is never changed. A Job that is resumed gets what may be
+until all of them, and all former pods, are gone. What runs is never changed, but deleted where a suspension was missed
+(unseen.py). A Job that is resumed gets what may be
 changed of a suspended one (labels, annotations, nodeSelector, tolerations, schedulingGates of its pods), merged with
 what others have written there; one that differs in anything else is made anew. After the end of the job, Jobs that
 have not ended are deleted. A Job in Kueue's queue is suspended and resumed by Kueue alone, which would resume what
@@ -15,9 +16,11 @@ from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, Pa
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, job_manifest
 from understudy_operator.plan.jobset.metadata import job_name
 from understudy_operator.plan.jobset.startup import startup
+from understudy_operator.plan.jobset.unseen import TOLD, outdated_jobs
 from understudy_operator.plan.jobset.views import group_counts, is_current, is_former
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
+from understudy_protocol import pod as names
 
 
 def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:
@@ -32,6 +35,7 @@ def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ..
         return (*gone, *(_delete(child, "the job has ended") for child in running))
     if job.spec.suspend:
         gone += [_rest(child) for child in current if not (child.ended or child.deleting) and _has_to_rest(child)]
+    gone += [_delete(child, TOLD) for child in outdated_jobs(observed)]
     return (*gone, *_create(observed, sidecar_image), *_resume(observed, current, sidecar_image))
 
 
@@ -77,7 +81,8 @@ def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str)
             yield _delete(child, "its template has changed while it was suspended")
         else:
             template = merged(child.template, wanted["spec"]["template"])
-            patch = {"spec": {"suspend": False, "template": template}}
+            made_of = {names.ANNOTATION_MADE_OF: started[child.group].made_of}
+            patch = {"metadata": {"annotations": made_of}, "spec": {"suspend": False, "template": template}}
             yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started)
 
 

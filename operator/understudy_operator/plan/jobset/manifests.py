@@ -38,7 +38,8 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     told = _metadata(job, group, index, group.job_metadata)
     told["labels"][names.LABEL_JOB_UID] = job.uid
     told["labels"] |= {} if job.queue is None else job.queue.labels
-    told["annotations"][FINGERPRINT] = fingerprint(spec)
+    told["annotations"] |= {FINGERPRINT: fingerprint(spec), names.ANNOTATION_MADE_OF: group.made_of}
+    spec.pop("ttlSecondsAfterFinished", None)  # one that has ended and is gone would be made anew, and run again
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

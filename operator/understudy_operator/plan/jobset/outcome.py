@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_operator.plan.jobset.patterns import found
-from understudy_operator.plan.jobset.views import Fate, JobView, views
+from understudy_operator.plan.jobset.views import EXHAUSTED, Fate, JobView, views
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.rollouts import REASON, Anew, rollouts_anew
 from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, Operator, SuccessPolicy
@@ -129,7 +129,7 @@ def _applies(rule: FailureRule, view: JobView) -> bool:
 
 
 def _told(view: JobView) -> str:
-    if view.of_world and view.message:
+    if view.of_world and view.reason == EXHAUSTED and view.message:
         return view.message
     said = ": ".join(part for part in (view.reason, view.message) if part)
     return f"Job {view.name} failed: {said}" if said else f"Job {view.name} failed"

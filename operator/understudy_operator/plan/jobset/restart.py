@@ -9,6 +9,7 @@ former attempt's members cannot join: what they prove to belong to has the attem
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_operator.plan.jobset.deadline import BEGAN
 from understudy_operator.plan.jobset.outcome import Restart
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.recoveries import RECOVERIES_KEPT
@@ -17,7 +18,7 @@ from understudy_operator.plan.rollouts import made_anew
 from understudy_protocol.words import Fault
 
 JOB_RESTART = "JobRestart"
-_OF_AN_ATTEMPT = ("round", "term", "rollouts")
+_OF_AN_ATTEMPT = ("round", "term", "rollouts", BEGAN)
 _NOTHING = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
 
 

@@ -1,7 +1,8 @@
 """The Jobs of a TrainingJob as its policies see them: child Jobs, and the world's, which exist in name alone.
 
 Rules: only Jobs of the current attempt count. The world's Jobs share its fate: they are ready while all ranks train,
-have succeeded or failed when it has closed, and fail as a Job does whose pods are at the end of their retries.
+have succeeded or failed when it has closed, and fail as a Job does whose pods are at the end of their retries. Those
+whose activeDeadlineSeconds are over fail alone, and end the world (deadline.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,8 @@ from understudy_protocol.words import CloseReason
 
 #: Why the world's Jobs fail: as a Job's whose pods were restarted as often as they may be.
 EXHAUSTED = "BackoffLimitExceeded"
+#: Or because their activeDeadlineSeconds are over, in the Job controller's words.
+OVERDUE = "DeadlineExceeded", "Job was active longer than specified deadline"
 
 
 class Fate(Enum):
@@ -118,7 +121,7 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
     if job.spec.world is None:
         return
     close, suspended = observed.close_by_itself, job.spec.suspend
-    if close is None and not suspended and not world_started(observed):
+    if close is None and not suspended and not world_started(observed) and not observed.overdue:
         return
     members, _ = member_counts(observed)
     ready = close is None and members["ready"] == members["desired"] > 0
@@ -126,10 +129,11 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
     fate = Fate.OPEN
     if close is not None:
         fate = Fate.SUCCEEDED if close.reason is CloseReason.SUCCEEDED else Fate.FAILED
-    failed = close is not None and fate is Fate.FAILED
+    reason, message = (EXHAUSTED, close.message) if close is not None and fate is Fate.FAILED else ("", "")
     for group in job.world.groups:
+        late = close is None and group.name in observed.overdue
         for index in range(group.replicas):
-            yield JobView(
+            view = JobView(
                 job_name(job, group, index),
                 group.name,
                 index,
@@ -138,9 +142,15 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
                 active=active,
                 suspended=close is None and suspended,
                 of_world=True,
-                reason=EXHAUSTED if failed else "",
-                message=close.message if close is not None and failed else "",
+                reason=reason,
+                message=message,
             )
+            yield _late(view) if late else view
+
+
+def _late(view: JobView) -> JobView:
+    reason, message = OVERDUE
+    return replace(view, fate=Fate.FAILED, ready=False, active=False, reason=reason, message=message)
 
 
 def world_started(observed: Observed) -> bool:

@@ -62,6 +62,7 @@ class ObservedPool:
     entropy: str  # fresh randomness of this pass, for names
     clients: tuple[Client, ...] = ()
     refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+    paused: Mapping[str, float] = field(default_factory=dict)  # as in Observed
     sidecar_image: str = ""  # of warm spares
     key_id: str = ""  # of the pool's key, where it has one
 

@@ -5,12 +5,19 @@ made at once. A spare on a node that is not ready, or that a fault source speaks
 template is still a spare: it goes only once there are more ready ones than are wanted, so a new one is made first (a
 surge of one at a time). Where there is no room for that, the roll waits until a claim takes a spare. Spares that end by
 themselves are replaced with growing pauses, and the newest of them are kept for their logs. One that is not ready for
-UNREADY_S is of no use, and is replaced, elsewhere if there is room.
+UNREADY_S is of no use, and is replaced, elsewhere if there is room. One that waits for a node is made anew when one
+that it was kept off is well again.
 """
 
 from collections.abc import Iterator
 
-from understudy_operator.plan.faults.avoidance import is_to_be_told, tolerates_all
+from understudy_operator.plan.faults.avoidance import (
+    REQUIRED,
+    is_to_be_told,
+    some_of,
+    tolerates_all,
+    usable_again,
+)
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Pod
@@ -58,7 +65,7 @@ def pause_s(observed: ObservedPool, now: float) -> float:
 
 def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
     """What is of no use any more."""
-    nodes = observed.nodes
+    nodes, avoid = observed.nodes, set(_avoided(observed, now))
     for pod in observed.pods:
         node = nodes.get(pod.node)
         dead = bool(pod.node) and (node is None or not node.ready)
@@ -68,6 +75,9 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
         elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
             yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}")
+        elif pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, nodes)):
+            why = f"it waits for a node, and {some_of(free)} may be used again"
+            yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
     ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
@@ -125,7 +135,7 @@ def _create(observed: ObservedPool, number: int, reason: str, now: float) -> Cre
     manifest = spare_manifest(
         observed.pool,
         f"{observed.entropy}-{number}",
-        list(_avoided(observed, now)),
+        sorted(_avoided(observed, now))[:REQUIRED],
         sidecar_image=observed.sidecar_image,
         key_id=observed.key_id,
     )

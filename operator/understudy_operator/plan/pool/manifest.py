@@ -31,14 +31,16 @@ def spare_manifest(
     spec = template["spec"] if pool.launcher is None else warm_spec(pool, sidecar_image)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
+    made = {names.ANNOTATION_POOL_KEY: key_id} if key_id else {}
     if avoid_nodes:
         never_on(spec, avoid_nodes)
+        made[names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
     suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
     metadata = {
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
         "labels": {**given.get("labels", {}), **labels(pool), names.LABEL_TEMPLATE: fingerprint(pool)},
-        "annotations": dict(given.get("annotations", {})) | ({names.ANNOTATION_POOL_KEY: key_id} if key_id else {}),
+        "annotations": dict(given.get("annotations", {})) | made,
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

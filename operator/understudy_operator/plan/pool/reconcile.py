@@ -1,6 +1,7 @@
 """One pass over one HotSparePool: everything observed in, everything to do out."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
 from understudy_operator.plan.intents import Create, PoolPlan, ReleaseClaim
@@ -12,11 +13,10 @@ from understudy_operator.plan.pool.holding import pause_s, plan_spares
 from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
 from understudy_operator.plan.pool.status import plan_events, plan_status
 from understudy_operator.plan.pool.warm_manifest import secret
+from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused_of_pool
 
 #: Where a decision ripens it is made at most so much later.
 AT_ONCE_S = 0.2
-#: What the API server has refused is tried again so often.
-TRY_AGAIN_S = 10.0
 
 
 def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
@@ -24,17 +24,19 @@ def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     now = Moment(at)
     releases = plan_releases(observed.pods, observed.claimants)
     if observed.pool.deleting:
-        return PoolPlan(releases=releases)
+        plan = without_paused_of_pool(PoolPlan(releases=releases), observed.paused, now)
+        return replace(plan, again_in_s=TRY_AGAIN_S if plan.held else None)
     wanted, auto = desired(observed, now)
     status = plan_status(observed, wanted, auto, now)
-    return PoolPlan(
+    plan = PoolPlan(
         objects=_objects(observed),
         status=status if status != observed.pool.status else None,
         releases=releases,
         pods=plan_spares(observed, wanted, now),
         events=plan_events(observed.pool.status, status),
-        again_in_s=_again_in_s(observed, now),
     )
+    plan = without_paused_of_pool(plan, observed.paused, now)
+    return replace(plan, again_in_s=_again_in_s(observed, now))
 
 
 def _objects(observed: ObservedPool) -> tuple[Create, ...]:
@@ -52,9 +54,8 @@ def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[Relea
 
 
 def _again_in_s(observed: ObservedPool, now: Moment) -> float | None:
-    if observed.refusals:
-        return TRY_AGAIN_S
+    at_most_s = TRY_AGAIN_S if observed.refusals else inf
     if (pause := pause_s(observed, now)) > 0.0:
-        return pause
-    again_in_s = min(now.left_s, inf if observed.pool.auto is None else COUNT_EVERY_S)
+        return min(pause, at_most_s)
+    again_in_s = min(now.left_s, at_most_s, inf if observed.pool.auto is None else COUNT_EVERY_S)
     return None if again_in_s == inf else max(AT_ONCE_S, again_in_s)

@@ -6,11 +6,12 @@ from typing import Any
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.adopting import unadopted
-from understudy_operator.plan.pool.vacancies import CONDITION, candidates, coming_claims, is_stuck, vacant
+from understudy_operator.plan.pool.vacancies import CONDITION, candidates, coming_claims, is_stuck, to_be_had, vacant
 from understudy_operator.plan.pool.warm_claims import why_replace
 from understudy_operator.plan.told_before import Wanted
 
 IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
+REFUSED = "ClaimRefused"
 
 
 def pool_condition(observed: Observed, now: float) -> Iterator[Wanted]:
@@ -36,8 +37,11 @@ def pool_condition(observed: Observed, now: float) -> Iterator[Wanted]:
     elif stuck is not None:
         message = f"pod {stuck.name} has no room where the spare of pool {pool.name} was: {stuck.trouble}"
         yield CONDITION, False, NO_ROOM, message
-    elif vacant(observed, now) and not candidates(observed, now):
-        yield CONDITION, False, EMPTY, f"pool {pool.name} has no spare to claim: waiting for its refill"
+    elif vacant(observed, now) and not to_be_had(observed, now):
+        if candidates(observed, now):
+            yield CONDITION, False, REFUSED, f"no spare of pool {pool.name} may be claimed: condition Blocked says why"
+        else:
+            yield CONDITION, False, EMPTY, f"pool {pool.name} has no spare to claim: waiting for its refill"
     else:
         yield CONDITION, True, IDLE, ""
 

@@ -5,12 +5,14 @@ each pod has its index, and a pool is for faults. Own spares that the job makes 
 cover no vacant rank before they are up. A vacant rank waits for the pool, a refill that is still to come included, for
 the job's spareTimeout; after that the job makes a pod of its own, and takes a spare of the pool all the same if that is
 there before a node is found for its own one. A claim is kept as long as the job does not have all its pods without it.
+For a spare whose claim the API server refuses nobody waits.
 
 A pod that stands in a spare's place and finds no room there is stuck: the job makes one that may go anywhere, and
 claims nothing more until the stuck one is gone, because the next spare would be lost in the same way.
 """
 
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
+from understudy_operator.plan.intents import claim_key
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.once import once_a_pass
@@ -61,7 +63,7 @@ def awaited(observed: Observed, now: float) -> int:
     kept = min(coming, affordable(observed, now))
     if _waits_for_refill(observed, now):
         return max(wanted, kept)
-    return max(min(wanted, coming + len(candidates(observed, now))), kept)
+    return max(min(wanted, coming + len(to_be_had(observed, now))), kept)
 
 
 def coming_claims(observed: Observed) -> list[Pod]:
@@ -71,8 +73,8 @@ def coming_claims(observed: Observed) -> list[Pod]:
 
 
 def candidates(observed: Observed, now: float) -> list[Pod]:
-    """Pods of the pool that could be claimed, on nodes that the job does not avoid. The best first: where nothing at
-    all is held against the node, near to what was lost, then of an old template.
+    """Pods of the pool that could be claimed, on nodes that the job does not avoid. The best first: one that was not
+    refused, where nothing at all is held against the node, near to what was lost, then of an old template.
     """
     pool = observed.pool
     if pool is None or any(is_stuck(pod, now) for pod in observed.live()):
@@ -81,18 +83,29 @@ def candidates(observed: Observed, now: float) -> list[Pod]:
     avoid, rather_not = set(required(avoided)), set(preferred(avoided))
     warm = pool.made_of is not None and pool.made_of.launcher is not None
 
-    def worth(pod: Pod) -> tuple[bool, bool, bool, float, str]:
+    def worth(pod: Pod) -> tuple[bool, bool, bool, bool, float, str]:
         far = _domain(observed, pod.node) not in domains
         newest = template_of(pod) == pool.template
         # Of a pool of warm spares the newest are those that can be claimed Warm.
-        return pod.node in rather_not, far, newest is not warm, pod.created_at, pod.name
+        refused = _is_refused(observed, pod)
+        return refused, pod.node in rather_not, far, newest is not warm, pod.created_at, pod.name
 
     return sorted((pod for pod in available(pool.pods, observed.nodes, now) if pod.node not in avoid), key=worth)
+
+
+def to_be_had(observed: Observed, now: float) -> list[Pod]:
+    """Of these, all whose claim was not refused."""
+    return [pod for pod in candidates(observed, now) if not _is_refused(observed, pod)]
 
 
 def is_stuck(pod: Pod, now: float) -> bool:
     """Whether it was to stand in a spare's place, and there is no room."""
     return _is_from_pool(pod) and not _has_place(pod) and reached(pod.created_at + BOUND_S, now)
+
+
+def _is_refused(observed: Observed, pod: Pod) -> bool:
+    """Whether the API server has refused the claim on it: it is tried again, and nobody waits for that."""
+    return claim_key(pod.name) in observed.paused
 
 
 @once_a_pass

@@ -65,6 +65,20 @@ async def test_one_that_stays_busy_is_given_up_in_the_end(slept: list[float]):
     assert (refusal.value.status, len(client.sent), len(slept)) == (429, ATTEMPTS, ATTEMPTS - 1)
 
 
+async def test_a_creation_whose_quota_was_counted_by_others_at_the_same_time_is_asked_for_again(slept: list[float]):
+    words = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
+    client = Scripted(ApiError(409, "Conflict", words), {"kind": "Pod"})
+    assert await client.create("/api/v1/pods", {}) == {"kind": "Pod"}
+    assert len(slept) == 1
+
+
+async def test_one_of_what_is_there_already_is_not():
+    client = Scripted(ApiError(409, "AlreadyExists", "it exists"))
+    with pytest.raises(ApiError):
+        await client.create("/api/v1/pods", {})
+    assert len(client.sent) == 1
+
+
 async def test_no_other_refusal_is_tried_again():
     client = Scripted(ApiError(409, "Conflict", "no"))
     with pytest.raises(ApiError):

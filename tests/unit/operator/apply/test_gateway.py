@@ -15,7 +15,7 @@ from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import AT_ONCE
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
+from understudy_operator.plan.intents import CreatePod, DeletePod, Event, ReleasePod
 from understudy_operator.plan.refusals import Why
 from understudy_protocol import pod as names
 
@@ -176,9 +176,29 @@ async def test_a_pod_is_released_from_one_finalizer_and_keeps_the_others(given: 
     held = ["kueue.x-k8s.io/managed", "example.com/mine"]
     metadata = {"namespace": "research", "finalizers": held, "labels": {names.LABEL_JOB_UID: JOB.uid}}
     given.store.put(Kind.POD, given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}}))
-    uid = given.api.objects[f"{PODS}/held"]["metadata"]["uid"]
-    await given.gateway.pods(JOB, [ReleasePod("held", uid, ("example.com/mine",), "its node is dead")])
+    seen = given.api.objects[f"{PODS}/held"]["metadata"]
+    release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])
+    await given.gateway.pods(JOB, [release])
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
+
+
+async def test_a_finalizer_that_somebody_has_removed_meanwhile_does_not_come_back(given: Given):
+    # given a pod as it was read with two finalizers, of which somebody has taken one away since
+    metadata = {"namespace": "research", "labels": {names.LABEL_JOB_UID: JOB.uid}}
+    seen = given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})["metadata"]
+    given.api.put(f"{PODS}/held", given.api.objects[f"{PODS}/held"])
+    release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])
+    assert await given.gateway.pods(JOB, [release]) == []
+    assert "finalizers" not in given.api.objects[f"{PODS}/held"]["metadata"]
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), ApiError(403, "Forbidden", "no events here")])
+async def test_an_event_that_is_not_written_is_logged_and_nothing_waits_for_it(
+    given: Given, lost: Exception, caplog: pytest.LogCaptureFixture
+):
+    given.api.after = lost
+    await given.gateway.event(JOB, Event("Normal", "Started", "round 0 started with all ranks"))
+    assert "event Started was not written" in caplog.text
 
 
 async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):

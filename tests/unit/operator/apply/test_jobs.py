@@ -75,6 +75,11 @@ async def test_a_check_finds_nothing_wrong_where_something_of_that_name_is_there
     assert await cluster.gateway.check([creation(0).manifest]) == []
 
 
+async def test_nor_where_a_webhook_cannot_be_asked_without_a_creation(cluster: Cluster):
+    cluster.api.refuse = lambda _: 'admission webhook "old.example.com" does not support dry run'
+    assert await cluster.gateway.check([creation(0).manifest]) == []
+
+
 async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_reset(cluster: Cluster):
     await cluster.do(creation(0))
     cluster.api.calls.clear()

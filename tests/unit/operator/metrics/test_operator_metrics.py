@@ -158,7 +158,7 @@ class Answering(Api):
 
 @pytest.mark.parametrize(
     ("answer", "result"),
-    [(None, "Ok"), (ApiError(409, "Conflict", ""), "409"), (aiohttp.ClientConnectionError(), "NoAnswer")],
+    [(None, "Ok"), (ApiError(409, "AlreadyExists", ""), "409"), (aiohttp.ClientConnectionError(), "NoAnswer")],
 )
 async def test_reads_and_writes_are_counted_with_what_came_of_them(
     metrics: OperatorMetrics, answer: Exception | None, result: str

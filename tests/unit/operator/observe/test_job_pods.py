@@ -29,7 +29,8 @@ class Asked:
         return self.answer
 
     async def look(self, child: ChildJob = WAITS) -> tuple[Pod, ...]:
-        return await self.pods.look(a_job(), (child,), {}, NOW)
+        await self.pods.look(a_job(), (child,), {}, NOW)
+        return self.pods.known
 
 
 @pytest.fixture

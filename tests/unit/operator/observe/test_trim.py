@@ -4,12 +4,16 @@ import copy
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.operator.given import IMAGE, a_job
 from tests.unit.operator.observe.test_read import AT, LIMITED, POD
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
+from understudy_operator.plan.faults.avoidance import avoided_by, prefers_not
 from understudy_operator.plan.pods import pod_manifest
+from understudy_protocol import pod as names
 
 
 def a_whole_pod() -> dict[str, Any]:
@@ -46,6 +50,22 @@ def test_a_pod_reads_the_same_before_and_after():
     limited = copy.deepcopy(raw)
     limited["spec"]["containers"][0]["resources"] = LIMITED["resources"]
     assert "limit 64Gi" in read_pod(trimmed_pod(limited)).out_of_memory
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 900])
+def test_it_is_known_which_nodes_a_pod_was_kept_off_however_many(count: int):
+    def raw() -> dict[str, Any]:
+        manifest = a_whole_pod()
+        nodes = ",".join(f"gke-training-a3-mega-pool-{number:04d}" for number in range(count))
+        manifest["metadata"]["annotations"] |= {names.ANNOTATION_AVOIDS: nodes, names.ANNOTATION_PREFERS_NOT: nodes}
+        return manifest
+
+    one, other = trimmed_pod(raw()), trimmed_pod(raw())
+    pod = read_pod(one)
+    assert (len(avoided_by(pod)), len(prefers_not(pod))) == (count, count)
+    # and that takes no more memory for a thousand such pods than for one
+    texts = [trimmed["metadata"]["annotations"][names.ANNOTATION_AVOIDS] for trimmed in (one, other)]
+    assert texts[0] is texts[1]
 
 
 def test_one_that_is_stuck_or_has_failed_does_too():

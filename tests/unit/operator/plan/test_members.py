@@ -28,6 +28,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan import members
+from understudy_operator.plan.faults.avoidance import avoided_by
 from understudy_operator.plan.faults.silence import SUSPECT_S
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
@@ -353,6 +354,56 @@ def test_one_that_waits_for_a_node_is_made_anew_when_one_that_it_is_kept_off_is_
     assert deleted(replace(given, nodes={**given.nodes, "node-x": faulty})) == {}
     pulls = starting(a_pod("t", annotations=keeps_off, trouble="container trainer: ImagePullBackOff"))
     assert deleted(observed(pods=(A0, A1, S, pulls), snapshot=a_snapshot(), job=given.job)) == {}
+
+
+def annotations_of_new(given: Observed) -> dict[str, str]:
+    """Of the one pod that is made."""
+    (create,) = [intent for intent in planned(given) if isinstance(intent, CreatePod)]
+    return dict(create.manifest["metadata"]["annotations"])
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 900])
+def test_so_it_is_where_it_is_kept_off_many_of_which_one_is_well_again(count: int):
+    # given nodes that are all faulty, and a pod that is made meanwhile
+    broken = {f"node-{number:03d}": Node(f"node-{number:03d}", True, findings=(XID_79,)) for number in range(count)}
+    lost_one = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1)])
+    given = observed(pods=(A0, S), snapshot=lost_one, job=a_job(status=in_round(0)))
+    given = replace(given, nodes={**given.nodes, **broken})
+    waits = pending(a_pod("t", annotations=annotations_of_new(given), trouble="Unschedulable: 0/3"))
+    given = replace(given, pods=(A0, S, waits))
+    assert deleted(given) == {}
+    # when the last of them is well again, but not yet Ready
+    last = f"node-{count - 1:03d}"
+    starts = {**given.nodes, last: Node(last, ready=False)}
+    assert deleted(replace(given, nodes=starts)) == {}
+    # then it is made anew as soon as that is Ready
+    well = replace(given, nodes={**given.nodes, last: Node(last, ready=True)})
+    assert deleted(well) == {"t": 0}
+    assert last not in avoided_by(a_pod("u", annotations=annotations_of_new(replace(well, pods=(A0, S)))))
+
+
+def test_who_does_not_know_yet_which_nodes_fell_silent_makes_no_pod_anew_for_them():
+    """Another operator has made it, and was lost."""
+    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "node-a1"}, trouble="Unschedulable: 0/3"))
+    given = observed(pods=(A0, A1, S, waits), job=a_job(status=in_round(0), spares=2))
+    assert deleted(given) == {}
+    silent = a_snapshot(lost=[lost(replace(A1, uid="former"), Fault.NODE, NOW - 1)])
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=silent))) == {}
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=a_snapshot()))) == {"t": 0}
+
+
+def test_a_node_that_does_not_exist_any_more_is_no_reason_to_make_a_pod_anew():
+    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "gone"}, trouble="Unschedulable: 0/3"))
+    job = a_job(spares=2, status=in_round(0))
+    assert deleted(observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=job)) == {}
+
+
+def test_no_pod_has_more_names_of_nodes_than_an_annotation_may_have():
+    name = "node-" + "x" * 240 + "-{:05d}"  # about as long as a node's name may be
+    broken = {name.format(number): Node(name.format(number), True, findings=(XID_79,)) for number in range(3000)}
+    given = observed(pods=(A0, S), snapshot=a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1)]))
+    told = annotations_of_new(replace(given, nodes={**given.nodes, **broken}))
+    assert sum(len(key) + len(text) for key, text in told.items()) < 256 * 1024
 
 
 def test_a_pod_on_broken_hardware_that_holds_no_rank_is_replaced():

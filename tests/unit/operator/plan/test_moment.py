@@ -16,7 +16,7 @@ from understudy_operator.plan.stuck import SLOW_START_S, stuck_pods
 
 SCENARIOS = read(FOLDER)
 #: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.
-_TIMES = re.compile(r"\b1[0-9]{9}(\.[0-9]+)?\b|\bin [0-9.]+ s\b")
+_TIMES = re.compile(r"\b1[0-9]{9}(\.[0-9]+)?\b|\bin [0-9.]+ s\b|\b[0-9]{4}-[0-9-]+T[0-9:.]+Z")
 
 
 def test_what_lies_ahead_is_noted_and_the_earliest_counts() -> None:

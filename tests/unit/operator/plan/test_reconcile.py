@@ -32,6 +32,7 @@ from understudy_operator.observe.read import read_pod
 from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import (
+    CREATE_POD,
     CreatePod,
     DeletePod,
     Follow,
@@ -43,8 +44,9 @@ from understudy_operator.plan.intents import (
 )
 from understudy_operator.plan.members import CLOSED_S
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
-from understudy_operator.plan.reconcile import LOOK_ANYWAY_S, TRY_AGAIN_S, reconcile
+from understudy_operator.plan.reconcile import LOOK_AGAIN_S, LOOK_ANYWAY_S, reconcile
 from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.retries import TRY_AGAIN_S
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
@@ -93,8 +95,24 @@ def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is
     assert (finished.link, finished.again_in_s) == (Unfollow(), None)
 
 
-def test_what_was_refused_is_tried_again_more_seldom():
-    assert plan_of(observed(a_job(), (), refusals=(Refusal("exceeded quota", Why.QUOTA),))).again_in_s == TRY_AGAIN_S
+def test_what_was_refused_is_tried_again_once_its_pause_is_over_and_all_else_goes_on():
+    # given new pods that were refused a moment ago
+    quota = Refusal("exceeded quota", Why.QUOTA)
+    facts = observed(a_job(), (A0, terminating(A1)), not_ready=[A1.node], refusals=(quota,))
+    facts = replace(facts, paused={CREATE_POD: NOW + 1.5})
+    # then none is tried, the pod on the dead node is removed, and the next pass is when the pause is over
+    held = plan_of(facts)
+    assert [type(intent) for intent in held.pods] == [DeletePod]
+    assert (held.held, held.again_in_s) == (frozenset({CREATE_POD}), 1.5)
+    # and then they are
+    tried = plan_of(facts, NOW + 1.5)
+    assert {type(intent) for intent in tried.pods} == {CreatePod, DeletePod}
+    assert (tried.held, tried.again_in_s) == (frozenset(), LOOK_AGAIN_S)
+
+
+def test_while_something_is_refused_the_job_is_looked_at_more_often():
+    facts = observed(snapshot=a_snapshot(), refusals=(Refusal("no", Why.ADMISSION),))
+    assert plan_of(facts).again_in_s == TRY_AGAIN_S < LOOK_ANYWAY_S
 
 
 FACTS = {

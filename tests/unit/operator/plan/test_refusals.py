@@ -7,6 +7,7 @@ from understudy_operator.plan.refusals import Why, judged
 CASES = [
     (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', Why.MANIFEST),
     (400, 'strict decoding error: unknown field "spec.containers[0].imagePullPolcy"', Why.MANIFEST),
+    (413, "Request entity too large: limit is 3145728", Why.MANIFEST),
     (403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3', Why.QUOTA),
     (403, 'pods "x" is forbidden: unable to create new content in namespace a because it is being terminated',
      Why.NAMESPACE),

@@ -59,6 +59,15 @@ def test_a_job_is_named_owned_and_labelled_as_jobset_does_it_and_as_ours():
     assert metadata["annotations"].items() >= {"note": "x", **JOBSETS_LABELS}.items()
 
 
+def test_one_that_has_ended_stays_for_as_long_as_the_training_job():
+    """What is gone is made anew: a Job that had succeeded would run again, and a failure be forgotten."""
+    brief = a_group("workers", 3, 2, job_spec={"ttlSecondsAfterFinished": 60, "backoffLimit": 3})
+    spec = made(job_of(LEADER, brief, EXTRA), brief)["spec"]
+    assert "ttlSecondsAfterFinished" not in spec
+    assert spec["backoffLimit"] == 3
+    assert brief.job_spec["ttlSecondsAfterFinished"] == 60
+
+
 def test_its_pods_are_labelled_likewise_and_are_not_taken_for_pods_of_the_world():
     metadata = made()["spec"]["template"]["metadata"]
     assert metadata["labels"] == {

@@ -31,11 +31,13 @@ from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.failed_starts import pause_s
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.gang import SCHEDULERS_MARKS
-from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim
+from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim, intent_key
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.pool.claiming import CLAIMED_GRACE_S
 from understudy_operator.plan.pool.vacancies import BOUND_S
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.retries import TRY_AGAIN_S, Retries
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault, FaultClass
 
@@ -103,6 +105,32 @@ def test_a_lost_rank_that_no_spare_of_the_job_can_take_claims_one_of_the_pool_an
     assert isinstance(claim, ClaimPod)
     assert (claim.uid, claim.version, claim.job_uid) == (P.uid, P.version, "job-uid")
     assert creations(given) == []
+
+
+def test_for_a_spare_whose_claim_is_refused_nobody_waits():
+    # given a pool with a spare that a policy protects, which would have been claimed first
+    (claim,) = plan(one_lost(P, Q)).claims
+    assert claim.name == "p"
+    paused = {intent_key(claim): NOW + 5}
+    # then another one is claimed
+    assert claims(one_lost(P, Q, paused=paused)) == ["q"]
+    # and where there is none, the job makes a pod once it has waited for the pool for so long as it is to
+    given = one_lost(P, paused=paused)
+    told = plan(given).status or {}
+    assert (creations(given), condition(given)) == ([], ("False", "ClaimRefused"))
+    waited = replace(given, job=replace(given.job, status=told))
+    assert len(creations(waited, NOW + given.job.world.spare_timeout_s)) == 1
+
+
+def test_a_policy_that_refuses_each_claim_is_asked_now_and_then():
+    retries, asked = Retries(), 0
+    for tick in range(1200):  # a minute of a job that changes all the time
+        now = NOW + tick * 0.05
+        tried = plan(one_lost(P, Q, paused=retries.paused(now)), now)
+        refusals = [Refusal("no", Why.ADMISSION, intent_key(claim)) for claim in tried.claims]
+        asked += len(refusals)
+        retries = retries.after(tried.claims, refusals, now).wanted(tried, now)
+    assert 60 / TRY_AGAIN_S <= asked <= 2 * (60 / TRY_AGAIN_S + 6)
 
 
 def test_the_jobs_own_spares_come_first():

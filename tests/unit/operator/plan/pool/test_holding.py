@@ -1,13 +1,14 @@
 """Where a pool's spares are put. Which of them are made, and which go: tests/unit/operator/pool_scenarios."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.operator.given import NOW, XID_79
-from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, observed_pool
+from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
 from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.intents import CreatePod
+from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.placement import REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
@@ -52,3 +53,21 @@ def test_one_that_tolerates_every_taint_is_kept_off_what_the_scheduler_would_kee
 ):
     """It would be put there, removed because nobody would claim it, and put there again."""
     assert kept_off([toleration]) == (["bad", "cordoned", "leaves"] if blind else ["bad", "leaves"])
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_spare_that_waits_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again(count: int):
+    # given a spare that was made while some nodes were faulty, and finds no other one
+    broken = {f"node-{number}": Node(f"node-{number}", True, findings=(XID_79,)) for number in range(count)}
+    given = observed_pool(a_pool(replicas=1), nodes=broken)
+    (made,) = plan_spares(given, 1, NOW)
+    assert isinstance(made, CreatePod)
+    waits = lacking_room(a_spare("t"))
+    given = replace(given, pods=(replace(waits, annotations=made.manifest["metadata"]["annotations"]),))
+    assert plan_spares(given, 1, NOW) == ()
+    # when one of them is well again
+    mended = replace(given, nodes={**broken, "node-0": Node("node-0", True)})
+    # then another one is made
+    (gone,) = plan_spares(mended, 1, NOW)
+    assert isinstance(gone, DeletePod)
+    assert (gone.name, gone.grace_s, gone.reason) == ("t", 0, "it waits for a node, and node-0 may be used again")

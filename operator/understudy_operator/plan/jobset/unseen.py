@@ -1,0 +1,58 @@
+"""A suspension that no pass has seen: the job was suspended, changed and resumed in one moment, or without an operator.
+
+replicatedJobs may only be changed while the job is suspended, which ends what runs. Where nobody saw that, Jobs and
+pods run on that were made of former templates: they are ended now, and made anew.
+
+Rules: each carries a hash of what the user had written when it was made, and of nothing that an operator adds. One that
+differs proves nothing by itself, for a newer CRD may have other defaults: an upgrade ends no job. But since the
+generation that was acted on last there must have been two changes, to suspend and to resume. Whatever carries no hash,
+because a former version made it, stays. The world ends as by the suspension, and Jobs are deleted one by one. Until all
+of that is under way status keeps the former generation: so whoever goes on, another operator included, goes on with it.
+"""
+
+from collections.abc import Iterator
+
+from understudy_operator.plan.jobset.views import is_current
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_protocol import pod as names
+
+TOLD = "the job was suspended, changed and resumed unseen: what was made of the former templates is made anew"
+
+
+def is_missed_by_world(observed: Observed) -> bool:
+    """Whether pods that train, or will, were made of former templates."""
+    if not _missed(observed) or observed.job.spec.world is None or observed.close is not None:
+        return False
+    wanted = observed.job.world.made_of
+    made_of = (pod.annotations.get(names.ANNOTATION_MADE_OF, wanted) for pod in observed.pods if pod.alive)
+    return any(told != wanted for told in made_of)
+
+
+def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
+    """Those that run, or wait in a queue, and were made of a former template."""
+    if not _missed(observed):
+        return
+    wanted = {group.name: group.made_of for group in observed.job.spec.children}
+    for child in observed.children:
+        rests = child.suspended and not child.queue  # it gets the newest template when it is resumed
+        if rests or child.ended or child.deleting or not child.made_of or not is_current(observed, child):
+            continue
+        if child.made_of != wanted[child.group]:
+            yield child
+
+
+def acted_on(observed: Observed) -> int:
+    """The generation that status tells."""
+    missed = is_missed_by_world(observed) or any(True for _ in outdated_jobs(observed))
+    return _before(observed) if missed else observed.job.generation
+
+
+def _missed(observed: Observed) -> bool:
+    job = observed.job
+    if job.injected is not None or job.terminal or job.spec.suspend:
+        return False
+    return job.generation >= _before(observed) + 2
+
+
+def _before(observed: Observed) -> int:
+    return int(observed.job.status.get("observedGeneration", observed.job.generation))

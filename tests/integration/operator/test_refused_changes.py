@@ -1,0 +1,117 @@
+"""Changes and deletions of pods that an API server refuses: told, tried again, and in nobody's way."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.test_refusals import PODS, a_policy, blocked, in_force, until_free
+from tests.integration.operator.test_stuck import FINALIZER, lost, uids, until_another
+from tests.integration.operator.training import NAME, Training, is_spare, node_of
+from understudy_protocol.observer import End
+from understudy_protocol.words import CloseReason
+
+pytestmark = pytest.mark.timeout(120)
+
+WORDS = "labels are the audit's"
+UNCHANGED = "object.metadata.labels == oldObject.metadata.labels"
+
+
+@asynccontextmanager
+async def protected(kube: Kube) -> AsyncIterator[None]:
+    """Nobody may change the labels of pods."""
+    updates = {**PODS, "operations": ["UPDATE"]}
+    policy, binding = a_policy(kube, "labels", updates, UNCHANGED, WORDS)
+    async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
+        probe = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        await kube.call("POST", "pods", probe)
+
+        async def in_effect() -> bool:
+            """It takes the API server a moment to hear of a new rule."""
+            change = {"metadata": {"labels": {"at": str(time.monotonic_ns())}}}
+            try:
+                await kube.call("PATCH", "pods/probe", change, dryRun="All")
+            except AssertionError as error:
+                return WORDS in str(error)
+            return False
+
+        await kube.until("labels of pods are protected", in_effect)
+        await kube.call("DELETE", "pods/probe", {"gracePeriodSeconds": 0})
+        yield
+
+
+async def label_of(kube: Kube, pod: Raw) -> bool:
+    return is_spare(await kube.call("GET", f"pods/{pod['metadata']['name']}"))
+
+
+async def test_a_pod_whose_labels_may_not_be_changed_is_told_and_all_else_goes_on(training: Training, kube: Kube):
+    # given a job that runs, and a policy that protects the labels of its pods
+    a0, a1, spare = await training.start()
+    async with protected(kube):
+        # when a node dies, and the spare has its rank
+        await training.set_node_ready(node_of(a1), ready=False)
+        await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
+
+        # then the dead pod is removed, another spare is made, and status tells the round, and what is refused
+        new = await until_another(training, kube, uids([a0, a1, spare]))
+        assert WORDS in await blocked(training, kube, "AdmissionDenied")
+        assert uids(await kube.list("pods")) == uids([a0, spare, new])
+        assert (await training.status())["round"] == 1
+        assert await training.condition("Invalid") == ("False", "")
+        assert await label_of(kube, spare)
+
+        # and an event says so once, however often it is tried again
+        await training.tell(2, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
+        assert len(await training.until_events("Refused")) == 1
+
+    # when the policy is gone, then the labels follow
+    async def relabelled() -> bool:
+        return not await label_of(kube, spare)
+
+    await kube.until("the label tells the rank", relabelled)
+    await until_free(training, kube)
+
+
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_changed(
+    training: Training, kube: Kube, propagation: str
+):
+    # given a job of which a change of a pod is refused, and another pod has somebody else's finalizer
+    a0, a1, spare = await training.start()
+    await kube.call("PATCH", f"pods/{a0['metadata']['name']}", {"metadata": {"finalizers": [FINALIZER]}})
+    async with protected(kube):
+        await training.remove(a1)
+        await training.tell(1, [(a0, 0), (spare, 1)])
+        await blocked(training, kube, "AdmissionDenied")
+
+        # when it is deleted
+        await kube.call("DELETE", f"trainingjobs/{NAME}", {"propagationPolicy": propagation})
+
+        # then its coordinator is told so and let go, and nothing keeps the object but the garbage collector's finalizer
+        async def let_go() -> bool:
+            return not training.coordinator.observers
+
+        await kube.until("the coordinator is let go", let_go)
+        (end,) = [message for message in training.coordinator.heard if isinstance(message, End)]
+        assert end.reason is CloseReason.DELETED
+        there = await kube.list("trainingjobs")
+        finalizers = [job["metadata"].get("finalizers") for job in there]
+        assert finalizers == ([["foregroundDeletion"]] if propagation == "Foreground" else [])
+
+        # and nothing more is done about its pods, which are the garbage collector's by now
+        before = await kube.list("pods")
+        other = await another_job(training, kube)
+        assert [pod for pod in await kube.list("pods") if pod["metadata"]["name"] not in other] == before
+
+
+async def another_job(training: Training, kube: Kube) -> set[str]:
+    """Made and looked at meanwhile, in the same namespace: the names of its pods."""
+    await training.apply(lambda job: job["metadata"].update(name="other"))
+
+    async def made() -> set[str]:
+        names = {pod["metadata"]["name"] for pod in await kube.list("pods")}
+        return {name for name in names if name.startswith("other-")}
+
+    return await kube.until("pods of another job", made)

@@ -1,0 +1,190 @@
+"""Writes that are refused: the rest of the pass goes on, it is told, and tried again after growing pauses."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import Raw
+from tests.unit.operator.test_worker import APPOINTED, PATH, SECRET, World, at_work
+from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.apply.api import ApiError
+from understudy_operator.clock import Clock
+from understudy_operator.observe.store import Kind
+from understudy_operator.plan.retries import TRY_AGAIN_S, WORDS_S
+from understudy_protocol import pod as names
+
+PODS = "/api/v1/namespaces/research/pods"
+POLICY = "ValidatingAdmissionPolicy 'labels' with binding 'all' denied request: leave them alone"
+
+
+def virtual_clock() -> Clock:
+    loop = asyncio.get_running_loop()
+    return Clock(wall=lambda: 1_790_000_000.0 + loop.time(), steady=loop.time)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def deny(world: World, method: str, answer: Callable[[str], ApiError]) -> None:
+    world.api.deny = lambda asked, path: answer(path) if asked == method and path.startswith(PODS) else None
+
+
+def policy(status: int) -> Callable[[str], ApiError]:
+    return lambda path: ApiError(status, "Invalid", f'pods "{path.rpartition("/")[2]}" is forbidden: {POLICY}')
+
+
+def a_former_holder(world: World) -> str:
+    """A pod that is said to coordinate, and does not: its label is to be taken off. Its path."""
+    job = world.api.objects[PATH]["metadata"]
+    labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job["uid"], names.LABEL_COORDINATOR: "true"}
+    path = f"{PODS}/llm-workers-0-0-aaaaa"
+    metadata = {"namespace": "research", "labels": labels}
+    body = {"kind": "Pod", "metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}}
+    world.store.put(Kind.POD, world.api.put(path, body))
+    return path
+
+
+def calls(world: World, method: str, path: str) -> int:
+    return sum(1 for asked in world.api.calls if asked == (method, path))
+
+
+async def wakes(world: World, every_s: float, for_s: float) -> None:
+    """As pods that change all the time do."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + for_s
+    while loop.time() < until:
+        world.wake()
+        await asyncio.sleep(every_s)
+
+
+@pytest.mark.parametrize("status", [403, 422])
+@in_virtual_time
+async def test_a_refused_patch_of_a_pod_is_told_and_all_else_is_done(world: World, status: int):
+    # given a pod whose labels a policy protects
+    world.apply_job(status=APPOINTED, spares={"replicas": 1})
+    path = a_former_holder(world)
+    deny(world, "PATCH", policy(status))
+    async with at_work(world, virtual_clock()):
+        # then the condition says so, what is missing is created, and events are sent
+        await world.until(lambda: world.condition("Blocked")[0] == "True")
+        assert POLICY in world.condition("Blocked")[1]
+        assert world.condition("Invalid") == ("False", "")
+        await world.until(lambda: len(world.api.of_kind("Pod")) > 1)
+        await world.until(lambda: "Refused" in [raw["reason"] for raw in world.api.of_kind("Event")])
+        # when the policy is gone, then it is done, and told no more
+        world.api.deny = lambda *_: None
+        await world.until(lambda: names.LABEL_COORDINATOR not in world.api.objects[path]["metadata"]["labels"])
+        await world.until(lambda: world.condition("Blocked") == ("False", ""))
+
+
+@in_virtual_time
+async def test_a_refused_deletion_of_a_pod_is_told_and_all_else_is_done(world: World):
+    # given a job that is suspended, and a pod that nobody may delete
+    world.apply_job(suspend=True, status={"coordinator": {"epoch": 7, "formerEpoch": 7}})
+    a_former_holder(world)
+    deny(world, "DELETE", policy(422))
+    async with at_work(world, virtual_clock()):
+        await world.until(lambda: world.condition("Blocked")[0] == "True")
+        assert world.status()["phase"] == "Suspended"
+
+
+@in_virtual_time
+async def test_what_was_refused_is_tried_again_after_growing_pauses_whatever_wakes_the_job(world: World):
+    world.apply_job(status=APPOINTED)
+    path = a_former_holder(world)
+    deny(world, "PATCH", policy(422))
+    async with at_work(world, virtual_clock()):
+        await wakes(world, 0.05, 60.0)
+    assert 60 / TRY_AGAIN_S <= calls(world, "PATCH", path) <= 60 / TRY_AGAIN_S + 6
+
+
+def varying() -> Callable[[Any], str]:
+    """A webhook whose words are never the same."""
+    numbers = itertools.count()
+    return lambda _: f'admission webhook "w" denied the request: no (request {next(numbers):08x}-ce)'
+
+
+@pytest.mark.parametrize("what", ["Pod", "Secret"])
+@in_virtual_time
+async def test_words_that_vary_are_not_another_status_each_time_and_make_nobody_try_sooner(world: World, what: str):
+    words = varying()
+    world.api.refuse = lambda body: words(body) if body["kind"] == what else ""
+    world.apply_job()
+    async with at_work(world, virtual_clock()):
+        await asyncio.sleep(WORDS_S - 5.0)
+        asked = ("CHECK", PODS) if what == "Pod" else ("POST", SECRET)
+        tried = calls(world, *asked)
+        assert WORDS_S / TRY_AGAIN_S - 1 <= tried <= WORDS_S / TRY_AGAIN_S + 6
+        told = [raw["status"]["conditions"] for raw in world.api.history if "conditions" in raw.get("status", {})]
+        messages = {x["message"] for conditions in told for x in conditions if x["type"] == "Blocked"} - {""}
+        assert len(messages) == 1
+        # and the newest are told after a while, without another event
+        await asyncio.sleep(2 * TRY_AGAIN_S)
+        assert world.condition("Blocked")[1] not in {"", *messages}
+        assert [raw["reason"] for raw in world.api.of_kind("Event")].count("Refused") == 1
+
+
+@in_virtual_time
+async def test_errors_of_the_server_in_varying_words_make_no_hot_loop_either(world: World):
+    # given an API server whose creations of pods end in errors, after which nobody knows whether they were done
+    words = varying()
+    world.api.deny = lambda method, path: (
+        ApiError(500, "InternalError", words(path).replace("admission webhook", "internal"))
+        if method == "POST" and path.startswith(PODS)
+        else None
+    )
+    world.apply_job()
+    async with at_work(world, virtual_clock()):
+        await wakes(world, 0.05, 60.0)
+        tried = sum(method == "POST" and path.startswith(PODS) for method, path in world.api.calls)
+        assert tried <= 2 * (60 / TRY_AGAIN_S + 6)  # both pods
+        # when it is well again, each is made once
+        world.api.deny = lambda *_: None
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+
+
+@in_virtual_time
+async def test_a_spec_that_was_mended_is_tried_at_once(world: World):
+    # given spares that are refused for a long while
+    world.api.refuse = lambda body: "no such field" if "spare" in body["metadata"].get("name", "") else ""
+    world.apply_job(spares={"replicas": 1})
+    async with at_work(world, virtual_clock()):
+        await asyncio.sleep(40.0)
+        assert world.condition("Invalid") == ("True", "no such field")
+        # when the spec is changed
+        world.api.refuse = lambda _: ""
+        raw: Raw = world.api.objects[PATH]
+        raw["metadata"]["generation"] = 2
+        world.store.put(Kind.JOB, world.api.put(PATH, raw))
+        world.wake()
+        # then nobody waits for the end of a pause
+        await asyncio.sleep(1.0)
+        assert len(world.api.of_kind("Pod")) == 3
+
+
+@in_virtual_time
+async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_changed(world: World):
+    # given a job of which a creation has had no answer, and a pod that nobody may change
+    world.apply_job(status=APPOINTED)
+    path = a_former_holder(world)
+    world.api.deny = lambda method, _: ApiError(504, "Timeout", "not in time") if method == "POST" else None
+    async with at_work(world, virtual_clock()):
+        await world.until(lambda: any(method == "POST" for method, _ in world.api.calls))
+        deny(world, "PATCH", policy(422))
+        await world.until(lambda: calls(world, "PATCH", path) > 0)
+        # when it is deleted, and waits for its dependents
+        world.mark_deleted("foregroundDeletion")
+        await asyncio.sleep(1.0)
+        # then nothing is made, or changed, for it any more
+        before = len(world.api.calls)
+        await wakes(world, 0.1, 60.0)
+        assert len(world.api.calls) == before
+        # and when it is gone the worker ends
+        world.delete_job()
+        world.wake()
+        await world.until(lambda: bool(world.gone))
