@@ -96,6 +96,11 @@ def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
     return node is not None and node.ready and node.held(now) is None
 
 
+def taken_by(pods: Iterable[Pod]) -> frozenset[str]:
+    """Uids of the pool's pods in whose place one of these stands, or stood."""
+    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
+
+
 def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:
     """Those that a job could claim now."""
     return [pod for pod in unclaimed(pods) if pod.ready and node_is_well(nodes, pod.node, now)]

@@ -65,6 +65,13 @@ def test_one_that_is_stuck_or_has_failed_does_too():
     assert read_pod(raw).waits_since
 
 
+def test_one_that_others_are_preempted_for_does_too():
+    raw = a_whole_pod()
+    raw["status"]["nominatedNodeName"] = "n1"
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    assert read_pod(raw).nominated == "n1"
+
+
 def test_a_pod_that_has_just_been_created_reads_the_same_too():
     raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
     assert read_pod(trimmed_pod(raw)) == read_pod(raw)

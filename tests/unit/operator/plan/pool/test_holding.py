@@ -34,6 +34,14 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize(("told", "grace_s"), [({}, 1), ({"terminationGracePeriodSeconds": 20}, 20)])
+def test_what_only_holds_a_place_goes_at_once_unless_its_template_says_otherwise(told: dict[str, int], grace_s: int):
+    pool = a_pool(replicas=1, template={"spec": {**SPARE_TEMPLATE["spec"], **told}})
+    (made,) = plan_spares(observed_pool(pool), 1, NOW)
+    assert isinstance(made, CreatePod)
+    assert made.manifest["spec"]["terminationGracePeriodSeconds"] == grace_s
+
+
 def test_a_spare_is_kept_off_nodes_where_no_job_would_claim_it():
     assert kept_off([]) == ["bad", "leaves"]  # the scheduler itself keeps it off the cordoned one
 
