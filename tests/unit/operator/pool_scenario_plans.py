@@ -34,6 +34,7 @@ from understudy_protocol.words import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
 PREEMPTED = "it was taken away: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
+UNFIT = "container trainer ended with exit code 85: Error: the spare is of no use: 7 of 8 devices answer"
 Raw = Mapping[str, Any]
 HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "ready": lambda pod: pod,
@@ -42,6 +43,7 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "without room": lacking_room,
     "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED))),
     "going": terminating,
+    "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),
 }
 

@@ -61,11 +61,16 @@ def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
 
 def pause_s(observed: ObservedPool, now: float) -> float:
     """How long no spare is made yet, because the last ones have ended by themselves."""
-    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
+    ended = ended_by_themselves(observed)
     if not ended:
         return 0.0
-    newest = max(pod.created_at for pod in ended)
-    return max(0.0, newest + FIRST_PAUSE_S * (1 << min(len(ended), ENDED_KEPT)) - now)
+    return max(0.0, ended[-1].created_at + FIRST_PAUSE_S * (1 << min(len(ended), ENDED_KEPT)) - now)
+
+
+def ended_by_themselves(observed: ObservedPool) -> list[Pod]:
+    """The newest last."""
+    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
+    return sorted(ended, key=lambda pod: pod.created_at)
 
 
 def being_taken(observed: ObservedPool, now: float) -> list[Pod]:
@@ -99,9 +104,7 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}")
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
-    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
-    ended.sort(key=lambda pod: pod.created_at)
-    for pod in ended[:-ENDED_KEPT]:
+    for pod in ended_by_themselves(observed)[:-ENDED_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.facts import ObservedPool, available, claimant, taken_by
-from understudy_operator.plan.pool.holding import being_taken, held, outdated, pause_s
+from understudy_operator.plan.pool.holding import being_taken, ended_by_themselves, held, outdated, pause_s
 from understudy_operator.plan.pool.manifest import selector
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_operator.plan.told_before import Wanted, condition, conditions
@@ -80,7 +80,9 @@ def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> Wan
     if not enough and being_taken(observed, now):
         told += "; another one is made once the job that has claimed one has a pod in its place"
     if pause_s(observed, now) > 0.0:
-        told += "; the last spares have ended by themselves, so another one is made in a while"
+        last = ended_by_themselves(observed)[-1]
+        why = f" ({last.name}: {last.failure})" if last.failure else ""
+        told += f"; the last spares have ended by themselves{why}, so another one is made in a while"
     return "Ready", enough, reason, told
 
 
