@@ -1,8 +1,9 @@
 """What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
 
-Rules: metadata without managedFields and without long annotations (kubectl's copy of the manifest is the longest); of a
-node's long ones the beginning; of a pod's spec what observe/read.py looks at; of a status no images, ids and addresses
-that nobody asks for. A job keeps its spec: its pods are made from it.
+Rules: metadata without managedFields and without long annotations (kubectl's copy of the manifest is the longest) but
+our own (the nodes that a pod is kept off may be many); of a node's long ones the beginning; of a pod's spec what
+observe/read.py looks at; of a status no images, ids and addresses that nobody asks for. A job keeps its spec: its pods
+are made from it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
+_OUR_ANNOTATIONS = f"{names.GROUP}/"
 _CONTAINERS = ("initContainers", "containers")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 #: Variables that tell what a pod was made for; every other one is the containers' own business.
@@ -56,7 +58,11 @@ def _metadata(metadata: Raw) -> Raw:
     kept = {name: value for name, value in metadata.items() if name != "managedFields"}
     if "annotations" in kept:
         annotations = kept["annotations"].items()
-        kept["annotations"] = {name: text for name, text in annotations if len(text) <= LONGEST_ANNOTATION}
+        kept["annotations"] = {
+            name: text
+            for name, text in annotations
+            if len(text) <= LONGEST_ANNOTATION or name.startswith(_OUR_ANNOTATIONS)
+        }
     return kept
 
 

@@ -15,7 +15,14 @@ from typing import Any
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.faults.annotations import plan_annotations
-from understudy_operator.plan.faults.avoidance import OFF, avoidance, preferred, required
+from understudy_operator.plan.faults.avoidance import (
+    OFF,
+    avoidance,
+    avoided_by,
+    kept_off_needlessly,
+    preferred,
+    required,
+)
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.gang import Opening, enrolled, has_gang, in_gang, let_go, openings, spares_in_the_way
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
@@ -55,15 +62,6 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
     """Where no new pod is put, whatever else is free."""
     return required(avoidance(observed, now))
-
-
-def avoided_by(pod: Pod) -> set[str]:
-    """The nodes that were avoided when the pod was made: it is kept off them for good."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
-
-
-def _listed(nodes: set[str]) -> str:
-    return ", ".join(sorted(nodes))
 
 
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
@@ -202,7 +200,7 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
         if pod.alive and let_go(pod):
             yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
         elif pod.alive and not pod.node and pod.trouble and (needless := avoided_by(pod) - avoid):
-            yield _drop(pod, f"it waits for a node, and {_listed(needless)} may be used again")
+            yield _drop(pod, kept_off_needlessly(needless))
 
 
 def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:

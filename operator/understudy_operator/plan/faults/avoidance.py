@@ -154,6 +154,16 @@ def plan_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event
                 yield Event("Warning", "AvoidedNodeUsed", told)
 
 
+def avoided_by(pod: Pod) -> set[str]:
+    """The nodes that were avoided when the pod was made: it is kept off them for good."""
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
+
+
+def kept_off_needlessly(nodes: Iterable[str]) -> str:
+    """Why a pod that has no node is made anew."""
+    return f"it waits for a node, and {', '.join(sorted(nodes))} may be used again"
+
+
 def prefers_not(pod: Pod) -> set[str]:
     """The nodes that were avoided when the pod was made, and might be used all the same."""
     return set(filter(None, pod.annotations.get(names.ANNOTATION_PREFERS_NOT, "").split(",")))

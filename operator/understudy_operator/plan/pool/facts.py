@@ -49,7 +49,7 @@ class Client:
     """A TrainingJob that names the pool, for its size."""
 
     nodes: frozenset[str]  # that its pods run on
-    node_failures: tuple[float, ...] = ()  # when its coordinator told of each
+    node_failures: tuple[tuple[str, float], ...] = ()  # that its coordinator told of: which ("": not known), and when
 
 
 @dataclass(frozen=True)

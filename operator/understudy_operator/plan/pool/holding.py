@@ -3,7 +3,8 @@
 Rules: what a job has claimed is not the pool's any more, whatever becomes of it: it is left alone, and another one is
 made, but not before the job has a pod in its place, for TAKING_S at most: on a full cluster that place is the only one,
 and whoever waits for room would get it before the job. So one that waits for room goes until then. A spare on a node
-that is not ready, or that a fault source speaks against, is replaced. One of an old template is still a spare: it goes
+that is not ready, or that a fault source speaks against, is replaced; so is one that waits for room, and is kept off a
+node that is well again. One of an old template is still a spare: it goes
 only once there are more ready ones than are wanted, so a new one is made first (a surge of one at a time). Where there
 is no room for that, the roll waits until a claim takes a spare. Spares that end by themselves are replaced with growing
 pauses, and the newest of them are kept for their logs. One that is not ready for UNREADY_S is of no use, and is
@@ -12,7 +13,7 @@ replaced, elsewhere if there is room.
 
 from collections.abc import Iterator
 
-from understudy_operator.plan.faults.avoidance import is_to_be_told, tolerates_all
+from understudy_operator.plan.faults.avoidance import avoided_by, is_to_be_told, kept_off_needlessly, tolerates_all
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Pod
@@ -93,7 +94,7 @@ def _has_kubelet(observed: ObservedPool, pod: Pod) -> bool:
 
 def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
     """What is of no use any more."""
-    nodes = observed.nodes
+    nodes, avoided = observed.nodes, set(_avoided(observed, now))
     for pod in observed.pods:
         node, dead = nodes.get(pod.node), bool(pod.node) and not _has_kubelet(observed, pod)
         if claimant(pod) or pod.ended:
@@ -102,6 +103,8 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
         elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
             yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}")
+        elif pod.alive and not pod.node and pod.trouble and (needless := avoided_by(pod) - avoided):
+            yield DeletePod(pod.name, pod.uid, 0, kept_off_needlessly(needless), pod.version)
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
     for pod in ended_by_themselves(observed)[:-ENDED_KEPT]:

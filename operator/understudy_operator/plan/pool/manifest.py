@@ -40,10 +40,15 @@ def spare_manifest(
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
         "labels": {**given.get("labels", {}), **labels(pool), names.LABEL_TEMPLATE: fingerprint(pool)},
-        "annotations": dict(given.get("annotations", {})) | ({names.ANNOTATION_POOL_KEY: key_id} if key_id else {}),
+        "annotations": {**given.get("annotations", {}), **_notes(avoid_nodes, key_id)},
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _notes(avoid_nodes: Sequence[str], key_id: str) -> dict[str, str]:
+    notes = {names.ANNOTATION_AVOIDS: ",".join(sorted(avoid_nodes)), names.ANNOTATION_POOL_KEY: key_id}
+    return {name: text for name, text in notes.items() if text}
 
 
 def _holding_spec(spec: dict[str, Any]) -> dict[str, Any]:

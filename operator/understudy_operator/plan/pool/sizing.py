@@ -82,9 +82,10 @@ def history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> Hi
         return known
     passed_s = min(until - known.until, LONGEST_S)
     weight = 0.5 ** (passed_s / HALF_LIFE_S)
-    told = (at for client in observed.clients for at in client.node_failures)
+    told = [entry for client in observed.clients for entry in client.node_failures]
+    failed = [node for node, at in told if max(known.until, until - passed_s) <= at < until]
     days = len(_told_nodes(observed)) * passed_s / DAY_S
-    failures = sum(known.until <= at < until for at in told)
+    failures = len(set(failed) - {""}) + failed.count("")  # a node that several jobs tell of has failed once
     return History(known.node_days * weight + days, known.failures * weight + failures, until)
 
 

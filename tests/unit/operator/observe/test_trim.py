@@ -10,6 +10,7 @@ from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
 from understudy_operator.plan.pods import pod_manifest
+from understudy_protocol import pod as names
 
 
 def a_whole_pod() -> dict[str, Any]:
@@ -105,6 +106,14 @@ def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_l
     held = read_node(kept).held(0.0)
     assert held is not None
     assert held.reason.startswith("Xid 79 on GPU 3")
+
+
+def test_of_a_pod_what_we_have_noted_on_it_is_kept_however_long():
+    avoids = ",".join(f"ip-10-0-{number}-17.eu-west-1.compute.internal" for number in range(100))
+    ours = {names.ANNOTATION_AVOIDS: avoids, names.ANNOTATION_PREFERS_NOT: avoids}
+    raw = a_whole_pod()
+    raw["metadata"]["annotations"] = {**ours, "last-applied": "x" * (LONGEST_ANNOTATION + 1)}
+    assert trimmed_pod(raw)["metadata"]["annotations"] == ours
 
 
 def test_a_long_annotation_is_not_kept_and_the_object_given_is_not_changed():

@@ -1,16 +1,18 @@
 """Where a pool's spares are put. Which of them are made, and which go: tests/unit/operator/pool_scenarios."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.operator.given import NOW, XID_79
-from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, observed_pool
+from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
 from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.intents import CreatePod
+from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.placement import REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
+from understudy_protocol import pod as names
 from understudy_protocol.words import FaultClass
 
 CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
@@ -32,6 +34,24 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
         for field in term["matchFields"]
         for name in field["values"]
     ]
+
+
+def test_one_that_waits_for_room_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again():
+    # given one that was made while two nodes were broken
+    given = observed_pool(a_pool(replicas=1), nodes=NODES)
+    (made,) = plan_spares(given, 1, NOW)
+    assert isinstance(made, CreatePod)
+    annotations = made.manifest["metadata"]["annotations"]
+    assert annotations[names.ANNOTATION_AVOIDS] == "bad,leaves"
+    waits = replace(lacking_room(a_spare("p")), annotations=annotations)
+
+    # then it waits as long as they are
+    assert plan_spares(replace(given, pods=(waits,)), 1, NOW) == ()
+
+    # and no longer
+    mended = replace(given, pods=(waits,), nodes={**NODES, "bad": Node("bad", True)})
+    (drop,) = plan_spares(mended, 1, NOW)
+    assert drop == DeletePod("p", waits.uid, 0, "it waits for a node, and bad may be used again", waits.version)
 
 
 @pytest.mark.parametrize(("told", "grace_s"), [({}, 1), ({"terminationGracePeriodSeconds": 20}, 20)])
