@@ -18,6 +18,7 @@ from understudy_operator.plan.pool.facts import DEFAULT_FAILURES_PER_NODE_DAY, A
 from understudy_operator.plan.rfc3339 import micro_time, unix
 
 ENOUGH = 0.99
+MOST_LIKELY = 0.999  # 18 nines are 1.0 to a float, which has no logarithm of what is left
 DAY_S = 86400.0
 HISTORY_NODE_DAYS = 1000.0
 PRIOR_FAILURES = 2.0
@@ -91,7 +92,7 @@ def history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> Hi
 
 def _likelihood(auto: AutoSize, told: History) -> tuple[float, str]:
     if auto.failures_per_node_day is not None:
-        return auto.failures_per_node_day, "Spec"
+        return min(auto.failures_per_node_day, MOST_LIKELY), "Spec"
     if told.node_days < HISTORY_NODE_DAYS:
         return DEFAULT_FAILURES_PER_NODE_DAY, "Default"
     prior_days = PRIOR_FAILURES / DEFAULT_FAILURES_PER_NODE_DAY

@@ -48,6 +48,11 @@ def test_what_the_spec_says_goes_before_all_else():
     assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
 
 
+def test_what_is_as_good_as_certain_is_not_taken_for_certain():
+    auto = AutoSize(nodes=8, failures_per_node_day=float("0.999999999999999999"))
+    assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == 8
+
+
 def test_bounds_hold():
     for auto, wanted in ((AutoSize(nodes=1024, most=3), 3), (AutoSize(nodes=1, least=2), 2)):
         assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == wanted
