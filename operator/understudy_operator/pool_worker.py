@@ -4,7 +4,7 @@ A pool that is gone may have left pods that jobs have claimed: it has a worker u
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE
@@ -45,9 +45,11 @@ class PoolWorker:
         sidecar_image: str = "",
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
+        offenders: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
+        self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._refusals: tuple[Refusal, ...] | None = None  # None: nothing has been tried yet
         self._pool_uid = ""
@@ -108,6 +110,7 @@ class PoolWorker:
             refusals=self._refusals,
             sidecar_image=self._sidecar_image,
             key_id=key_id_of(self._store, owner),
+            offenders=frozenset(self._offenders()),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:

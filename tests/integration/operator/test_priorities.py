@@ -170,7 +170,7 @@ async def test_what_is_urgent_takes_a_jobs_own_spare_and_no_pod_that_trains(
     await nodes.until_no_room(refill)
     assert all([await stays(kube, pod) for pod in actives])
     status = await training.until_phase("Running")
-    assert (status["active"], status.get("recoveries", [])) == (2, [])
+    assert (status["members"]["active"], status.get("recoveries", [])) == (2, [])
 
 
 @pytest.mark.parametrize("priority", ["", "spare"], ids=["of one priority", "of the priorities of the docs"])

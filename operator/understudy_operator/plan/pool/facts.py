@@ -64,6 +64,7 @@ class ObservedPool:
     refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
     sidecar_image: str = ""  # of warm spares
     key_id: str = ""  # of the pool's key, where it has one
+    offenders: frozenset[str] = frozenset()  # nodes that have failed jobs before
 
 
 def claimant(pod: Pod) -> str:

@@ -13,7 +13,13 @@ replaced, elsewhere if there is room.
 
 from collections.abc import Iterator
 
-from understudy_operator.plan.faults.avoidance import avoided_by, is_to_be_told, kept_off_needlessly, tolerates_all
+from understudy_operator.plan.faults.avoidance import (
+    PREFERRED,
+    avoided_by,
+    is_to_be_told,
+    kept_off_needlessly,
+    tolerates_all,
+)
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Pod
@@ -171,6 +177,7 @@ def _create(observed: ObservedPool, number: int, reason: str, now: float) -> Cre
         observed.pool,
         f"{observed.entropy}-{number}",
         list(_avoided(observed, now)),
+        rather_not=sorted(observed.offenders & observed.nodes.keys())[:PREFERRED],
         sidecar_image=observed.sidecar_image,
         key_id=observed.key_id,
     )

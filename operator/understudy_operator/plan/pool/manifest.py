@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.ownership import POOL_KIND, reference
-from understudy_operator.plan.placement import never_on
+from understudy_operator.plan.placement import never_on, rather_not_on
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol import pod as names
@@ -25,7 +25,13 @@ def fingerprint(pool: Pool) -> str:
 
 
 def spare_manifest(
-    pool: Pool, serial: str, avoid_nodes: Sequence[str] = (), *, sidecar_image: str = "", key_id: str = ""
+    pool: Pool,
+    serial: str,
+    avoid_nodes: Sequence[str] = (),
+    *,
+    rather_not: Sequence[str] = (),
+    sidecar_image: str = "",
+    key_id: str = "",
 ) -> dict[str, Any]:
     """serial makes its name unique. sidecar_image, key_id: for a pool with a launcher."""
     template = copy.deepcopy(dict(pool.template))
@@ -35,6 +41,8 @@ def spare_manifest(
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
     if avoid_nodes:
         never_on(spec, avoid_nodes)
+    if rather_not:
+        rather_not_on(spec, rather_not)
     suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
     metadata = {
         "name": f"{pool.name}-{suffix}",

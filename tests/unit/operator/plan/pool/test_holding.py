@@ -10,7 +10,7 @@ from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, a_spare, lack
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.observed import Node
-from understudy_operator.plan.placement import REQUIRED
+from understudy_operator.plan.placement import PREFERRED, REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
 from understudy_protocol import pod as names
 from understudy_protocol.words import FaultClass
@@ -34,6 +34,18 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
         for field in term["matchFields"]
         for name in field["values"]
     ]
+
+
+def test_one_is_put_on_a_node_that_has_failed_jobs_before_only_where_nothing_else_is_free():
+    # given two nodes that the memory tells of, one of which is gone
+    given = replace(observed_pool(a_pool(replicas=1), nodes=NODES), offenders=frozenset({"well", "gone"}))
+
+    # then a spare prefers all others, and is not kept off
+    (made,) = plan_spares(given, 1, NOW)
+    assert isinstance(made, CreatePod)
+    (wish,) = made.manifest["spec"]["affinity"]["nodeAffinity"][PREFERRED]
+    assert wish["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["well"]}]
+    assert made.manifest["metadata"]["annotations"][names.ANNOTATION_AVOIDS] == "bad,leaves"
 
 
 def test_one_that_waits_for_room_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again():
