@@ -98,9 +98,10 @@ class SelfCheck:
 
     def _conclude(self) -> list[e.Effect]:
         """The answer, as soon as it is known."""
-        if not self._open or not (self._unseen or (self._forked and self._unseen is not None)):
+        why_not = self._unseen
+        if not self._open or why_not is None or not (why_not or self._forked):
             return []
-        return [self._tell(self._unseen)]
+        return [self._tell(why_not)]
 
     def _reason(self) -> str:
         """Why it is not ready; "" if nothing is known that speaks against it."""

@@ -90,14 +90,13 @@ async def test_a_job_takes_the_place_of_a_spare(
     # when it loses more pods than its spares can replace
     await lose_two(training, pods)
 
-    # then it claims the spare, whose containers are asked to end, and which the pool replaces
+    # then it claims the spare, whose containers are asked to end
     taken = await claimed(pool)
     perhaps_kill()
     assert taken["metadata"]["finalizers"] == [names.FINALIZER_CLAIM]
     job = await kube.call("GET", f"trainingjobs/{NAME}")
     assert taken["metadata"]["labels"][names.LABEL_CLAIMED_BY] == job["metadata"]["uid"]
     assert taken["metadata"]["deletionGracePeriodSeconds"] == 1
-    (refill,) = await pool.until_spares(1)
     await pool.until("the claim is counted", claimed=1)
     assert await of_pool(kube) == []
 
@@ -114,6 +113,7 @@ async def test_a_job_takes_the_place_of_a_spare(
     mine = await kube.until("the job's pod stands in the spare's place", replaced)
     assert mine is not None
     perhaps_kill()
+    (refill,) = await pool.until_spares(1)
     terms = mine["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert node_of(taken) in json.dumps(terms)
     await training.run(mine)
