@@ -4,11 +4,10 @@ Rules: what a job has claimed is not the pool's any more, whatever becomes of it
 made, but not before the job has a pod in its place, for TAKING_S at most: on a full cluster that place is the only one,
 and whoever waits for room would get it before the job. So one that waits for room goes until then. A spare on a node
 that is not ready, or that a fault source speaks against, is replaced; so is one that waits for room, and is kept off a
-node that is well again. One of an old template is still a spare: it goes
-only once there are more ready ones than are wanted, so a new one is made first (a surge of one at a time). Where there
-is no room for that, the roll waits until a claim takes a spare. Spares that end by themselves are replaced with growing
-pauses, and the newest of them are kept for their logs. One that is not ready for UNREADY_S is of no use, and is
-replaced, elsewhere if there is room.
+node that is well again. One of an old template is still a spare: it goes only once there are more ready ones than are
+wanted, so a new one is made first (a surge of one at a time). Where there is no room for that, the roll waits until a
+claim takes a spare. Spares that end by themselves are replaced with growing pauses, and the newest of them are kept for
+their logs. One that is not ready for UNREADY_S is of no use, and is replaced, elsewhere if there is room.
 """
 
 from collections.abc import Iterator
