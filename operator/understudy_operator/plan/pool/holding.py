@@ -176,11 +176,17 @@ def _create(observed: ObservedPool, number: int, reason: str, now: float) -> Cre
         observed.pool,
         f"{observed.entropy}-{number}",
         list(_avoided(observed, now)),
-        rather_not=sorted(observed.offenders & observed.nodes.keys())[:PREFERRED],
+        rather_not=sorted(_suspects(observed))[:PREFERRED],
         sidecar_image=observed.sidecar_image,
         key_id=observed.key_id,
     )
     return CreatePod(manifest, reason)
+
+
+def _suspects(observed: ObservedPool) -> set[str]:
+    """Nodes that have failed jobs, or spares, before."""
+    ended = {pod.node for pod in ended_by_themselves(observed)}
+    return {name for name in observed.offenders | ended if name in observed.nodes}
 
 
 def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import NOW, XID_79
+from tests.unit.operator.given import NOW, XID_79, ended
 from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod
@@ -42,10 +42,18 @@ def test_one_is_put_on_a_node_that_has_failed_jobs_before_only_where_nothing_els
 
     # then a spare prefers all others, and is not kept off
     (made,) = plan_spares(given, 1, NOW)
+    assert rather_not_on(made) == ["well"]
     assert isinstance(made, CreatePod)
-    (wish,) = made.manifest["spec"]["affinity"]["nodeAffinity"][PREFERRED]
-    assert wish["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["well"]}]
     assert made.manifest["metadata"]["annotations"][names.ANNOTATION_AVOIDS] == "bad,leaves"
+
+
+def test_nor_on_one_where_another_has_ended_by_itself():
+    """Its devices may be lost, which the node says nothing of."""
+    unfit = ended(a_spare("p", node="well"))
+    (made,) = plan_spares(observed_pool(a_pool(replicas=1), [unfit], nodes=NODES), 1, NOW)
+    assert rather_not_on(made) == ["well"]
+    (made,) = plan_spares(observed_pool(a_pool(replicas=1), nodes=NODES), 1, NOW)
+    assert rather_not_on(made) == []
 
 
 def test_one_that_waits_for_room_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again():
@@ -72,6 +80,13 @@ def test_what_only_holds_a_place_goes_at_once_unless_its_template_says_otherwise
     (made,) = plan_spares(observed_pool(pool), 1, NOW)
     assert isinstance(made, CreatePod)
     assert made.manifest["spec"]["terminationGracePeriodSeconds"] == grace_s
+
+
+def rather_not_on(made: CreatePod | DeletePod) -> list[str]:
+    """The nodes that the spare prefers all others to."""
+    assert isinstance(made, CreatePod)
+    wishes = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, ())
+    return [name for wish in wishes for field in wish["preference"]["matchFields"] for name in field["values"]]
 
 
 def test_a_spare_is_kept_off_nodes_where_no_job_would_claim_it():
