@@ -240,6 +240,7 @@ class Operator:
                 self._sidecar_image,
                 self._metrics,
                 self._log_format,
+                lambda: self._node_memory.offenders,
             )
 
     def _wake_pools(self, namespace: str) -> None:

@@ -5,7 +5,7 @@ A pool that is gone may have left pods that jobs have claimed: it has a worker u
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE
@@ -50,9 +50,11 @@ class PoolWorker:
         sidecar_image: str = "",
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
+        offenders: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
+        self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._retries = Retries()
         self._tried = 0  # the generation of which everything was tried once
@@ -86,10 +88,10 @@ class PoolWorker:
     async def _pass_over(self) -> Passed:
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         if pool is None:
-            wanted, now = claimants(self._store, self._key[0]), Moment(self._clock.wall())
+            wanted, moment = claimants(self._store, self._key[0]), Moment(self._clock.wall())
             releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
-            await self._release(without_paused_of_pool(releases, self._retries.paused(now), now))
-            return Passed(min(now.left_s, TRY_AGAIN_S))
+            await self._release(without_paused_of_pool(releases, self._retries.paused(moment), moment))
+            return Passed(min(moment.left_s, TRY_AGAIN_S))
         pool = replace(pool, log_format=self._log_format)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
@@ -119,6 +121,7 @@ class PoolWorker:
             paused=self._retries.paused(self._clock.wall()),
             sidecar_image=self._sidecar_image,
             key_id=key_id_of(self._store, owner),
+            offenders=frozenset(self._offenders()),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:

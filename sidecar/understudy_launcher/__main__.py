@@ -76,6 +76,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         warmup,
         timeout_s,
         wanted,
+        int(_setting(env, pod.ENV_DEVICES, "0", r"[0-9]{1,6}", "a number of devices")),
     )
 
 

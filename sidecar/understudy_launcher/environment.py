@@ -38,6 +38,7 @@ _INTERNAL = (
     pod.ENV_NOLOGIN,
     pod.ENV_WARMUP,
     pod.ENV_STEP_TIMEOUT,
+    pod.ENV_DEVICES,
     pod.ENV_STEP_FOLDER,
 )
 #: Variables that an interpreter, or what the zygote has imported, reads when it starts: by how their names begin.

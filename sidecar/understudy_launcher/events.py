@@ -114,6 +114,13 @@ class ZygoteChecked:
 
 
 @dataclass(frozen=True)
+class DevicesChecked:
+    """The process that looks for the container's devices has ended. why_not: they are not all there; "": they are."""
+
+    why_not: str
+
+
+@dataclass(frozen=True)
 class AskedToEnd:
     """The launcher got SIGTERM (or SIGINT, or SIGHUP). faulty: what is wrong with its node; "" if nothing is known.
 
@@ -144,6 +151,7 @@ Event = Union[
     StoreGone,
     NoStore,
     ZygoteChecked,
+    DevicesChecked,
     AskedToEnd,
     Tick,
     StartWorkers,
@@ -225,6 +233,16 @@ class CheckZygote:
 
 
 @dataclass(frozen=True)
+class CheckDevices:
+    """Have a process look for the container's devices, answered by DevicesChecked."""
+
+
+@dataclass(frozen=True)
+class EndDeviceCheck:
+    """It takes too long. That it has ended is told as DevicesChecked."""
+
+
+@dataclass(frozen=True)
 class Become:
     """From now on workers run what this says; answered by ZygoteEnded where the zygote is of no use for it."""
 
@@ -265,6 +283,8 @@ Effect = Union[
     EndZygote,
     MakeStore,
     CheckZygote,
+    CheckDevices,
+    EndDeviceCheck,
     Become,
     LookAtSteps,
     DumpStacks,

@@ -19,28 +19,17 @@ import traceback
 from dataclasses import dataclass
 from typing import NoReturn, Optional
 
+from understudy_launcher import forked
 from understudy_launcher.lines import Lines
 
 _READ_BYTES = 1 << 16
 _PACKET_BYTES = 256
-_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_STDERR = 2
 
 
 def become(control: int) -> NoReturn:
-    """In the fork: nothing of the launcher's stays open here, least of all its copy of the sidecar's connection."""
+    """In the fork."""
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number in _IGNORED:  # it ends when there is nothing left to read
-            signal.signal(number, signal.SIG_IGN)
-        os.setsid()
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > _STDERR and int(name) != control:
-                with contextlib.suppress(OSError):
-                    os.close(int(name))
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
-            comm.write("logs")
+        forked.begin("logs", control, signal.SIG_IGN)  # it ends when there is nothing left to read
         Writer(socket.socket(fileno=control)).serve()
     except BaseException:  # noqa: BLE001 - whatever it is, this process is no launcher
         traceback.print_exc(file=sys.stderr)

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Optional, Union
 
-from understudy_launcher import environment, error_files
+from understudy_launcher import environment, error_files, last_word
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram, python_program, same_start
+from understudy_launcher.device_check import DeviceCheck
 from understudy_launcher.logs import Logs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
@@ -30,6 +31,7 @@ from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers, TakeOver
+from understudy_protocol.words import UNFIT_EXIT_CODE
 
 GROUP_POLL_S = 0.1
 LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
@@ -38,6 +40,7 @@ _WAKEUP = "signals"
 _SIDECAR = "sidecar"
 _ZYGOTE = "zygote"
 _LOGS = "logs"
+_DEVICES = "devices"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Settings:
     warmup: Sequence[str] = ()  # a spare's; empty: none
     step_timeout_s: float = 0.0
     forks: bool = True  # workers are to be forked, if the command is one that can be
+    devices: int = 0  # that a pool's spare was given, and has to see to be ready
 
 
 class Loop:
@@ -74,6 +78,7 @@ class Loop:
         self._selection = LinkSelection(self._selector, _SIDECAR)
         self._link = SidecarLink(settings.socket, logs.say, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
+        self._devices = DeviceCheck(settings.devices, self._watch_devices, self._unwatch)
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
         self._supervisor = Supervisor(
@@ -84,6 +89,7 @@ class Loop:
             on_sigterm=settings.on_sigterm,
             warmup=bool(settings.warmup),
             step_timeout_s=settings.step_timeout_s,
+            devices=settings.devices > 0,
         )
         self._queue: deque[e.Event] = deque([e.Started()])
         self._exit: Optional[e.Exit] = None
@@ -94,6 +100,8 @@ class Loop:
             self._decide()
             if self._exit is not None:
                 self._logs.say(f"exits {self._exit.code}: {self._exit.reason}")
+                if self._exit.code == UNFIT_EXIT_CODE:
+                    last_word.leave(self._exit.reason)
                 return self._exit.code
             self._wait()
 
@@ -119,18 +127,30 @@ class Loop:
             self._do_with_port(effect)
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote)):
             self._do_with_zygote(effect)
-        elif isinstance(effect, e.LookAtSteps):
-            self._queue.extend(self._workers.look())
-        elif isinstance(effect, e.DumpStacks):
-            why_not = self._workers.dump_stacks(effect.local_rank)
-            if why_not:
-                self._logs.say(f"no stacks of the worker local_rank={effect.local_rank}: {why_not}")
+        elif isinstance(effect, (e.CheckDevices, e.EndDeviceCheck)):
+            self._do_with_devices(effect)
+        elif isinstance(effect, (e.LookAtSteps, e.DumpStacks)):
+            self._do_with_steps(effect)
         elif isinstance(effect, e.Become):
             self._become(effect.order)
         elif isinstance(effect, e.Log):
             self._logs.say(effect.text)
         else:
             self._exit = self._exit or effect
+
+    def _do_with_devices(self, effect: Union[e.CheckDevices, e.EndDeviceCheck]) -> None:
+        if isinstance(effect, e.CheckDevices):
+            self._queue.extend(self._devices.start())
+        else:
+            self._devices.end()
+
+    def _do_with_steps(self, effect: Union[e.LookAtSteps, e.DumpStacks]) -> None:
+        if isinstance(effect, e.LookAtSteps):
+            self._queue.extend(self._workers.look())
+            return
+        why_not = self._workers.dump_stacks(effect.local_rank)
+        if why_not:
+            self._logs.say(f"no stacks of the worker local_rank={effect.local_rank}: {why_not}")
 
     def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
         if isinstance(effect, e.ReservePort):
@@ -233,6 +253,8 @@ class Loop:
                 self._on_signals()
             elif key.data == _LOGS:
                 self._logs.revive(self._unwatch)
+            elif key.data == _DEVICES:
+                self._queue.extend(self._devices.heard())
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data != _ZYGOTE:
@@ -287,6 +309,9 @@ class Loop:
 
     def _watch_zygote(self, control: int) -> None:
         self._selector.register(control, selectors.EVENT_READ, _ZYGOTE)
+
+    def _watch_devices(self, pipe: int) -> None:
+        self._selector.register(pipe, selectors.EVENT_READ, _DEVICES)
 
     def _unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)

@@ -4,6 +4,10 @@ Rules: it is ready once the zygote forks and the warm-up is over; and each check
 nothing, so a zygote that hangs, or a machine that cannot fork any more, is found before a job needs it. One that has
 not forked within CHECK_WITHIN_S is replaced (warm.py). A zygote that was given up makes the spare useless for good.
 What is no zygote's, or was not to be, is ready with its launcher.
+
+A spare that was given devices has to see them, too: each check looks for them in a process of its own (devices.py),
+never in the zygote. One that has not told within LOOK_WITHIN_S gets SIGKILL. It may stay all the same, within a driver
+that hangs: then no other one is started beside it, and the spare is not ready until it has ended.
 """
 
 from typing import Optional, Union
@@ -16,31 +20,35 @@ from understudy_launcher.warmup import Warmup
 from understudy_protocol.launcher import CheckReadiness, Readiness
 
 CHECK_WITHIN_S = 5.0
+LOOK_WITHIN_S = 5.0
 HUNG = f"it did not fork within {CHECK_WITHIN_S:g} s"
+SILENT = f"its devices did not answer within {LOOK_WITHIN_S:g} s"
+Answer = Union[e.ZygoteChecked, e.DevicesChecked]
 
 
 class SelfCheck:
-    """Of a launcher that nobody asks it does nothing."""
+    """Of a launcher that nobody asks it does nothing. devices: the spare was given some."""
 
-    def __init__(self, warm: Warm, warmup: Warmup) -> None:
-        self._warm, self._warmup = warm, warmup
+    def __init__(self, warm: Warm, warmup: Warmup, devices: bool = False) -> None:
+        self._warm, self._warmup, self._devices = warm, warmup, devices
         self._number = 0
+        self._open = False  # the check of that number has no answer yet
         self._ready = False  # as was told last
-        self._answer_by: Optional[float] = None
+        self._forked = False  # in the check of that number
+        self._unseen: Optional[str] = None  # likewise: why devices are not seen; "": they are; None: not known yet
+        self._answer_by: Optional[float] = None  # the zygote
+        self._look_by: Optional[float] = None  # the process that looks for devices, while there is one
+        self._killed = False  # that process
 
-    def handle(self, event: Union[CheckReadiness, e.ZygoteChecked], now: float) -> list[e.Effect]:
-        if isinstance(event, e.ZygoteChecked):
-            if event.number != self._number:
-                return []  # of a check that a newer one has replaced
-            self._answer_by = None
-            return [self._tell("")]
-        self._number = event.number
-        reason = self._reason()
-        if reason or self._warm.state is not WarmState.READY:
-            return [self._tell(reason)]
-        if self._answer_by is None:
-            self._answer_by = now + CHECK_WITHIN_S
-        return [e.CheckZygote(event.number)]
+    def handle(self, event: Union[CheckReadiness, Answer], now: float) -> list[e.Effect]:
+        if isinstance(event, CheckReadiness):
+            return self._check(event.number, now)
+        if isinstance(event, e.DevicesChecked):
+            self._unseen = SILENT if self._killed else event.why_not
+            self._look_by, self._killed = None, False
+        elif event.number == self._number:
+            self._answer_by, self._forked = None, True
+        return self._conclude()
 
     def changed(self) -> list[e.Effect]:
         """Something may have happened to the zygote."""
@@ -50,15 +58,50 @@ class SelfCheck:
         self._answer_by = None
         return [self._tell(reason)] if self._ready else []
 
+    def late(self, now: float) -> list[e.Effect]:
+        """Whoever looks for the devices takes too long."""
+        if self._look_by is None or self._killed or now < self._look_by:
+            return []
+        self._killed, self._unseen = True, SILENT
+        return [e.EndDeviceCheck(), *self._conclude()]
+
     def forget(self) -> None:
         """It is no pool's any more: nobody asks."""
-        self._ready, self._answer_by = False, None
+        self._open = self._ready = False
+        self._answer_by = None
 
     def hangs(self, now: float) -> bool:
+        """The zygote."""
         return self._answer_by is not None and now >= self._answer_by
 
     def deadline(self) -> Optional[float]:
-        return self._answer_by
+        look_by = None if self._killed else self._look_by
+        return min((at for at in (self._answer_by, look_by) if at is not None), default=None)
+
+    def _check(self, number: int, now: float) -> list[e.Effect]:
+        self._number, self._open = number, True
+        reason = self._reason()
+        if reason:
+            return [self._tell(reason)]
+        effects: list[e.Effect] = []
+        self._forked = self._warm.state is not WarmState.READY
+        if not self._forked:
+            self._answer_by = now + CHECK_WITHIN_S if self._answer_by is None else self._answer_by
+            effects.append(e.CheckZygote(number))
+        self._unseen = None if self._devices else ""
+        if self._devices and self._look_by is None:
+            self._look_by = now + LOOK_WITHIN_S
+            effects.append(e.CheckDevices())
+        elif self._killed:
+            self._unseen = SILENT
+        return [*effects, *self._conclude()]
+
+    def _conclude(self) -> list[e.Effect]:
+        """The answer, as soon as it is known."""
+        why_not = self._unseen
+        if not self._open or why_not is None or not (why_not or self._forked):
+            return []
+        return [self._tell(why_not)]
 
     def _reason(self) -> str:
         """Why it is not ready; "" if nothing is known that speaks against it."""
@@ -69,5 +112,5 @@ class SelfCheck:
         return "" if self._warmup.state is WarmupState.OVER else "the warm-up is not over"
 
     def _tell(self, reason: str) -> e.Report:
-        self._ready = not reason
+        self._open, self._ready = False, not reason
         return e.Report(Readiness(self._number, self._ready, reason, self._warm.given_up))

@@ -53,7 +53,7 @@ from understudy_launcher.graces import Graces
 from understudy_launcher.groups import Groups
 from understudy_launcher.hangs import HangWatch
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
-from understudy_launcher.readiness import HUNG, SelfCheck
+from understudy_launcher.readiness import HUNG, Answer, SelfCheck
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import RoundSteps
 from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
@@ -73,7 +73,8 @@ NO_CHECKPOINT = 1
 class Supervisor:
     """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period.
 
-    step_timeout_s: a worker that has made a step, and then none for so long, hangs; 0: none does.
+    step_timeout_s: a worker that has made a step, and then none for so long, hangs; 0: none does. devices: see
+    readiness.py.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Supervisor:
         on_sigterm: OnSigterm = OnSigterm.AUTO,
         warmup: bool = False,
         step_timeout_s: float = 0.0,
+        devices: bool = False,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -96,7 +98,7 @@ class Supervisor:
         self._graces = Graces(grace_s)
         self._warm = Warm(zygote, own_stores=own_stores)
         self._warmup = Warmup(warmup)
-        self._self_check = SelfCheck(self._warm, self._warmup)
+        self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._taken: Optional[m.TakeOver] = None  # by the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
@@ -114,6 +116,7 @@ class Supervisor:
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
             e.ZygoteChecked: self._on_check,
+            e.DevicesChecked: self._on_check,
             m.TakeOver: self._on_take_over,
             e.AskedToEnd: self._on_asked_to_end,
             e.WorkerEnded: self._on_worker_ended,
@@ -384,8 +387,8 @@ class Supervisor:
         self._out.extend(self._self_check.changed())
         self._advance(now)
 
-    def _on_check(self, event: Union[m.CheckReadiness, e.ZygoteChecked], now: float) -> None:
-        if self.phase is Phase.IDLE:
+    def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
+        if self.phase is Phase.IDLE or isinstance(event, e.DevicesChecked):
             self._out.extend(self._self_check.handle(event, now))
 
     def _on_take_over(self, order: m.TakeOver, now: float) -> None:
@@ -425,6 +428,7 @@ class Supervisor:
         if self._self_check.hangs(now):
             self._out.append(e.EndZygote())
             self._on_zygote(e.ZygoteGone(HUNG, final=False), now)
+        self._out.extend(self._self_check.late(now))
         kill_at = self._kill_at()
         if kill_at is not None and now >= kill_at:
             self._grace_is_over(now)

@@ -171,7 +171,7 @@ class RenewStore:
 
 @dataclass(frozen=True)
 class CheckReadiness:
-    """Find out whether workers would start at once, by forking one that does nothing."""
+    """Find out whether workers would start at once, by forking one that does nothing, and looking for the devices."""
 
     number: int
 

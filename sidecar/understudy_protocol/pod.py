@@ -79,6 +79,9 @@ TOLD_FILE = "verdict"
 #: Where Kubernetes mounts the pod's service account into each container, unless something is mounted there.
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+#: The extended resource of which a spare that was given some has to see as many.
+DEVICES = "nvidia.com/gpu"
+
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
 ROLLOUTS_SOCKET = "rollouts.sock"  # where workers tell of their weight updates: a membership.Replicas, a line
@@ -104,6 +107,7 @@ ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the c
 VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these
 ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: names of the template's own, a JSON list
 ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
+ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: how many devices its trainer was given; not set: none
 ENV_ADOPTION_FOLDER = "UNDERSTUDY_ADOPTION_FOLDER"  # ADOPTION_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are

@@ -42,8 +42,8 @@ type HotSparePool struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.container) || self.template.spec.containers.exists(c, c.name == self.launcher.container)",fieldPath=".launcher.container",message="launcher.container must name a container of template.spec.containers; leave it out to use the first"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || (has(self.launcher.container) ? self.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(self.template.spec.containers) > 0 && has(self.template.spec.containers[0].command) && size(self.template.spec.containers[0].command) > 0))",fieldPath=".template.spec.containers",message="the trainer container needs a command, which tells the launcher what to import with; set it to the jobs' own, such as [python3, train.py], in the container that launcher.container names (default: the first)"
 type HotSparePoolSpec struct {
-	// Number of spares that wait. One that a job has claimed is replaced at once. May be
-	// changed at any time, also by kubectl scale.
+	// Number of spares that wait. One that a job has claimed is replaced once the job has
+	// its place. May be changed at any time, also by kubectl scale.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="replicas must be 0 or more, and at most 1000: the number of spares that wait"
 	Replicas *int32 `json:"replicas,omitempty"`

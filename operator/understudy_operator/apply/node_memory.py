@@ -14,7 +14,7 @@ from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.faults.memory import NOTHING, offences_of, offenders, read, written
+from understudy_operator.plan.faults.memory import NOTHING, offenders, read, written
 
 #: How often statuses are looked through, and the most often that the ConfigMap is written.
 EVERY_S = 5.0
@@ -61,8 +61,7 @@ class NodeMemory:
     def _learn(self) -> None:
         now = self._clock.wall()
         jobs = (*self._store.all(Kind.JOB), *self._store.all(Kind.INJECTED))
-        told = [entry for job in jobs for entry in offences_of(job)]
-        self._memory = self._memory.with_offences(told, now)
+        self._memory = self._memory.after(jobs, now)
         nodes = {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
         found = offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses

@@ -79,6 +79,7 @@ def read_pod(raw: Raw) -> Pod:
         could_start=could_start(status, sidecar_ran),
         ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
         unready_since=_unready_since(status),
+        nominated=status.get("nominatedNodeName", ""),
     )
 
 

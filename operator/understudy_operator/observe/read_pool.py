@@ -103,7 +103,11 @@ def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
 def _client(store: Store, raw: Raw) -> Client:
     pods = store.facts_of_job(Kind.POD, (raw["metadata"]["namespace"], raw["metadata"]["uid"]), read_pod)
     told = raw.get("status", {}).get("recoveries", ())
-    failures = tuple(unix(entry["detectedAt"]) for entry in told if entry["fault"] == Fault.NODE.value)
+    failures = tuple(
+        (str(entry.get("cause", {}).get("node", "")), unix(entry["detectedAt"]))
+        for entry in told
+        if entry["fault"] == Fault.NODE.value
+    )
     return Client(frozenset(pod.node for pod in pods if pod.node and pod.alive), failures)
 
 

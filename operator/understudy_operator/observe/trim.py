@@ -29,7 +29,7 @@ def trimmed(raw: Raw) -> Raw:
 def trimmed_pod(raw: Raw) -> Raw:
     spec, status = raw.get("spec", {}), raw.get("status", {})
     kept_spec = _only(spec, "nodeName", "terminationGracePeriodSeconds", "schedulingGates")
-    kept_status = _only(status, "phase", "podIP", "reason", "message")
+    kept_status = _only(status, "phase", "podIP", "reason", "message", "nominatedNodeName")
     for field in _CONTAINERS:
         if field in spec:
             kept_spec[field] = [_container(container) for container in spec[field]]

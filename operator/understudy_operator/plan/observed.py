@@ -131,6 +131,7 @@ class Pod:
     could_start: bool = True  # whether all of its containers could be started; known of one that has failed
     ready: bool = False  # as its probes say
     unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
+    nominated: str = ""  # the node on which the scheduler preempts others for it
 
     @property
     def ended(self) -> bool:

@@ -1,80 +1,17 @@
 """Pools and claims as the operator runs: a real API server, the rights that the chart gives; kills midway."""
 
 import json
-import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from tests.integration.operator.kube import Kube, Raw
+from tests.integration.operator.pool import TEMPLATE, Pool, claimed, lost, names_pool, of_pool
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import JOB, NAME, Training, node_of
 from understudy_protocol import pod as names
-from understudy_protocol.observer import Lost
-from understudy_protocol.words import Fault
 
 pytestmark = pytest.mark.timeout(120)
-
-TEMPLATE: Raw = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
-
-
-class Pool:
-    """The pool `shared`; the test plays its pods' kubelets."""
-
-    def __init__(self, kube: Kube, training: Training) -> None:
-        self.kube, self._training = kube, training
-
-    async def apply(self, replicas: int = 1, **changes: Any) -> None:
-        spec = {"replicas": replicas, "template": TEMPLATE, **changes}
-        body = {"apiVersion": "understudy.dev/v1alpha1", "kind": "HotSparePool", "metadata": {"name": "shared"}}
-        await self.kube.call("POST", "hotsparepools", {**body, "spec": spec})
-
-    async def change(self, **spec: Any) -> None:
-        await self.kube.call("PATCH", "hotsparepools/shared", {"spec": spec})
-
-    async def status(self) -> Raw:
-        status: Raw = (await self.kube.call("GET", "hotsparepools/shared")).get("status", {})
-        return status
-
-    async def spares(self) -> list[Raw]:
-        return [pod for pod in await self.kube.list("pods") if names.LABEL_POOL in pod["metadata"]["labels"]]
-
-    async def until_spares(self, count: int) -> list[Raw]:
-        """So many that nobody has claimed and that are to stay."""
-
-        async def look() -> list[Raw]:
-            spares = [
-                pod
-                for pod in await self.spares()
-                if names.LABEL_CLAIMED_BY not in pod["metadata"]["labels"]
-                and "deletionTimestamp" not in pod["metadata"]
-            ]
-            return spares if len(spares) == count else []
-
-        return await self.kube.until(f"{count} spares", look)
-
-    async def run(self, pod: Raw) -> None:
-        """On a node of its own, and ready."""
-        await self._training.run(pod)
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-        name = pod["metadata"]["name"]
-        await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"conditions": [ready]}})
-
-    async def end(self, pod: Raw) -> None:
-        """As a kubelet does once all containers have ended: the phase first, then the object, if nothing keeps it."""
-        name = pod["metadata"]["name"]
-        await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"phase": "Failed"}})
-        await self.kube.call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
-
-    async def until(self, what: str, **wanted: Any) -> Raw:
-        async def look() -> Raw | None:
-            status = await self.status()
-            return status if wanted.items() <= status.items() else None
-
-        found = await self.kube.until(what, look)
-        assert found is not None
-        return found
 
 
 @pytest.fixture
@@ -82,25 +19,6 @@ async def pool(kube: Kube, training: Training) -> AsyncIterator[Pool]:
     yield Pool(kube, training)
     for raw in await kube.list("hotsparepools"):
         await kube.call("DELETE", f"hotsparepools/{raw['metadata']['name']}")
-
-
-def lost(pod: Raw) -> Lost:
-    metadata = pod["metadata"]
-    return Lost(metadata["uid"], metadata["name"], node_of(pod), Fault.NODE, "silent", time.time())
-
-
-def names_pool(job: Raw) -> None:
-    job["spec"]["spares"] = {"replicas": 1, "pool": "shared"}
-
-
-async def claimed(pool: Pool) -> Raw:
-    async def look() -> Raw | None:
-        found = [pod for pod in await pool.spares() if names.LABEL_CLAIMED_BY in pod["metadata"]["labels"]]
-        return found[0] if found and "deletionTimestamp" in found[0]["metadata"] else None
-
-    spare = await pool.kube.until("the spare is claimed, and deleted", look)
-    assert spare is not None
-    return spare
 
 
 async def lose_two(training: Training, pods: list[Raw]) -> None:
@@ -172,14 +90,13 @@ async def test_a_job_takes_the_place_of_a_spare(
     # when it loses more pods than its spares can replace
     await lose_two(training, pods)
 
-    # then it claims the spare, whose containers are asked to end, and which the pool replaces
+    # then it claims the spare, whose containers are asked to end
     taken = await claimed(pool)
     perhaps_kill()
     assert taken["metadata"]["finalizers"] == [names.FINALIZER_CLAIM]
     job = await kube.call("GET", f"trainingjobs/{NAME}")
     assert taken["metadata"]["labels"][names.LABEL_CLAIMED_BY] == job["metadata"]["uid"]
     assert taken["metadata"]["deletionGracePeriodSeconds"] == 1
-    (refill,) = await pool.until_spares(1)
     await pool.until("the claim is counted", claimed=1)
     assert await of_pool(kube) == []
 
@@ -196,6 +113,7 @@ async def test_a_job_takes_the_place_of_a_spare(
     mine = await kube.until("the job's pod stands in the spare's place", replaced)
     assert mine is not None
     perhaps_kill()
+    (refill,) = await pool.until_spares(1)
     terms = mine["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert node_of(taken) in json.dumps(terms)
     await training.run(mine)
@@ -265,8 +183,3 @@ async def test_the_claim_of_a_job_that_is_deleted_is_released(training: Training
         return taken["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in await pool.spares()}
 
     await kube.until("the spare is gone", gone)
-
-
-async def of_pool(kube: Kube) -> list[Raw]:
-    """The job's pods that stand in the place of a spare."""
-    return [pod for pod in await kube.list("pods") if names.LABEL_FROM_POOL in pod["metadata"]["labels"]]

@@ -84,7 +84,7 @@ class Training:
 
     async def pods(self) -> list[Raw]:
         """The job's that are not being deleted, in the order of their names; a pool's are not among them."""
-        pods = [pod for pod in await self.kube.list("pods") if names.LABEL_JOB in pod["metadata"]["labels"]]
+        pods = [pod for pod in await self.kube.list("pods") if names.LABEL_JOB in pod["metadata"].get("labels", {})]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     async def until_phase(self, phase: str) -> Raw:
@@ -117,6 +117,9 @@ class Training:
         await self.set_node_ready(f"node-{name}", ready=True)
         target = {"target": {"kind": "Node", "name": f"node-{name}"}}
         await self.kube.call("POST", f"pods/{name}/binding", {"metadata": {"name": name}, **target})
+        await self.start_containers(pod, ip)
+
+    async def start_containers(self, pod: Raw, ip: str = "") -> None:
         ip = ip or loopback_address()
         status = {
             "phase": "Running",
@@ -124,7 +127,7 @@ class Training:
             "podIPs": [{"ip": ip}],
             "initContainerStatuses": [container(names.SIDECAR_CONTAINER, {"running": {}}, started=True)],
         }
-        await self.kube.call("PATCH", f"pods/{name}/status", {"status": status})
+        await self.kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
 
     async def run_all(self, pods: list[Raw]) -> None:
         """The spare first: it is appointed as soon as it runs, and has the coordinator's address. The first active is
@@ -234,7 +237,8 @@ def is_spare(pod: Raw) -> bool:
 
 
 def node_of(pod: Raw) -> str:
-    return f"node-{pod['metadata']['name']}"
+    """As it was read; of one that had none then, the one that `run` has put it on."""
+    return str(pod["spec"].get("nodeName") or f"node-{pod['metadata']['name']}")
 
 
 def container(name: str, state: Raw, *, started: bool = False) -> Raw:

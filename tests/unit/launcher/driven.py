@@ -56,10 +56,18 @@ class Driven:
         on_sigterm: OnSigterm = OnSigterm.AUTO,
         warmup: bool = False,
         step_timeout_s: float = 0.0,
+        devices: bool = False,
     ) -> None:
         self.now = 100.0
         self.supervisor = Supervisor(
-            1, nproc, grace_s, zygote=zygote, on_sigterm=on_sigterm, warmup=warmup, step_timeout_s=step_timeout_s
+            1,
+            nproc,
+            grace_s,
+            zygote=zygote,
+            on_sigterm=on_sigterm,
+            warmup=warmup,
+            step_timeout_s=step_timeout_s,
+            devices=devices,
         )
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from itertools import permutations
+
+import pytest
 
 from tests.unit.launcher.driven import Driven, ended, start
 from tests.unit.launcher.fake_sidecar import Launched, children
 from understudy_launcher import events as e
-from understudy_launcher.readiness import CHECK_WITHIN_S
+from understudy_launcher.readiness import CHECK_WITHIN_S, LOOK_WITHIN_S, SILENT
 from understudy_launcher.warm import GIVE_UP
 from understudy_launcher.warmup import WARMUP
-from understudy_protocol.launcher import CheckReadiness, Readiness
+from understudy_protocol.launcher import CheckReadiness, Readiness, TakeOver
 
 Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})
@@ -95,6 +98,77 @@ def test_a_launcher_that_trains_is_not_checked() -> None:
     driven = checked()
     driven.do(start())
     assert driven.do(CheckReadiness(2)) == []
+
+
+# Devices --------------------------------------------------------------------------------------------------------------
+
+LOST = "7 of 8 devices answer: GPU 3: GPU is lost (NVML 15)"
+
+
+def seen() -> Driven:
+    """A launcher that was given devices, and was found to see them and to fork."""
+    driven = Driven(zygote=True, devices=True)
+    driven.do(READY, CheckReadiness(1), e.ZygoteChecked(1), e.DevicesChecked(""))
+    return driven
+
+
+@pytest.mark.parametrize("answers", list(permutations([e.ZygoteChecked(1), e.DevicesChecked("")])))
+def test_a_spare_that_was_given_devices_is_ready_once_it_forks_and_sees_them(answers: tuple[e.Event, ...]) -> None:
+    driven = Driven(zygote=True, devices=True)
+    driven.do(READY)
+    assert driven.do(CheckReadiness(1)) == [e.CheckZygote(1), e.CheckDevices()]
+    assert driven.do(answers[0]) == []
+    assert told(driven.do(answers[1])) == [Readiness(1, True)]
+
+
+def test_one_that_does_not_see_them_is_not_ready_whatever_its_zygote_does() -> None:
+    driven = seen()
+    driven.do(CheckReadiness(2))
+    assert told(driven.do(e.DevicesChecked(LOST))) == [Readiness(2, False, LOST)]
+    assert driven.do(e.ZygoteChecked(2)) == []
+
+
+def test_it_is_ready_again_once_they_are_back() -> None:
+    driven = seen()
+    driven.do(CheckReadiness(2), e.ZygoteChecked(2), e.DevicesChecked(LOST), CheckReadiness(3), e.ZygoteChecked(3))
+    assert told(driven.do(e.DevicesChecked(""))) == [Readiness(3, True)]
+
+
+def test_where_no_zygote_was_wanted_devices_are_looked_for_all_the_same() -> None:
+    driven = Driven(zygote=False, devices=True)
+    assert driven.do(CheckReadiness(1)) == [e.CheckDevices()]
+    assert told(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST)]
+
+
+def test_devices_that_do_not_answer_in_time_are_not_seen_and_nobody_else_asks_them_meanwhile() -> None:
+    driven = seen()
+    driven.do(CheckReadiness(2), e.ZygoteChecked(2))
+    effects = driven.later(LOOK_WITHIN_S)
+    assert effects == [e.EndDeviceCheck(), e.Report(Readiness(2, False, SILENT))]
+
+    # while the process that asked them is still there
+    effects = driven.do(CheckReadiness(3))
+    assert effects == [e.CheckZygote(3), e.Report(Readiness(3, False, SILENT))]
+    driven.do(e.ZygoteChecked(3))
+
+    # and once it has ended
+    assert driven.do(e.DevicesChecked("it has ended")) == []
+    assert driven.do(CheckReadiness(4)) == [e.CheckZygote(4), e.CheckDevices()]
+
+
+def test_checks_that_follow_each_other_ask_the_devices_once_at_a_time() -> None:
+    driven = seen()
+    driven.do(CheckReadiness(2), e.ZygoteChecked(2))
+    driven.later(LOOK_WITHIN_S - 1)
+    assert driven.do(CheckReadiness(3)) == [e.CheckZygote(3)]
+    driven.do(e.ZygoteChecked(3))
+    assert told(driven.do(e.DevicesChecked(""))) == [Readiness(3, True)]
+
+
+def test_of_a_spare_that_was_claimed_meanwhile_nothing_is_told() -> None:
+    driven = seen()
+    driven.do(CheckReadiness(2), e.ZygoteChecked(2), TakeOver(("python3", "t.py"), {}))
+    assert driven.do(e.DevicesChecked("")) == []
 
 
 # A launcher's process -------------------------------------------------------------------------------------------------

@@ -13,11 +13,13 @@ def test_a_pod_that_says_nothing() -> None:
     assert (settings.nproc, settings.grace_s, settings.folder) == (1, 30.0, "/understudy")
     assert settings.socket == "/understudy/sidecar.sock"
     assert settings.step_timeout_s == 0.0
+    assert settings.devices == 0
 
 
 def test_a_pod_that_says_all() -> None:
     env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s", pod.ENV_STEP_TIMEOUT: "90"}
-    settings = read_settings(["train"], env)
+    settings = read_settings(["train"], env | {pod.ENV_DEVICES: "4"})
+    assert settings.devices == 4
     assert (settings.nproc, settings.grace_s, settings.socket) == (8, 600.0, "/s/sidecar.sock")
     assert settings.step_timeout_s == 90.0
 

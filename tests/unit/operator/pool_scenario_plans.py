@@ -7,8 +7,9 @@ tests/unit/operator/pool_scenarios/*.yaml hold them; test_pool_scenarios.py comp
 writes the plans anew, for the diff to be read.
 
 A scenario has `given`: `spec` (of the pool, with what is special in it), `status`, `spares` (by name: how each is, or a
-mapping with `is`, `node`, `template: old`, `claimed by`), `lent` (names of jobs' pods), `nodes` (that are not well) and
-`refused`. All that is left out is ordinary: see given_pool.py.
+mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `lent` (names of jobs' pods, or
+a mapping of one to the spare in whose place it stands), `nodes` (that are not well) and `refused`. All that is left out
+is ordinary: see given_pool.py.
 """
 
 import json
@@ -28,16 +29,21 @@ from understudy_operator.plan.pool.facts import ObservedPool
 from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol import pod as names
 from understudy_protocol.words import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
+PREEMPTED = "it was taken away: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
+UNFIT = "container trainer ended with exit code 85: Error: the spare is of no use: 7 of 8 devices answer"
 Raw = Mapping[str, Any]
 HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "ready": lambda pod: pod,
     "starting": not_ready,
     "pending": lambda pod: not_ready(pending(pod)),
     "without room": lacking_room,
+    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED))),
     "going": terminating,
+    "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),
 }
 
@@ -53,7 +59,7 @@ def state(given: Raw) -> ObservedPool:
     spec = {"template": SPARE_TEMPLATE, **given.get("spec", {"replicas": 2})}
     pool = read_pool({"metadata": metadata, "spec": spec, "status": given.get("status", {})})
     pods = [_spare(name, told or "ready") for name, told in given.get("spares", {}).items()]
-    seen = observed_pool(pool, pods, lent=tuple(map(a_pod, given.get("lent", ()))))
+    seen = observed_pool(pool, pods, lent=tuple(map(_lent, given.get("lent", ()))))
     ill = {name: _node(name, told) for name, told in given.get("nodes", {}).items()}
     refused = tuple(Refusal(message, Why.QUOTA) for message in given.get("refused", ()))
     return replace(seen, nodes={**seen.nodes, **ill}, refusals=refused)
@@ -68,8 +74,17 @@ def _node(name: str, told: str) -> Node:
 def _spare(name: str, told: Any) -> Pod:
     more: dict[str, Any] = {"is": told} if isinstance(told, str) else dict(told)
     template = OLD if more.get("template") == "old" else ""
-    pod = a_spare(name, claimed_by=more.get("claimed by", ""), template=template)
+    at = NOW - more.get("claimed", 0)
+    pod = a_spare(name, claimed_by=more.get("claimed by", ""), at=at, template=template)
     return HOW_SPARES_ARE[more.get("is", "ready")](replace(pod, created_at=NOW - more.get("age", 3600)))
+
+
+def _lent(told: Any) -> Pod:
+    """A name, or a mapping of that to the name of the spare in whose place the pod stands."""
+    if isinstance(told, str):
+        return a_pod(told)
+    ((name, spare),) = told.items()
+    return a_pod(name, annotations={names.ANNOTATION_FROM_POD: f"uid-{spare}"})
 
 
 def _lines(plan: PoolPlan) -> Iterator[str]:

@@ -209,6 +209,41 @@ async def test_a_spare_that_may_not_be_released_holds_up_nobody(world: World, po
         await world.until(lambda: not world.api.objects[f"{PODS}/{first}"]["metadata"].get("finalizers"))
 
 
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, True),
+        ({"status": {"terminalState": "Completed"}}, False),
+        ({"status": {"terminalState": "Failed"}}, False),
+        ({"spec": {"suspend": True}}, False),
+        ({"metadata": {"deletionTimestamp": CREATED}}, False),
+    ],
+    ids=["runs", "has succeeded", "has failed", "is suspended", "is being deleted"],
+)
+async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_rests(
+    world: World, change: dict[str, dict[str, Any]], kept: bool
+):
+    # given a job that has claimed a spare
+    metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "1"}
+    job = {"metadata": {**metadata, **change.get("metadata", {})}, "spec": change.get("spec", {})}
+    world.store.put(Kind.JOB, {**job, "status": change.get("status", {})})
+    world.apply(replicas=1)
+    async with at_work(world) as worker:
+        await world.until(lambda: len(world.pods()) == 1)
+        (name,) = (pod["metadata"]["name"] for pod in world.pods())
+
+        # when the pool looks, then the claim stands while the job goes on, and only then
+        world.claim(name, "job-uid")
+        worker.wake()
+        await world.until(lambda: world.status().get("claimed") == 1)
+
+        def claimant() -> str:
+            labels = world.api.objects[f"{PODS}/{name}"]["metadata"]["labels"]
+            return str(labels.get(names.LABEL_CLAIMED_BY, ""))
+
+        await world.until(lambda: claimant() == ("job-uid" if kept else ""))
+
+
 async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):
     template = {"spec": {"containers": [{"name": "trainer", "image": "i", "command": ["python", "train.py"]}]}}
     world.apply(replicas=1, template=template, launcher={"nprocPerNode": 2})

@@ -1,7 +1,8 @@
 """Which nodes have failed jobs before: a small memory over all jobs, with decay.
 
 Rules: an offence is a recovery of some job's status whose cause was on the node; its job and time are what makes it
-one, so the same status read twice, or by two operators, adds nothing. A fault of the node itself counts 1. What a
+one, so the same status read twice, or by two operators, adds nothing. A cause that is revised (its coordinator finds
+out whose end came first) takes the place of what was blamed before. A fault of the node itself counts 1. What a
 worker did (Process, Hang) counts a half, and once for each job and node: it may be the script's. A pod that ended, was
 deleted, or was swapped before anything failed counts nothing. Each halves within HALF_LIFE_S. A node with OFFENDS or
 more is a repeat offender. What happened before a node was made, or before somebody forgave it, does not count: its name
@@ -47,6 +48,19 @@ class Memory:
 
     by_node: Mapping[str, tuple[Offence, ...]]
 
+    def after(self, jobs: Iterable[Mapping[str, Any]], now: float) -> "Memory":
+        """What these raw jobs' statuses tell; of other recoveries what was known."""
+        jobs = tuple(jobs)
+        told = [entry for job in jobs for entry in offences_of(job)]
+        heard = {identity for job in jobs for identity in _recoveries_of(job)}
+        stands = {(node, _identity(offence), offence.fault) for node, offence in told}
+
+        def holds(node: str, offence: Offence) -> bool:
+            return _identity(offence) not in heard or (node, _identity(offence), offence.fault) in stands
+
+        kept = {node: tuple(x for x in known if holds(node, x)) for node, known in self.by_node.items()}
+        return replace(self, by_node=kept).with_offences(told, now)
+
     def with_offences(self, told: Iterable[tuple[str, Offence]], now: float) -> "Memory":
         """After these, and without what has faded by now."""
         merged = {node: {_identity(offence): offence for offence in known} for node, known in self.by_node.items()}
@@ -70,6 +84,12 @@ def offences_of(job: Mapping[str, Any]) -> Iterator[tuple[str, Offence]]:
             reason = str(cause.get("message", ""))[:REASON_CHARACTERS]
             who = (metadata["uid"], f"{metadata['namespace']}/{metadata['name']}")
             yield str(cause["node"]), Offence(unix(entry["detectedAt"]), *who, fault, reason)
+
+
+def _recoveries_of(job: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """All that it tells of, also those that count nothing."""
+    for entry in job.get("status", {}).get("recoveries", ()):
+        yield job["metadata"]["uid"], unix(entry["detectedAt"])
 
 
 def written(memory: Memory) -> dict[str, str]:

@@ -49,7 +49,7 @@ class Client:
     """A TrainingJob that names the pool, for its size."""
 
     nodes: frozenset[str]  # that its pods run on
-    node_failures: tuple[float, ...] = ()  # when its coordinator told of each
+    node_failures: tuple[tuple[str, float], ...] = ()  # that its coordinator told of: which ("": not known), and when
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class ObservedPool:
     paused: Mapping[str, float] = field(default_factory=dict)  # as in Observed
     sidecar_image: str = ""  # of warm spares
     key_id: str = ""  # of the pool's key, where it has one
+    offenders: frozenset[str] = frozenset()  # nodes that have failed jobs before
 
 
 def claimant(pod: Pod) -> str:
@@ -95,6 +96,11 @@ def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
     """Also one that is to be maintained is not: the next pod there would soon be lost, or find the node cordoned."""
     node = nodes.get(name)
     return node is not None and node.ready and node.held(now) is None
+
+
+def taken_by(pods: Iterable[Pod]) -> frozenset[str]:
+    """Uids of the pool's pods in whose place one of these stands, or stood."""
+    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
 
 
 def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:

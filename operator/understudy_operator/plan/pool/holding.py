@@ -1,17 +1,19 @@
 """Which of a pool's pods to create and which to delete.
 
 Rules: what a job has claimed is not the pool's any more, whatever becomes of it: it is left alone, and another one is
-made at once. A spare on a node that is not ready, or that a fault source speaks against, is replaced. One of an old
-template is still a spare: it goes only once there are more ready ones than are wanted, so a new one is made first (a
-surge of one at a time). Where there is no room for that, the roll waits until a claim takes a spare. Spares that end by
-themselves are replaced with growing pauses, and the newest of them are kept for their logs. One that is not ready for
-UNREADY_S is of no use, and is replaced, elsewhere if there is room. One that waits for a node is made anew when one
-that it was kept off is well again.
+made, but not before the job has a pod in its place, for TAKING_S at most: on a full cluster that place is the only one,
+and whoever waits for room would get it before the job. So one that waits for room goes until then. A spare on a node
+that is not ready, or that a fault source speaks against, is replaced; so is one that waits for a node, and was kept off
+one that is well again. One of an old template is still a spare: it goes only once there are more ready ones than are
+wanted, so a new one is made first (a surge of one at a time). Where there is no room for that, the roll waits until a
+claim takes a spare. Spares that end by themselves are replaced with growing pauses, and the newest of them are kept for
+their logs. One that is not ready for UNREADY_S is of no use, and is replaced, elsewhere if there is room.
 """
 
 from collections.abc import Iterator
 
 from understudy_operator.plan.faults.avoidance import (
+    PREFERRED,
     REQUIRED,
     is_to_be_told,
     some_of,
@@ -21,13 +23,23 @@ from understudy_operator.plan.faults.avoidance import (
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Pod
-from understudy_operator.plan.pool.facts import ObservedPool, claimant, node_is_well, template_of, unclaimed
+from understudy_operator.plan.pool.facts import (
+    ObservedPool,
+    claimant,
+    claimed_at,
+    node_is_well,
+    taken_by,
+    template_of,
+    unclaimed,
+)
 from understudy_operator.plan.pool.manifest import fingerprint, spare_manifest
 from understudy_protocol import pod as names
 
 ENDED_KEPT = 5
 FIRST_PAUSE_S = 2.0
 UNREADY_S = 600.0
+#: From a claim to the job's pod in the spare's place: the spare's end, and a moment for the operator.
+TAKING_S = 10.0
 
 
 def plan_spares(observed: ObservedPool, desired: int, now: float) -> tuple[CreatePod | DeletePod, ...]:
@@ -56,19 +68,41 @@ def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
 
 def pause_s(observed: ObservedPool, now: float) -> float:
     """How long no spare is made yet, because the last ones have ended by themselves."""
-    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
+    ended = ended_by_themselves(observed)
     if not ended:
         return 0.0
-    newest = max(pod.created_at for pod in ended)
-    return max(0.0, newest + FIRST_PAUSE_S * (1 << min(len(ended), ENDED_KEPT)) - now)
+    return max(0.0, ended[-1].created_at + FIRST_PAUSE_S * (1 << min(len(ended), ENDED_KEPT)) - now)
+
+
+def ended_by_themselves(observed: ObservedPool) -> list[Pod]:
+    """The newest last."""
+    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
+    return sorted(ended, key=lambda pod: pod.created_at)
+
+
+def being_taken(observed: ObservedPool, now: float) -> list[Pod]:
+    """Spares that a job has claimed a moment ago, and in whose place it has no pod yet."""
+    taken = taken_by(observed.lent)
+    return [
+        pod
+        for pod in observed.pods
+        if claimant(pod) in observed.claimants
+        and pod.uid not in taken
+        and _has_kubelet(observed, pod)
+        and not reached(claimed_at(pod) + TAKING_S, now)
+    ]
+
+
+def _has_kubelet(observed: ObservedPool, pod: Pod) -> bool:
+    node = observed.nodes.get(pod.node)
+    return node is not None and node.ready
 
 
 def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
     """What is of no use any more."""
     nodes, avoid = observed.nodes, set(_avoided(observed, now))
     for pod in observed.pods:
-        node = nodes.get(pod.node)
-        dead = bool(pod.node) and (node is None or not node.ready)
+        node, dead = nodes.get(pod.node), bool(pod.node) and not _has_kubelet(observed, pod)
         if claimant(pod) or pod.ended:
             continue
         if dead and not pod.held_by:
@@ -80,9 +114,7 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
             yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
-    ended = [pod for pod in observed.pods if pod.ended and not claimant(pod) and pod.deleting_since is None]
-    ended.sort(key=lambda pod: pod.created_at)
-    for pod in ended[:-ENDED_KEPT]:
+    for pod in ended_by_themselves(observed)[:-ENDED_KEPT]:
         yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept")
 
 
@@ -98,6 +130,9 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
     gone = {pod.uid for pod, _ in leaving}
     here = [pod for pod in here if pod.uid not in gone]
     old = [pod for pod in old if pod.uid not in gone]
+    if taking := being_taken(observed, now):
+        yield from _make_way(here, taking[0])
+        return
     if pause_s(observed, now) > 0.0 or (observed.pool.launcher is not None and not observed.key_id):
         return
     missing = desired - len(here)
@@ -106,6 +141,13 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
     starting = any(not pod.ready for pod in here)
     if missing <= 0 and old and not starting and len(here) <= desired:
         yield _create(observed, 0, f"the template has changed, and {len(old)} spares are of an old one", now)
+
+
+def _make_way(here: list[Pod], taken: Pod) -> Iterator[DeletePod]:
+    for pod in here:
+        if not pod.node and pod.trouble:
+            why = f"it waits for room, and could get that of {taken.name}, which a job has claimed"
+            yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
 
 
 def _leaving(here: list[Pod], old: list[Pod], desired: int) -> Iterator[tuple[Pod, str]]:
@@ -136,10 +178,17 @@ def _create(observed: ObservedPool, number: int, reason: str, now: float) -> Cre
         observed.pool,
         f"{observed.entropy}-{number}",
         sorted(_avoided(observed, now))[:REQUIRED],
+        rather_not=sorted(_suspects(observed))[:PREFERRED],
         sidecar_image=observed.sidecar_image,
         key_id=observed.key_id,
     )
     return CreatePod(manifest, reason)
+
+
+def _suspects(observed: ObservedPool) -> set[str]:
+    """Nodes that have failed jobs, or spares, before."""
+    ended = {pod.node for pod in ended_by_themselves(observed)}
+    return {name for name in observed.offenders | ended if name in observed.nodes}
 
 
 def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:

@@ -8,10 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.ownership import POOL_KIND, reference
-from understudy_operator.plan.placement import never_on
+from understudy_operator.plan.placement import never_on, rather_not_on
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol import pod as names
+
+HOLDING_GRACE_S = 1
 
 
 def fingerprint(pool: Pool) -> str:
@@ -23,18 +25,26 @@ def fingerprint(pool: Pool) -> str:
 
 
 def spare_manifest(
-    pool: Pool, serial: str, avoid_nodes: Sequence[str] = (), *, sidecar_image: str = "", key_id: str = ""
+    pool: Pool,
+    serial: str,
+    avoid_nodes: Sequence[str] = (),
+    *,
+    rather_not: Sequence[str] = (),
+    sidecar_image: str = "",
+    key_id: str = "",
 ) -> dict[str, Any]:
     """serial makes its name unique. sidecar_image, key_id: for a pool with a launcher."""
     template = copy.deepcopy(dict(pool.template))
     given = template.get("metadata", {})
-    spec = template["spec"] if pool.launcher is None else warm_spec(pool, sidecar_image)
+    spec = _holding_spec(template["spec"]) if pool.launcher is None else warm_spec(pool, sidecar_image)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
     made = {names.ANNOTATION_POOL_KEY: key_id} if key_id else {}
     if avoid_nodes:
         never_on(spec, avoid_nodes)
         made[names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    if rather_not:
+        rather_not_on(spec, rather_not)
     suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
     metadata = {
         "name": f"{pool.name}-{suffix}",
@@ -44,6 +54,12 @@ def spare_manifest(
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _holding_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """What only holds a place has nothing to save: whoever preempts it is not to wait for the usual 30 s."""
+    spec.setdefault("terminationGracePeriodSeconds", HOLDING_GRACE_S)
+    return spec
 
 
 def labels(pool: Pool) -> dict[str, str]:

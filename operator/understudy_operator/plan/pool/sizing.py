@@ -18,6 +18,7 @@ from understudy_operator.plan.pool.facts import DEFAULT_FAILURES_PER_NODE_DAY, A
 from understudy_operator.plan.rfc3339 import micro_time, unix
 
 ENOUGH = 0.99
+MOST_LIKELY = 0.999  # 18 nines are 1.0 to a float, which has no logarithm of what is left
 DAY_S = 86400.0
 HISTORY_NODE_DAYS = 1000.0
 PRIOR_FAILURES = 2.0
@@ -82,15 +83,16 @@ def history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> Hi
         return known
     passed_s = min(until - known.until, LONGEST_S)
     weight = 0.5 ** (passed_s / HALF_LIFE_S)
-    told = (at for client in observed.clients for at in client.node_failures)
+    told = [entry for client in observed.clients for entry in client.node_failures]
+    failed = [node for node, at in told if max(known.until, until - passed_s) <= at < until]
     days = len(_told_nodes(observed)) * passed_s / DAY_S
-    failures = sum(known.until <= at < until for at in told)
+    failures = len(set(failed) - {""}) + failed.count("")  # a node that several jobs tell of has failed once
     return History(known.node_days * weight + days, known.failures * weight + failures, until)
 
 
 def _likelihood(auto: AutoSize, told: History) -> tuple[float, str]:
     if auto.failures_per_node_day is not None:
-        return auto.failures_per_node_day, "Spec"
+        return min(auto.failures_per_node_day, MOST_LIKELY), "Spec"
     if told.node_days < HISTORY_NODE_DAYS:
         return DEFAULT_FAILURES_PER_NODE_DAY, "Default"
     prior_days = PRIOR_FAILURES / DEFAULT_FAILURES_PER_NODE_DAY

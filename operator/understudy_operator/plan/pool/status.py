@@ -5,14 +5,13 @@ from typing import Any
 
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Pod
-from understudy_operator.plan.pool.facts import ObservedPool, available, claimant
-from understudy_operator.plan.pool.holding import held, outdated, pause_s
+from understudy_operator.plan.pool.facts import ObservedPool, available, claimant, taken_by
+from understudy_operator.plan.pool.holding import being_taken, ended_by_themselves, held, outdated, pause_s
 from understudy_operator.plan.pool.manifest import selector
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_operator.plan.told_before import Wanted, condition, conditions
-from understudy_protocol import pod as names
 
-NO_ROOM = "NoRoom"
+NO_ROOM, TAKEN_AWAY, SPARES = "NoRoom", "TakenAway", "Spares"
 
 
 def plan_status(observed: ObservedPool, desired: int, auto: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
@@ -51,6 +50,8 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
             yield Event("Warning" if told["reason"] != "Rolling" else "Normal", told["reason"], told["message"])
         elif known.get("status") == "True" and kind == "Rolling":
             yield Event("Normal", "Rolled", "all spares are of the newest template")
+    if (reason := condition(status, "Ready")["reason"]) not in (SPARES, condition(before, "Ready").get("reason")):
+        yield Event("Warning", reason, condition(status, "Ready")["message"])
     if before.get("auto") and before.get("desired") != status["desired"]:
         auto = status.get("auto", {})
         why = (
@@ -61,22 +62,28 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
 
 def _claimed(observed: ObservedPool) -> int:
     """Those whose place is being taken, and those whose place a job's pod has taken and holds."""
-    coming = sum(bool(claimant(pod)) and pod.uid not in _taken(observed) for pod in observed.pods)
+    taken = taken_by(observed.lent)
+    coming = sum(bool(claimant(pod)) and pod.uid not in taken for pod in observed.pods)
     return coming + sum(pod.alive for pod in observed.lent)
 
 
-def _taken(observed: ObservedPool) -> set[str | None]:
-    from_pod = (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in observed.lent)
-    return set(from_pod)
-
-
 def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> Wanted:
-    told = f"{status['ready']} of {status['desired']}"
+    told, reason = f"{status['ready']} of {status['desired']}", SPARES
+    enough = status["ready"] >= status["desired"]
+    gone = [pod for pod in observed.pods if pod.deleting_since is not None and pod.disruption and not claimant(pod)]
     troubled: list[Pod] = [pod for pod in held(observed, now) if pod.trouble]
-    told += "".join(f"; pod {pod.name}: {pod.trouble}" for pod in troubled[:1])
+    if gone and not enough:
+        told, reason = f"{told}; pod {gone[0].name} on {gone[0].node}: {gone[0].disruption}", TAKEN_AWAY
+    elif troubled:
+        told += f"; pod {troubled[0].name}: {troubled[0].trouble}"
+        reason = NO_ROOM if not enough and not any(pod.node for pod in troubled) else SPARES
+    if not enough and being_taken(observed, now):
+        told += "; another one is made once the job that has claimed one has a pod in its place"
     if pause_s(observed, now) > 0.0:
-        told += "; the last spares have ended by themselves, so another one is made in a while"
-    return "Ready", status["ready"] >= status["desired"], "Spares", told
+        last = ended_by_themselves(observed)[-1]
+        why = f" ({last.name}: {last.failure})" if last.failure else ""
+        told += f"; the last spares have ended by themselves{why}, so another one is made in a while"
+    return "Ready", enough, reason, told
 
 
 def _rolling(observed: ObservedPool, now: float) -> Wanted:

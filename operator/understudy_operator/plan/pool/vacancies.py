@@ -8,7 +8,8 @@ there before a node is found for its own one. A claim is kept as long as the job
 For a spare whose claim the API server refuses nobody waits.
 
 A pod that stands in a spare's place and finds no room there is stuck: the job makes one that may go anywhere, and
-claims nothing more until the stuck one is gone, because the next spare would be lost in the same way.
+claims nothing more until the stuck one is gone, because the next spare would be lost in the same way. One for which the
+scheduler preempts others there has room as soon as they have ended.
 """
 
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
@@ -16,7 +17,7 @@ from understudy_operator.plan.intents import claim_key
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.once import once_a_pass
-from understudy_operator.plan.pool.facts import available, claimed_at, template_of, unclaimed
+from understudy_operator.plan.pool.facts import available, claimed_at, taken_by, template_of, unclaimed
 from understudy_operator.plan.rfc3339 import unix
 from understudy_operator.plan.told_before import condition
 from understudy_protocol import pod as names
@@ -25,6 +26,8 @@ from understudy_protocol import pod as names
 CONDITION = "PoolAvailable"
 #: How long a pod that is bound to a spare's node may wait for the scheduler to put it there.
 BOUND_S = 10.0
+#: The same where others that have taken the place are being preempted for it: they have their grace periods.
+PREEMPTING_S = 60.0
 
 
 def vacant(observed: Observed, now: float) -> int:
@@ -100,7 +103,8 @@ def to_be_had(observed: Observed, now: float) -> list[Pod]:
 
 def is_stuck(pod: Pod, now: float) -> bool:
     """Whether it was to stand in a spare's place, and there is no room."""
-    return _is_from_pool(pod) and not _has_place(pod) and reached(pod.created_at + BOUND_S, now)
+    within_s = PREEMPTING_S if pod.nominated else BOUND_S
+    return _is_from_pool(pod) and not _has_place(pod) and reached(pod.created_at + within_s, now)
 
 
 def _is_refused(observed: Observed, pod: Pod) -> bool:
@@ -111,8 +115,7 @@ def _is_refused(observed: Observed, pod: Pod) -> bool:
 @once_a_pass
 def places_taken(observed: Observed) -> frozenset[str]:
     """Uids of the pool's pods in whose place the job has, or had, a pod of its own."""
-    pods = (*observed.pods, *observed.former)
-    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
+    return taken_by((*observed.pods, *observed.former))
 
 
 def in_order(observed: Observed) -> list[Pod]:

@@ -3,7 +3,7 @@
 A pool stands for a job that has no name yet: what a spare is made of is then the same in both, and comparing.py can say
 whether a job could use one. Different are: the sidecar knows the pool in place of job, coordinator and index, mounts
 the pool's key in place of a job's, has a folder for the order of the job that claims it, and is asked whether the spare
-is ready. The pod has no hostname of its own.
+is ready; the launcher knows how many devices it has to see for that. The pod has no hostname of its own.
 """
 
 import hashlib
@@ -41,7 +41,16 @@ def warm_spec(pool: Pool, sidecar_image: str) -> dict[str, Any]:
     }
     trainer = trainer_of(spec, launcher_of(pool).container)
     trainer["env"].append({"name": names.ENV_TEMPLATE_VARIABLES, "value": json.dumps(sorted(plain_variables(trainer)))})
+    if devices := devices_of(trainer):
+        trainer["env"].append({"name": names.ENV_DEVICES, "value": str(devices)})
     return spec
+
+
+def devices_of(trainer: dict[str, Any]) -> int:
+    """How many devices the container asks for. Of a quantity that is no plain number only that there are some."""
+    resources = trainer.get("resources", {})
+    told = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
+    return int(told) if told.isdecimal() else 1
 
 
 def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:

@@ -85,6 +85,13 @@ def test_one_that_is_stuck_or_has_failed_does_too():
     assert read_pod(raw).waits_since
 
 
+def test_one_that_others_are_preempted_for_does_too():
+    raw = a_whole_pod()
+    raw["status"]["nominatedNodeName"] = "n1"
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    assert read_pod(raw).nominated == "n1"
+
+
 def test_a_pod_that_has_just_been_created_reads_the_same_too():
     raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
     assert read_pod(trimmed_pod(raw)) == read_pod(raw)
@@ -118,6 +125,14 @@ def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_l
     held = read_node(kept).held(0.0)
     assert held is not None
     assert held.reason.startswith("Xid 79 on GPU 3")
+
+
+def test_of_a_pod_what_we_have_noted_on_it_is_kept_however_long():
+    avoids = ",".join(f"ip-10-0-{number}-17.eu-west-1.compute.internal" for number in range(100))
+    ours = {names.ANNOTATION_AVOIDS: avoids, names.ANNOTATION_PREFERS_NOT: avoids}
+    raw = a_whole_pod()
+    raw["metadata"]["annotations"] = {**ours, "last-applied": "x" * (LONGEST_ANNOTATION + 1)}
+    assert trimmed_pod(raw)["metadata"]["annotations"] == ours
 
 
 def test_a_long_annotation_is_not_kept_and_the_object_given_is_not_changed():

@@ -108,8 +108,39 @@ def test_what_says_nothing_about_a_node_is_none(recovery: dict[str, Any]):
 
 
 def test_the_same_status_read_again_adds_nothing():
-    once = NOTHING.with_offences(offences_of(a_job()), NOW)
-    assert once.with_offences(offences_of(a_job(cause={"node": "n1", "message": "in other words"})), NOW) == once
+    once = NOTHING.after([a_job()], NOW)
+    assert once.after([a_job(cause={"node": "n1", "message": "in other words"})], NOW) == once
+
+
+@pytest.mark.parametrize(
+    ("revised", "left"),
+    [
+        ({"cause": {"node": "n2", "message": "silent"}}, {"n2": Fault.NODE}),
+        ({"fault": "Process"}, {"n1": Fault.PROCESS}),
+        ({"fault": "Pod"}, {}),
+        ({"reason": SWAPPED}, {}),
+    ],
+    ids=["another node", "another fault of the same", "none that counts", "a swap before anything failed"],
+)
+def test_a_cause_that_is_revised_leaves_nothing_on_who_was_blamed_before(
+    revised: dict[str, Any], left: dict[str, Fault]
+):
+    # given a recovery that was read while it blamed n1
+    known = NOTHING.after([a_job()], NOW)
+
+    # when its coordinator has found the true cause
+    known = known.after([a_job(**revised)], NOW)
+
+    # then that alone is remembered
+    assert {node: entry.fault for node, (entry,) in known.by_node.items()} == left
+
+
+def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_also_where_status_tells_of_them_no_more():
+    first, second = a_job(), a_job(cause={"node": "n2", "message": "silent"})
+    both = {**first, "status": {"recoveries": [*first["status"]["recoveries"], *second["status"]["recoveries"]]}}
+    known = NOTHING.after([both], NOW).after([both], NOW)
+    assert set(known.by_node) == {"n1", "n2"}
+    assert known.after([{**first, "status": {}}], NOW) == known
 
 
 def test_what_is_written_is_read():

@@ -34,7 +34,7 @@ from understudy_operator.plan.gang import SCHEDULERS_MARKS
 from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim, intent_key
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.pool.claiming import CLAIMED_GRACE_S
-from understudy_operator.plan.pool.vacancies import BOUND_S
+from understudy_operator.plan.pool.vacancies import BOUND_S, PREEMPTING_S
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.retries import TRY_AGAIN_S, Retries
@@ -358,6 +358,17 @@ def test_a_pod_that_finds_no_room_in_the_spares_place_is_told_and_costs_no_secon
     assert claims(given, NOW + BOUND_S) == []
     assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
     assert len(creations(told(given, NOW + BOUND_S), NOW + BOUND_S + 31)) == 1
+
+
+def test_a_pod_for_which_others_are_preempted_in_the_spares_place_is_waited_for():
+    # given the job's pod, whose place somebody was faster to get, and yields
+    coming = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", nominated=MINE.node)
+    given = one_lost(Q, pods=(A0, coming))
+
+    # then nothing else is made or claimed, and nothing told; but for so long only
+    assert (claims(given, NOW + BOUND_S), creations(given, NOW + BOUND_S)) == ([], [])
+    assert condition(given, NOW + BOUND_S) == ("True", "Idle")
+    assert condition(given, NOW + PREEMPTING_S) == ("False", "NoRoom")
 
 
 def test_what_found_no_room_goes_first_once_all_ranks_are_held():

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import NOW, XID_79
+from tests.unit.operator.given import NOW, XID_79, ended
 from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.observed import Node
-from understudy_operator.plan.placement import REQUIRED
+from understudy_operator.plan.placement import PREFERRED, REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
+from understudy_protocol import pod as names
 from understudy_protocol.words import FaultClass
 
 CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
@@ -33,6 +34,59 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
         for field in term["matchFields"]
         for name in field["values"]
     ]
+
+
+def test_one_is_put_on_a_node_that_has_failed_jobs_before_only_where_nothing_else_is_free():
+    # given two nodes that the memory tells of, one of which is gone
+    given = replace(observed_pool(a_pool(replicas=1), nodes=NODES), offenders=frozenset({"well", "gone"}))
+
+    # then a spare prefers all others, and is not kept off
+    (made,) = plan_spares(given, 1, NOW)
+    assert rather_not_on(made) == ["well"]
+    assert isinstance(made, CreatePod)
+    assert made.manifest["metadata"]["annotations"][names.ANNOTATION_AVOIDS] == "bad,leaves"
+
+
+def test_nor_on_one_where_another_has_ended_by_itself():
+    """Its devices may be lost, which the node says nothing of."""
+    unfit = ended(a_spare("p", node="well"))
+    (made,) = plan_spares(observed_pool(a_pool(replicas=1), [unfit], nodes=NODES), 1, NOW)
+    assert rather_not_on(made) == ["well"]
+    (made,) = plan_spares(observed_pool(a_pool(replicas=1), nodes=NODES), 1, NOW)
+    assert rather_not_on(made) == []
+
+
+def test_one_that_waits_for_room_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again():
+    # given one that was made while two nodes were broken
+    given = observed_pool(a_pool(replicas=1), nodes=NODES)
+    (made,) = plan_spares(given, 1, NOW)
+    assert isinstance(made, CreatePod)
+    annotations = made.manifest["metadata"]["annotations"]
+    assert annotations[names.ANNOTATION_AVOIDS] == "bad,leaves"
+    waits = replace(lacking_room(a_spare("p")), annotations=annotations)
+
+    # then it waits as long as they are
+    assert plan_spares(replace(given, pods=(waits,)), 1, NOW) == ()
+
+    # and no longer
+    mended = replace(given, pods=(waits,), nodes={**NODES, "bad": Node("bad", True)})
+    (drop,) = plan_spares(mended, 1, NOW)
+    assert drop == DeletePod("p", waits.uid, 0, "it waits for a node, and bad may be used again", waits.version)
+
+
+@pytest.mark.parametrize(("told", "grace_s"), [({}, 1), ({"terminationGracePeriodSeconds": 20}, 20)])
+def test_what_only_holds_a_place_goes_at_once_unless_its_template_says_otherwise(told: dict[str, int], grace_s: int):
+    pool = a_pool(replicas=1, template={"spec": {**SPARE_TEMPLATE["spec"], **told}})
+    (made,) = plan_spares(observed_pool(pool), 1, NOW)
+    assert isinstance(made, CreatePod)
+    assert made.manifest["spec"]["terminationGracePeriodSeconds"] == grace_s
+
+
+def rather_not_on(made: CreatePod | DeletePod) -> list[str]:
+    """The nodes that the spare prefers all others to."""
+    assert isinstance(made, CreatePod)
+    wishes = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, ())
+    return [name for wish in wishes for field in wish["preference"]["matchFields"] for name in field["values"]]
 
 
 def test_a_spare_is_kept_off_nodes_where_no_job_would_claim_it():

@@ -48,6 +48,11 @@ def test_what_the_spec_says_goes_before_all_else():
     assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
 
 
+def test_what_is_as_good_as_certain_is_not_taken_for_certain():
+    auto = AutoSize(nodes=8, failures_per_node_day=float("0.999999999999999999"))
+    assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == 8
+
+
 def test_bounds_hold():
     for auto, wanted in ((AutoSize(nodes=1024, most=3), 3), (AutoSize(nodes=1, least=2), 2)):
         assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == wanted
@@ -59,7 +64,7 @@ def test_history_counts_once_there_are_a_thousand_days_of_nodes():
     told = []
     for hour in range(0, 96, 6):
         now = NOW + hour * 3600
-        failures = tuple(NOW + past * 3600 for past in range(0, hour, 6))
+        failures = tuple((f"n{past}", NOW + past * 3600) for past in range(0, hour, 6))
         wanted, observed = sized(replace(observed, clients=(Client(nodes(400), failures),)), now)
         told.append((observed.pool.status["auto"]["source"], wanted))
 
@@ -71,7 +76,7 @@ def test_history_counts_once_there_are_a_thousand_days_of_nodes():
 
 def test_a_failure_is_counted_once():
     before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
-    observed = observed_pool(clients=(Client(nodes(10), (NOW + 30, NOW + 5000)),))
+    observed = observed_pool(clients=(Client(nodes(10), (("n1", NOW + 30), ("n1", NOW + 5000))),))
     first = history(before, observed, NOW + 3600)
     assert (first.failures, round(first.node_days, 2)) == (1.0, round(10 * (3600 - 60) / DAY_S, 2))
     told = {"nodeDays": str(first.node_days), "failures": str(first.failures), "countedUntil": micro_time(first.until)}
@@ -84,6 +89,23 @@ def test_old_history_loses_its_weight_and_an_operator_that_was_away_counts_a_day
     told = history(before, observed_pool(clients=(Client(nodes(10)),)), NOW + 20 * DAY_S)
     weight = 0.5 ** (DAY_S / HALF_LIFE_S)
     assert (told.node_days, told.failures) == pytest.approx((1000 * weight + 10, 8 * weight))
+
+
+def test_of_the_time_that_an_operator_was_away_for_failures_count_as_its_days_do():
+    # given one that comes back after ten days, in each of which a node has failed
+    before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
+    failures = tuple((f"n{day}", NOW + (day + 0.5) * DAY_S) for day in range(10))
+    told = history(before, observed_pool(clients=(Client(nodes(10), failures),)), NOW + 10 * DAY_S)
+
+    # then it counts a day of ten nodes, and the failure of that day
+    assert (told.node_days, told.failures) == (10.0, 1.0)
+
+
+def test_a_node_that_several_jobs_tell_of_has_failed_once():
+    before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
+    clients = [Client(nodes(2), (("n0", NOW + second), ("", NOW + second))) for second in (1, 2)]
+    told = history(before, observed_pool(clients=tuple(clients)), NOW + 3600)
+    assert told.failures == 3.0, "n0, and two that nobody names"
 
 
 def test_it_grows_at_once_and_shrinks_only_after_a_day():

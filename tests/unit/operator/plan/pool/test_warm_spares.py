@@ -3,11 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.operator.given import IMAGE, NOW
+import pytest
+
+from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_job
 from tests.unit.operator.given_pool import observed_pool
 from tests.unit.operator.given_warm import KEY_ID, a_warm_pool, a_warm_spare
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.pool.comparing import difference
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.pool.holding import UNREADY_S
 from understudy_operator.plan.pool.manifest import fingerprint
@@ -79,6 +82,25 @@ def test_what_the_pools_launcher_says_reaches_it() -> None:
     assert told[names.ENV_NPROC] == "4"
     assert told[names.ENV_PRELOAD] == "json"
     assert told[names.ENV_WARMUP] == '["python", "warm.py"]'
+
+
+@pytest.mark.parametrize(
+    ("resources", "devices"),
+    [
+        ({"limits": {"nvidia.com/gpu": 8}}, "8"),
+        ({"limits": {"nvidia.com/gpu": "4", "memory": "1Ti"}}, "4"),
+        ({"requests": {"nvidia.com/gpu": 2}, "limits": {"nvidia.com/gpu": 2}}, "2"),
+        ({"limits": {"nvidia.com/gpu": "1e1"}}, "1"),
+        ({"limits": {"nvidia.com/gpu": 0}}, None),
+        ({"limits": {"memory": "1Ti"}}, None),
+        ({}, None),
+    ],
+)
+def test_its_launcher_knows_how_many_devices_it_has_to_see(resources: dict[str, Any], devices: str | None) -> None:
+    (trainer,) = TEMPLATE["spec"]["containers"]
+    template = {"spec": {"containers": [{**trainer, "resources": resources}]}}
+    assert variables(created(template=template)["spec"]["containers"][0]).get(names.ENV_DEVICES) == devices
+    assert difference(a_job(pod_template=template), a_warm_pool(template=template)) == ""
 
 
 def test_it_knows_which_variables_are_the_templates_own() -> None:

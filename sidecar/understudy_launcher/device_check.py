@@ -1,0 +1,77 @@
+"""A process that looks for the container's devices (devices.py), and tells through a pipe what it has found.
+
+Rules: the library that it asks is loaded there and nowhere else, so whatever a broken driver does to it, it does to
+that process. One at a time: one that hangs within the driver is not even ended by SIGKILL, until the driver lets go.
+"""
+
+import contextlib
+import os
+import signal
+from typing import Callable, NoReturn, Optional
+
+from understudy_launcher import devices, forked, prctl
+from understudy_launcher.events import DevicesChecked
+
+_SEEN, _UNSEEN = b"+", b"-"
+_LONGEST = 1000
+ENDED = "the process that looks for its devices has ended without an answer"
+
+
+class DeviceCheck:
+    """`watch` and `unwatch` hear of the pipe that is to be selected for reading. wanted: how many devices."""
+
+    def __init__(self, wanted: int, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
+        self._wanted, self._watch, self._unwatch = wanted, watch, unwatch
+        self._pid = 0
+        self._read_end = -1  # while it runs
+
+    def start(self) -> list[DevicesChecked]:
+        """Its answer, if it could not even be started."""
+        assert self._read_end < 0, "one at a time"
+        dies_with_us = prctl.dies_with_parent()
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            os.close(read_end)
+            os.close(write_end)
+            return [DevicesChecked(f"no process can be started that looks for its devices: {error.strerror}")]
+        if self._pid == 0:
+            _look(self._wanted, write_end, dies_with_us)
+        os.close(write_end)
+        self._read_end = read_end
+        self._watch(read_end)
+        return []
+
+    def heard(self) -> list[DevicesChecked]:
+        """The pipe is readable: it has answered, or ended."""
+        told = os.read(self._read_end, _LONGEST + 1)
+        self._unwatch(self._read_end)
+        os.close(self._read_end)
+        self._read_end = -1
+        if not told:
+            return [DevicesChecked(ENDED)]
+        return [DevicesChecked("" if told[:1] == _SEEN else told[1:].decode(errors="replace"))]
+
+    def end(self) -> None:
+        """It takes too long. That it has ended is heard like an answer."""
+        if self._read_end >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+
+def _look(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], None]]) -> NoReturn:
+    """In the fork."""
+    try:
+        forked.begin("devices", write_end, signal.SIG_DFL)
+        if dies_with_parent is not None:
+            dies_with_parent()
+        os.write(write_end, _packet(devices.why_not_seen(devices.given(wanted, os.environ))))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this process is no launcher
+        os.write(write_end, _packet(f"the look for its devices has failed: {type(error).__name__}: {error}"))
+    finally:
+        os._exit(0)
+
+
+def _packet(why_not: str) -> bytes:
+    return _UNSEEN + why_not.encode(errors="replace")[:_LONGEST] if why_not else _SEEN

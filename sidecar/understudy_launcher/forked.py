@@ -1,0 +1,24 @@
+"""What a fork of the launcher that goes on as itself does first: nothing of the launcher's stays open in it, least of
+all its copy of the sidecar's connection, and no signal is heard as the launcher hears it.
+"""
+
+import contextlib
+import os
+import signal
+
+_STDERR = 2
+
+
+def begin(name: str, keep: int, on_end_signals: signal.Handlers) -> None:
+    """name: as `ps` shows it. keep: the one descriptor that it needs beside its outputs."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, on_end_signals)
+    os.setsid()
+    for fd in os.listdir("/proc/self/fd"):
+        if int(fd) > _STDERR and int(fd) != keep:
+            with contextlib.suppress(OSError):
+                os.close(int(fd))
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(name)

@@ -1,0 +1,176 @@
+"""The real kube-scheduler beside the API server of the tests, and nodes that have room for so many devices.
+
+Rules: it schedules only pods that ask for it by its name, so the pods of other tests stay as they are. Each test's pods
+go to nodes of its own alone. No kubelet and no node controller runs: the test plays them.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.conftest import free_port, running
+from tests.integration.operator.kube import Kube, Raw, Runs
+from tests.integration.operator.training import Training
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+NAME = "of-priorities"
+DEVICES = "nvidia.com/gpu"
+OWNER = "understudy.dev/test"
+#: The higher ones push out the lower ones.
+PRIORITIES = {"filler": -10, "spare": 500, "training": 1000, "urgent": 2000}
+OUT = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+
+
+class Scheduler:
+    """The process. `operator` runs beside it: a wait ends as soon as one of them has."""
+
+    def __init__(self, command: list[str], log: Path, operator: Runs) -> None:
+        self._command, self._log, self._operator = command, log, operator
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def started(self) -> Iterator["Scheduler"]:
+        with running(self._command, self._log) as self._process:
+            yield self
+
+    @property
+    def runs(self) -> bool:
+        return self._operator.runs and self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        return f"{self._operator.log()}\nkube-scheduler's log ends with:\n{self._log.read_text()[-3000:]}"
+
+
+def scheduler_of(server: "ApiServer", folder: Path, operator: Runs) -> Scheduler:
+    program = server.binaries / "kube-scheduler"
+    if not program.exists():
+        pytest.skip(f"no kube-scheduler in {server.binaries}: build the local cluster's programs first (tests/cluster)")
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(server.kubeconfig)},
+        "leaderElection": {"leaderElect": False},
+        "profiles": [{"schedulerName": NAME}],
+    }
+    file = folder / "scheduler.json"
+    file.write_text(json.dumps(configuration))
+    as_us = [f"--{name}-kubeconfig={server.kubeconfig}" for name in ("authentication", "authorization")]
+    where = ["--bind-address=127.0.0.1", f"--secure-port={free_port()}", f"--cert-dir={folder / 'certificates'}"]
+    return Scheduler([str(program), f"--config={file}", *as_us, *where], folder / "scheduler.log", operator)
+
+
+class Nodes:
+    """A test's own, with one device each; and what is to be put there."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+
+    async def begin(self) -> None:
+        for name, value in PRIORITIES.items():
+            body = {"metadata": {"name": self.priority(name)}, "value": value}
+            await self.kube.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
+    async def end(self) -> None:
+        for raw in await self.kube.list("/api/v1/nodes"):
+            if raw["metadata"].get("labels", {}).get(OWNER) == self.kube.namespace:
+                await self.kube.call("DELETE", f"/api/v1/nodes/{raw['metadata']['name']}")
+        for name in PRIORITIES:
+            await self.kube.call("DELETE", f"/apis/scheduling.k8s.io/v1/priorityclasses/{self.priority(name)}")
+
+    def priority(self, name: str) -> str:
+        return f"{self.kube.namespace}-{name}"
+
+    def name(self, node: str) -> str:
+        return f"{self.kube.namespace}-{node}"
+
+    async def add(self, *nodes: str) -> None:
+        room = {"cpu": "8", "memory": "8Gi", "pods": "20", DEVICES: "1"}
+        ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+        for node in nodes:
+            name = self.name(node)
+            metadata = {"name": name, "labels": {OWNER: self.kube.namespace}}
+            await self.kube.call("POST", "/api/v1/nodes", {"metadata": metadata})
+            status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+            await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
+            # Every node is admitted with a taint, which the node controller takes off once it is ready.
+            await self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+    async def power_off(self, name: str) -> None:
+        """As the node controller tells it."""
+        unknown = {"type": "Ready", "status": "Unknown", "reason": "Test", "message": ""}
+        await self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [OUT]}})
+        await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": [unknown]}})
+
+    def asks(self, spec: Raw, priority: str) -> Raw:
+        """The pod's spec, with a device for its first container."""
+        first, *others = spec["containers"]
+        told: Raw = {
+            **spec,
+            "containers": [{**first, "resources": {"limits": {DEVICES: 1}}}, *others],
+            "schedulerName": NAME,
+            "nodeSelector": {OWNER: self.kube.namespace},
+        }
+        return told | ({"priorityClassName": self.priority(priority)} if priority else {})
+
+    async def pod(self, name: str, priority: str) -> Raw:
+        """Of nobody that we know."""
+        spec = self.asks({"containers": [{"name": "c", "image": "example.com/other:1"}]}, priority)
+        return await self.kube.call("POST", "pods", {"metadata": {"name": name}, "spec": spec})
+
+    async def of(self, pod: Raw) -> str:
+        """The node that the scheduler puts it on."""
+
+        async def look() -> str:
+            node: str = (await self.kube.call("GET", f"pods/{pod['metadata']['name']}"))["spec"].get("nodeName", "")
+            return node
+
+        node = await self.kube.until(f"pod {pod['metadata']['name']} is scheduled", look)
+        return node.removeprefix(f"{self.kube.namespace}-")
+
+    async def until_no_room(self, pod: Raw) -> None:
+        """The scheduler has looked, and has found no node, nor pods that have to yield."""
+
+        async def look() -> bool:
+            raw = await self.kube.call("GET", f"pods/{pod['metadata']['name']}")
+            told = condition(raw, "PodScheduled")
+            nominated = raw["status"].get("nominatedNodeName")
+            return told.get("reason") == "Unschedulable" and not nominated and not raw["spec"].get("nodeName")
+
+        await self.kube.until(f"there is no room for pod {pod['metadata']['name']}", look)
+
+    async def until_preempted(self, pod: Raw) -> Raw:
+        """The scheduler has deleted it for another one."""
+
+        async def look() -> Raw | None:
+            raw = await self.kube.call("GET", f"pods/{pod['metadata']['name']}")
+            return raw if condition(raw, "DisruptionTarget").get("reason") == "PreemptionByScheduler" else None
+
+        raw = await self.kube.until(f"pod {pod['metadata']['name']} is preempted", look)
+        assert raw is not None
+        return raw
+
+
+class Scheduled(Training):
+    """A job whose pods the scheduler places."""
+
+    def __init__(self, kube: Kube, nodes: Nodes) -> None:
+        super().__init__(kube)
+        self._nodes = nodes
+
+    async def run(self, pod: Raw, ip: str = "") -> None:
+        """Once it has its node, which `pod` tells from then on."""
+        pod["spec"]["nodeName"] = self._nodes.name(await self._nodes.of(pod))
+        await self.start_containers(pod, ip)
+
+
+def condition(raw: Raw, kind: str) -> Raw:
+    """Of that type; empty if there is none."""
+    found: Any = next((entry for entry in raw["status"].get("conditions", ()) if entry["type"] == kind), {})
+    return dict(found)

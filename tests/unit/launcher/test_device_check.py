@@ -1,0 +1,118 @@
+"""A launcher's process that was given devices, and asks a real library that answers as a test has it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launcher.fake_sidecar import Launched, children, wait_for
+from understudy_launcher.devices import LIBRARY
+from understudy_launcher.readiness import SILENT
+from understudy_protocol import pod
+from understudy_protocol.launcher import CheckReadiness, Readiness
+
+Launch = Callable[..., Launched]
+#: GPUs: how many there are, from a file; a file that is not there: they hang.
+SOURCE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int nvmlInit_v2(void) { return 0; }
+const char *nvmlErrorString(int code) { return code == 15 ? "GPU is lost" : "something else"; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    FILE *file = fopen(getenv("GPUS"), "r");
+    if (!file) for (;;) pause();
+    return fscanf(file, "%u", count) == 1 ? 0 : 999;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu) { *gpu = (void *)(0x700000000000UL + index); return 0; }
+int nvmlDeviceGetMigMode(void *gpu, unsigned *current, unsigned *pending) { return 3; }
+int nvmlDeviceGetMemoryInfo(void *gpu, unsigned long long memory[3]) {
+    if ((unsigned long)gpu >> 32 != 0x7000) return 2;
+    memory[0] = memory[1] = memory[2] = 1;
+    return (unsigned long)gpu & 8 ? 15 : 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that has it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("cc was not found: it makes the stand-in of NVIDIA's library")
+    folder = tmp_path_factory.mktemp("nvml")
+    (folder / "nvml.c").write_text(SOURCE)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / LIBRARY, folder / "nvml.c"], check=True)
+    return folder
+
+
+def given(launch: Launch, library: Path, folder: Path, devices: int, there: int) -> Launched:
+    """A spare that was given devices, of which some are there."""
+    gpus = folder / "gpus"
+    gpus.write_text(str(there))
+    told = {pod.ENV_DEVICES: str(devices), pod.ENV_ZYGOTE: "false", "LD_LIBRARY_PATH": str(library), "GPUS": str(gpus)}
+    launched = launch("python3", "-c", "print('trained')", **told)
+    launched.join()
+    return launched
+
+
+def check(launched: Launched, number: int) -> Readiness:
+    launched.sidecar.send(CheckReadiness(number))
+    return launched.sidecar.expect(Readiness)
+
+
+def test_a_spare_is_ready_while_all_devices_that_it_was_given_answer(
+    launch: Launch, library: Path, folder: Path
+) -> None:
+    launched = given(launch, library, folder, devices=8, there=8)
+    assert check(launched, 1) == Readiness(1, True)
+
+    # when one is lost, then it is not ready; and it is again when that is back
+    (folder / "gpus").write_text("7")
+    assert check(launched, 2) == Readiness(2, False, "7 of 8 devices answer")
+    (folder / "gpus").write_text("9")
+    assert check(launched, 3) == Readiness(3, True)
+    wait_for(lambda: not children(launched.process.pid), "no process is left of the checks")
+
+
+def test_a_driver_that_hangs_holds_up_nobody(launch: Launch, library: Path, folder: Path) -> None:
+    # given devices that do not answer
+    launched = given(launch, library, folder, devices=1, there=1)
+    (folder / "gpus").unlink()
+    launched.sidecar.send(CheckReadiness(1))
+    (asks,) = wait_for(lambda: children(launched.process.pid), "devices are asked")
+
+    # then that is told, and whoever asks is ended
+    assert launched.sidecar.expect(Readiness) == Readiness(1, False, SILENT)
+    wait_for(lambda: not Path(f"/proc/{asks}").exists(), "it is ended")
+
+    # and when they answer again, then the spare is ready again
+    (folder / "gpus").write_text("1")
+    number = 2
+    while not check(launched, number).ready:
+        number += 1
+
+
+def test_a_library_that_crashes_harms_the_process_that_asks_alone(launch: Launch, library: Path, folder: Path) -> None:
+    launched = given(launch, library, folder, devices=1, there=1)
+    (folder / "gpus").unlink()
+    launched.sidecar.send(CheckReadiness(1))
+    (asks,) = wait_for(lambda: children(launched.process.pid), "devices are asked")
+    os.kill(asks, signal.SIGSEGV)
+    told = launched.sidecar.expect(Readiness)
+    assert (told.ready, "ended without an answer" in told.reason) == (False, True)
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a device")
+def test_a_spare_that_was_given_a_device_and_sees_none_is_not_ready(launch: Launch) -> None:
+    launched = launch("python3", "-c", "print('trained')", **{pod.ENV_DEVICES: "1", pod.ENV_ZYGOTE: "false"})
+    launched.join()
+    told = check(launched, 1)
+    assert not told.ready
+    assert told.reason
