@@ -1,8 +1,9 @@
 """What is wrong with a job, before anything of it is made: what the rules of a CRD cannot say. Pure.
 
 Of a Job, JobSet or PyTorchJob only templates with the label are looked at, by the same code that injects their pods: a
-pod as its controller would make it is injected, and the result thrown away. Of a TrainingJob: dependencies in a circle,
-and patterns that are none. Without this webhook the operator and the injection say the same, later.
+pod as its controller would make it is injected, and the result thrown away. A Job that a JobSet has made is let through:
+its pods are some of those that train as one, and the JobSet itself was looked at. Of a TrainingJob: dependencies in a
+circle, and patterns that are none. Without this webhook the operator and the injection say the same, later.
 """
 
 import copy
@@ -28,6 +29,8 @@ def objections(kind: str, raw: Raw) -> list[str]:
     if kind == "TrainingJob":
         spec = read_spec(raw)
         return [text for text in (complaint(spec), circle(spec)) if text]
+    if kind == "Job" and _is_of_jobset(raw["metadata"]):
+        return []
     try:
         target = read_target(kind, raw)
         for template in target.templates:
@@ -37,6 +40,12 @@ def objections(kind: str, raw: Raw) -> list[str]:
     except Objection as objection:
         return [f"understudy cannot inject the pods of this {kind}: {objection}"]
     return []
+
+
+def _is_of_jobset(metadata: Raw) -> bool:
+    """By its controller, and not by labels: these any Job may have."""
+    owners = metadata.get("ownerReferences") or ()
+    return any(x.get("kind") == "JobSet" and x.get("controller") for x in owners)
 
 
 def _example(kind: str, metadata: Raw, template: Template) -> dict[str, Any]:

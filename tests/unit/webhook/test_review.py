@@ -1,6 +1,7 @@
 """AdmissionReviews in, answers out; and jobs that are checked when they are applied."""
 
 import base64
+import copy
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.unit.webhook.golden import IMAGE, pod
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.jobset import keys
 from understudy_webhook.checks import objections
 from understudy_webhook.review import NoReview, mutate, read_request, validate
 
@@ -83,6 +85,17 @@ def a_jobset(*templates: Raw) -> Raw:
     return {"metadata": {"name": "train"}, "spec": {"replicatedJobs": jobs}}
 
 
+def child_of(jobset: Raw, number: int = 0) -> Raw:
+    """The first Job of a replicatedJob, as JobSet's controller makes it."""
+    entry, name = jobset["spec"]["replicatedJobs"][number], jobset["metadata"]["name"]
+    spec = copy.deepcopy(entry["template"]["spec"])
+    labels = {keys.NAME: name, keys.UID: "u", keys.REPLICATED_JOB: entry["name"], keys.JOB_INDEX: "0"}
+    spec["template"]["metadata"]["labels"] |= labels
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": name, "uid": "u", "controller": True}
+    metadata = {"name": f"{name}-{entry['name']}-0", "labels": labels, "ownerReferences": [owner]}
+    return {"metadata": metadata, "spec": spec}
+
+
 def a_pytorch_job(template: Raw) -> Raw:
     replicas = {"Master": {"replicas": 1, "template": template}, "Worker": {"replicas": 3, "template": template}}
     return {"metadata": {"name": "train"}, "spec": {"pytorchReplicaSpecs": replicas}}
@@ -113,6 +126,10 @@ def with_pattern(text: str) -> Raw:
         ("Job", {"metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}),
         ("JobSet", a_jobset(template(world_size="5", nproc_per_node="1"))),
         ("JobSet", {"metadata": {"name": "x"}, "spec": {"replicatedJobs": []}}),
+        # of two Jobs with three pods each, of which a Job alone has too few
+        ("JobSet", a_jobset(template(world_size="5"))),
+        ("Job", child_of(a_jobset(template(world_size="5")))),
+        ("Job", child_of(a_jobset(template(min_world_size="6"), template(min_world_size="6")), 1)),
         ("PyTorchJob", a_pytorch_job(template())),
         ("TrainingJob", training_job()),
         ("ConfigMap", {"metadata": {}}),
