@@ -1,7 +1,7 @@
 """What is wrong with a job, before anything of it is made: what the rules of a CRD cannot say. Pure.
 
 Of a Job, JobSet or PyTorchJob only templates with the label are looked at, by the same code that injects their pods: a
-pod as its controller would make it is injected, and the result thrown away. A Job that a JobSet has made is let through:
+pod as its controller would make it is injected, and the result thrown away. A JobSet's own Job is let through:
 its pods are some of those that train as one, and the JobSet itself was looked at. Of a TrainingJob: dependencies in a
 circle, and patterns that are none. Without this webhook the operator and the injection say the same, later.
 """

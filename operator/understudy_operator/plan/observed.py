@@ -131,6 +131,7 @@ class Pod:
     could_start: bool = True  # whether all of its containers could be started; known of one that has failed
     ready: bool = False  # as its probes say
     unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
+    key_secret: str = ""  # of an injected one: the Secret that it was told at its birth to have its job's key from
 
     @property
     def ended(self) -> bool:
@@ -255,6 +256,7 @@ class Observed:
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
+    has_former_secret: bool = False  # of an injected job: as version 0.1 has called it
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -107,7 +107,7 @@ def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
     labels = raw["metadata"]["labels"] | {"batch.kubernetes.io/controller-uid": uid}
     annotations = raw["metadata"]["annotations"] | {"batch.kubernetes.io/job-completion-index": str(index)}
     raw["metadata"] = {
-        "name": f"train-{index}-x",
+        "name": f"train-{index}-{uid[:5]}",
         "namespace": kube.namespace,
         "labels": labels,
         "annotations": annotations,
@@ -118,8 +118,17 @@ def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
 async def injected(kube: Kube) -> tuple[Raw, list[Raw]]:
     """The Job, and its pods."""
     job = await kube.call("POST", "jobs", a_job())
-    pods = [await kube.call("POST", "pods", a_pod(kube, index, job["metadata"]["uid"])) for index in range(3)]
-    return job, pods
+    return job, await pods_of(kube, job)
+
+
+async def pods_of(kube: Kube, job: Raw) -> list[Raw]:
+    return [await kube.call("POST", "pods", a_pod(kube, index, job["metadata"]["uid"])) for index in range(3)]
+
+
+async def secret_of(kube: Kube, pod: Raw) -> Raw | None:
+    """That the pod waits for, once it is there."""
+    wanted = next(x["secret"]["secretName"] for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
+    return next((x for x in await kube.list("secrets") if x["metadata"]["name"] == wanted), None)
 
 
 async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: None) -> None:
@@ -131,7 +140,7 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
         assert pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid
 
     async def secret() -> Raw | None:
-        found = [x for x in await kube.list("secrets") if x["metadata"]["name"] == "job.train-membership"]
+        found = [x for x in await kube.list("secrets") if x["metadata"]["name"] == f"job.train-{uid}-membership"]
         return found[0] if found else None
 
     made = await kube.until("the pods' Secret", secret)
@@ -157,6 +166,35 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
         2,
         1,
     )
+
+
+async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_with_its_predecessor(
+    kube: Kube, webhook: None
+) -> None:
+    # given a Job, whose pods have their Secret
+    _, (pod, *_) = await injected(kube)
+    first = await kube.until("the first one's Secret", lambda: secret_of(kube, pod))
+    assert first is not None
+    # when it is deleted, applied anew, and its pods are made while what was made for the first is still there
+    await kube.call("DELETE", "jobs/train", {"propagationPolicy": "Orphan"})
+    await kube.until("the Job is gone", lambda: gone(kube, "jobs"))
+    job = await kube.call("POST", "jobs", a_job())
+    (other, *_) = await pods_of(kube, job)
+    # then they wait
+    assert await secret_of(kube, other) is None
+    # and have a Secret of their own as soon as the first one's InjectedJob is gone
+    await kube.call("DELETE", "injectedjobs/job.train")
+    for service in await kube.list("services"):  # as the garbage collector does
+        await kube.call("DELETE", f"services/{service['metadata']['name']}")
+    second = await kube.until("the second one's Secret", lambda: secret_of(kube, other))
+    assert second is not None
+    assert second["data"][names.KEY_FILE] != first["data"][names.KEY_FILE]
+    told = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
+    assert told["shape"]["uid"] == job["metadata"]["uid"]
+
+
+async def gone(kube: Kube, plural: str) -> bool:
+    return not await kube.list(plural)
 
 
 async def test_a_second_mutation_finds_nothing_to_do(kube: Kube, webhook: None) -> None:

@@ -75,6 +75,12 @@ def template(**annotations: str) -> Raw:
     return {"metadata": metadata, "spec": {"containers": [{"name": "t", "command": ["python", "t.py"]}]}}
 
 
+def without_command() -> Raw:
+    raw = template()
+    del raw["spec"]["containers"][0]["command"]
+    return raw
+
+
 def a_job(**spec: Any) -> Raw:
     ordinary = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "template": template()}
     return {"metadata": {"name": "train"}, "spec": {**ordinary, **spec}}
@@ -149,6 +155,17 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
         ("Job", a_job(template=template(world_size="8")), "takes 8 pods of 1 workers, and the job has 3"),
         ("Job", a_job(template=template(world_size="3", nproc_per_node="2")), "multiple of the 2 workers"),
         ("Job", a_job(template=template(min_world_size="4")), "understudy.dev/min-world-size is 4"),
+        (
+            "Job",
+            a_job(template=template(world_size="0")),
+            "world-size is '0': set it to the number of ranks, 1 or more",
+        ),
+        ("Job", a_job(template=template(launcher="torchrun")), "set it to Auto, Wrap, Torchrun or None"),
+        ("JobSet", a_jobset(template(world_size="7")), "takes 7 pods of 1 workers, and the job has 6"),
+        ("JobSet", a_jobset(template(world_size="-1")), "world-size is '-1': set it to the number of ranks, 1 or more"),
+        ("JobSet", a_jobset(without_command()), "container t needs a command"),
+        ("JobSet", a_jobset(template(container="x")), "understudy.dev/container is 'x': set it to one of t"),
+        ("PyTorchJob", a_pytorch_job(template(nproc_per_node="auto")), "'auto': set it to the number of workers"),
         ("JobSet", a_jobset(template(), template(zygote="false")), "r0, r1 train as one, and their annotations"),
         ("PyTorchJob", a_pytorch_job(template(world_size="5")), "and the job has 4"),
         ("TrainingJob", in_a_circle(), "dependsOn"),

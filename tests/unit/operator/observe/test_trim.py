@@ -6,9 +6,11 @@ from typing import Any
 
 from tests.unit.operator.given import IMAGE, a_job
 from tests.unit.operator.observe.test_read import AT, LIMITED, POD
+from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
+from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.pods import pod_manifest
 
 
@@ -46,6 +48,14 @@ def test_a_pod_reads_the_same_before_and_after():
     limited = copy.deepcopy(raw)
     limited["spec"]["containers"][0]["resources"] = LIMITED["resources"]
     assert "limit 64Gi" in read_pod(trimmed_pod(limited)).out_of_memory
+
+
+def test_an_injected_one_tells_which_secret_it_waits_for():
+    raw = inject(golden_pod("job"), IMAGE).pod
+    raw["metadata"] |= {"name": "train-0-x", "uid": "u", "creationTimestamp": AT}
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    uid = raw["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+    assert read_pod(raw).key_secret == f"job.train-{uid}-membership"
 
 
 def test_one_that_is_stuck_or_has_failed_does_too():

@@ -61,8 +61,17 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 def at(pod: Pod, index: int) -> Pod:
     """The pod with that completion index, as it is read: nobody has told it its rank."""
-    labels = {keys.JOB_NAME: "train"}
+    labels = {keys.JOB_NAME: "train", keys.CONTROLLER_UID: UID}
     return replace(pod, index=None, spare=True, labels=labels, annotations={names.ANNOTATION_PLACE: f"pods/0/{index}"})
+
+
+UID = golden_pod("job")["metadata"]["labels"][keys.CONTROLLER_UID]
+SECRET = f"job.train-{UID}-membership"
+
+
+def key_secret(pod: Raw) -> str:
+    """That an injected pod mounts."""
+    return next(str(x["secret"]["secretName"]) for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
 
 
 PODS = (at(A0, 0), at(A1, 1), at(S, 2))
@@ -134,13 +143,59 @@ def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_
     assert service.manifest["metadata"]["name"] == "job-train-understudy"
     (secret,) = plan(given(pods=waiting, has_secret=False)).objects
     metadata, data = secret.manifest["metadata"], secret.manifest["stringData"]
-    assert metadata["name"] == "job.train-membership"
+    assert metadata["name"] == SECRET
     assert metadata["labels"][names.LABEL_JOB_UID] == an_injected_job().uid
     assert metadata["ownerReferences"][0]["kind"] == "InjectedJob"
     assert metadata["ownerReferences"][0]["uid"] == "own-uid"
     told = json.loads(data[names.INJECTED_FILE])
     assert (told["coordinator"], told["shape"]["actives"], told["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
     assert (told["shape"]["grace_s"], told["shape"]["uid"]) == (60.0, an_injected_job().uid)
+
+
+def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its_own() -> None:
+    """A kubelet starts pods with whatever Secret of that name is there, also one of a Job that is deleted."""
+    first, second = inject(golden_pod("job"), IMAGE).pod, golden_pod("job")
+    second["metadata"]["labels"][keys.CONTROLLER_UID] = "another"
+    told = [key_secret(pod) for pod in (first, inject(second, IMAGE).pod)]
+    assert told == [SECRET, "job.train-another-membership"]
+
+
+def test_no_attempt_of_a_jobset_has_the_secret_of_another() -> None:
+    raws = [golden_pod("jobset"), golden_pod("jobset")]
+    raws[1]["metadata"]["labels"][keys.RESTART_ATTEMPT] = "2"
+    told = [key_secret(inject(raw, IMAGE).pod) for raw in raws]
+    uid = raws[0]["metadata"]["labels"][keys.UID]
+    assert told == [f"jobset.llm.1-{uid}-1-membership", f"jobset.llm.2-{uid}-2-membership"]
+
+
+# Pods that version 0.1 of the webhook has injected --------------------------------------------------------------------
+
+FORMER = "job.train-membership"
+
+
+def test_the_key_of_pods_that_were_there_before_an_upgrade_is_the_key_of_those_that_come_after() -> None:
+    """The Secret has its former name; its key is known."""
+    (secret,) = plan(given(in_round(0), has_secret=False, known_key="the key", has_former_secret=True)).objects
+    assert (secret.manifest["metadata"]["name"], secret.manifest["stringData"][names.KEY_FILE]) == (SECRET, "the key")
+
+
+def test_a_pod_that_was_injected_just_before_an_upgrade_gets_the_secret_that_it_waits_for() -> None:
+    late = replace(PODS[2], sidecar_started=False, sidecar_ran=False, key_secret=FORMER)
+    (secret,) = plan(given(in_round(0), (*PODS[:2], late), known_key="the key")).objects
+    assert (secret.manifest["metadata"]["name"], secret.manifest["stringData"][names.KEY_FILE]) == (FORMER, "the key")
+    # and none is made once it is there, nor when it is not waited for
+    assert plan(given(in_round(0), (*PODS[:2], late), has_former_secret=True)).objects == ()
+    assert plan(given(in_round(0), (*PODS[:2], replace(late, sidecar_ran=True)))).objects == ()
+
+
+def test_both_names_of_a_key_that_is_new_are_of_the_same_key() -> None:
+    waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False, key_secret=FORMER) for pod in PODS)
+    made = plan(given(pods=waiting, has_secret=False, entropy="random")).objects
+    assert [x.manifest["metadata"]["name"] for x in made] == [SECRET, FORMER]
+    assert [x.manifest["stringData"][names.KEY_FILE] for x in made] == ["random", "random"]
+
+
+# How it goes on ------------------------------------------------------------------------------------------------------
 
 
 def test_the_spare_coordinates_first() -> None:
@@ -154,6 +209,8 @@ def test_its_job_has_no_limit_of_lost_pods_while_the_training_goes_on() -> None:
     assert (patch.name, patch.patch["spec"]) == ("train", {"backoffLimit": NO_LIMIT})
     child = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT)
     assert plan(given(children=(child,))).jobs == ()
+    # It is written over this very Job: one of the same name that was applied since is not meant
+    assert patch.patch["metadata"]["uid"] == UID
     # When somebody has set it again since, then it is theirs to say
     assert plan(given(children=(replace(child, backoff_limit=6),))).jobs == ()
 
