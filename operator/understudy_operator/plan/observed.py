@@ -63,8 +63,11 @@ class Job:
 
     @property
     def membership(self) -> str:
-        """What members prove to belong to: pods of one attempt cannot join another one's."""
-        return f"{self.uid}-{self.former_epoch}" if self.former_epoch else self.uid
+        """What members prove to belong to: pods of one attempt cannot join another one's.
+
+        Injected pods have it from their Secret, which a suspension does not change: they follow the newest epoch.
+        """
+        return f"{self.uid}-{self.former_epoch}" if self.former_epoch and self.injected is None else self.uid
 
     @property
     def restarts(self) -> int:

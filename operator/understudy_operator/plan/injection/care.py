@@ -19,11 +19,20 @@ from understudy_protocol.words import CloseReason
 NO_LIMIT = 2**31 - 1
 
 
-def placed(observed: Observed) -> Observed:
-    """With each pod's index, which the pod itself was not told at its birth."""
-    if observed.job.injected is None:
+def as_found(observed: Observed) -> Observed:
+    """With what an injected job's own objects do not say: each pod's index, which the pod itself was not told at its
+    birth; and whether its Jobs are suspended, whose controller then takes the pods away.
+    """
+    job = observed.job
+    if job.injected is None:
         return observed
-    return replace(observed, pods=tuple(_placed(pod, observed) for pod in observed.pods))
+    pods = tuple(_placed(pod, observed) for pod in observed.pods)
+    return replace(observed, pods=pods, job=replace(job, spec=replace(job.spec, suspend=_is_suspended(observed))))
+
+
+def _is_suspended(observed: Observed) -> bool:
+    going = [child for child in observed.children if not child.ended]
+    return bool(going) and all(child.suspended for child in going)
 
 
 def _placed(pod: Pod, observed: Observed) -> Pod:

@@ -14,6 +14,7 @@ from tests.unit.operator.given import (
     SUCCEEDED,
     S,
     a_pod,
+    a_recovery,
     a_snapshot,
     ended,
     in_round,
@@ -22,7 +23,7 @@ from tests.unit.operator.given import (
 )
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read_injected import read_injected
-from understudy_operator.plan.injection.care import NO_LIMIT, placed
+from understudy_operator.plan.injection.care import NO_LIMIT, as_found
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
@@ -127,7 +128,7 @@ def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
 
 
 def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
-    assert [(x.index, x.spare) for x in placed(given()).pods] == [(0, False), (1, False), (None, True)]
+    assert [(x.index, x.spare) for x in as_found(given()).pods] == [(0, False), (1, False), (None, True)]
 
 
 def test_no_pod_is_made_or_tried() -> None:
@@ -246,3 +247,54 @@ def test_a_success_is_told_in_status() -> None:
     pods = tuple(ended(pod, SUCCEEDED) for pod in PODS)
     told = plan(given(in_round(0), pods)).status
     assert (told["phase"], told["terminalState"]) == ("Succeeded", "Completed")
+
+
+# Suspension ----------------------------------------------------------------------------------------------------------
+
+RESTING = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT, suspended=True)
+RUNS = replace(RESTING, suspended=False)
+
+
+def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observed:
+    """Its Job was suspended, whose controller takes the pods away."""
+    return given(status, pods, **{"children": (RESTING,), **changes})
+
+
+def test_a_job_that_is_suspended_is_told_so_and_what_its_pods_end_for_is_no_recovery() -> None:
+    mended = {"fault": "Process", "round": 1, "cause": {}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    mended |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
+    left = a_recovery(NOW, fault=Fault.POD, strategy=None)
+    before = in_round(3) | {"recoveries": [mended], "lastRecovery": mended}
+    told = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))
+    assert told.status["phase"] == "Suspended"
+    condition = next(x for x in told.status["conditions"] if x["type"] == "Suspended")
+    assert condition["status"] == "True"
+    assert told.status["recoveries"] == [mended]
+    assert told.status["lastRecovery"] == mended
+    assert "round" not in told.status
+
+
+def test_while_it_rests_nothing_is_written_or_appointed() -> None:
+    """Also while its last pods are still about to go."""
+    first = plan(suspended(in_round(3, epoch=7), PODS)).status
+    for pods in (PODS, ()):
+        again = plan(suspended(first, pods, snapshot=a_snapshot(number=3, epoch=7)))
+        assert again.status is None
+        assert again.pods == ()
+
+
+def test_one_of_several_jobs_of_a_jobset_that_rests_suspends_nothing() -> None:
+    assert plan(suspended(in_round(3), PODS, children=(RESTING, RUNS))).status["phase"] == "Running"
+    over = replace(RUNS, ended=True, succeeded_whole=True)
+    assert plan(suspended(in_round(3), children=(RESTING, over))).status["phase"] == "Suspended"
+
+
+def test_once_it_is_resumed_its_new_pods_begin_at_once_in_a_newer_epoch_and_with_the_same_key() -> None:
+    """What the former coordinator said last does not count: nobody waits for it, or for an election."""
+    rested = plan(suspended(in_round(3, epoch=7))).status
+    facts = given(rested, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
+    office = plan(facts).status["coordinator"]
+    assert office["podUID"] == S.uid
+    assert office["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
+    # what its pods prove to belong to is what their Secret says, which has been there from the first pod on
+    assert an_injected_job(rested).membership == an_injected_job().membership == UID
