@@ -112,7 +112,7 @@ def test_a_job_that_is_suspended_rests_and_goes_on_when_it_is_resumed(make: Make
 
     # when it is resumed
     job.suspend(suspended=False)
-    # then it trains as before, as the same InjectedJob, in rounds that fence the former ones, and has recovered from nothing
+    # then it trains as before, as the same InjectedJob, in rounds that fence the former ones; and nothing was a recovery
     job.wait_for_steps_after(token)
     status = job.wait_until_whole()
     assert job.injected()["metadata"]["uid"] == itself
@@ -130,7 +130,7 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
     job = make("again")
     job.wait_until_whole()
     token, former = job.token(), job.pods()
-    uid = job.target()["metadata"]["uid"]
+    uid, uids = job.target()["metadata"]["uid"], job.uids()
 
     # when it is deleted, and the same manifest applied before anything of it is gone
     job.cluster.kubectl("-n", NAMESPACE, "delete", "job", job.name, "--wait=false")
@@ -140,12 +140,7 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
 
     # then the second one trains, too, with a key and an InjectedJob of its own
     job.wait_for_steps_after(token)
-    wait_until(
-        "the first one's pods are gone",
-        lambda: not job.uids() & {x["metadata"]["uid"] for x in former},
-        60,
-        seen=job.text,
-    )
+    wait_until("the first one's pods are gone", lambda: not job.uids() & uids, 60, seen=job.text)
     job.wait_until_whole()
     assert job.injected()["spec"]["target"]["uid"] == other
     assert not secrets_of(job.pods()) & secrets_of(former)
