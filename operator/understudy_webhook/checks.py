@@ -33,13 +33,18 @@ def objections(kind: str, raw: Raw) -> list[str]:
         return []
     try:
         target = read_target(kind, raw)
-        for template in target.templates:
-            pod = inject(_example(kind, raw["metadata"], template), _IMAGE).pod
+        for example in example_pods(kind, raw):
+            pod = inject(example, _IMAGE).pod
             if nproc_told(pod):
                 spec_of(target, read_owner(pod), pod)
     except Objection as objection:
         return [f"understudy cannot inject the pods of this {kind}: {objection}"]
     return []
+
+
+def example_pods(kind: str, raw: Raw) -> list[dict[str, Any]]:
+    """The first pod of each template that is to be injected, as its controller would make it. Raises Objection."""
+    return [_example(kind, raw["metadata"], template) for template in read_target(kind, raw).templates]
 
 
 def _is_of_jobset(metadata: Raw) -> bool:
@@ -49,7 +54,6 @@ def _is_of_jobset(metadata: Raw) -> bool:
 
 
 def _example(kind: str, metadata: Raw, template: Template) -> dict[str, Any]:
-    """The first pod of a template, as the kind's controller would make it."""
     pod = copy.deepcopy(dict(template.template))
     made = pod["metadata"]
     name, uid = metadata.get("name", metadata.get("generateName", "")), metadata.get("uid", "unknown")

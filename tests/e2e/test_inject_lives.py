@@ -112,7 +112,7 @@ def test_a_job_that_is_suspended_rests_and_goes_on_when_it_is_resumed(make: Make
 
     # when it is resumed
     job.suspend(suspended=False)
-    # then it trains as before, as the same InjectedJob, in rounds that fence the former ones; and nothing was a recovery
+    # then it trains as before, as the same InjectedJob, in rounds that fence the former ones, and has not recovered
     job.wait_for_steps_after(token)
     status = job.wait_until_whole()
     assert job.injected()["metadata"]["uid"] == itself
