@@ -1,5 +1,6 @@
-"""Jobs that know nothing of Understudy, with a label on their pods: a plain Job, a JobSet, torchrun inside of bash; and
-a JobSet as JobSet's own PyTorch example is: torchrun in bash, and no annotation, so no spare.
+"""Jobs that know nothing of Understudy, with a label on their pods: a plain Job, a JobSet, torchrun inside of bash;
+a Job with the label alone, so without a spare; and a JobSet as JobSet's own PyTorch example is, torchrun in bash, with
+the label alone.
 
 Each survives a worker that is killed, a pod that is lost and a node that is powered off, with backoffLimit 0, and its
 pods all exit 0, the spare's too. The measured times are in build/bench/injection.json.
@@ -38,6 +39,7 @@ KINDS = {
     "job": ("Job", False, False),
     "jobset": ("JobSet", False, False),
     "torchrun": ("Job", True, False),
+    "job-label": ("Job", False, True),
     "jobset-torchrun": ("JobSet", True, True),
 }
 ALONE = """

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tests.integration.operator.conftest import ROOT, SYSTEM, must
 from tests.integration.operator.kube import Kube
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.plan.injection.care import NO_LIMIT
+from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
 from understudy_webhook.serving import Serving
@@ -193,6 +195,44 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     assert told["shape"]["uid"] == job["metadata"]["uid"]
 
 
+async def test_a_pod_that_a_former_version_has_injected_gets_the_secret_that_it_waits_for(
+    kube: Kube, webhook: None
+) -> None:
+    # given a pod as version 0.1 of the webhook has injected it, the operator being newer
+    job = await kube.call("POST", "jobs", a_job())
+    raw = inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod
+    for volume in raw["spec"]["volumes"]:
+        if volume["name"] == names.KEY_VOLUME:
+            volume["secret"]["secretName"] = "job.train-membership"
+    former = await kube.call("POST", "pods", raw)
+    # and one that the newer webhook injects
+    newer = await kube.call("POST", "pods", a_pod(kube, 1, job["metadata"]["uid"]))
+    # then both have the same key
+    secrets = [await kube.until("its Secret", partial(secret_of, kube, pod)) for pod in (former, newer)]
+    (first, second) = (secret["data"] for secret in secrets if secret is not None)
+    assert first == second
+
+
+async def test_a_job_that_is_suspended_is_told_as_such_until_it_is_resumed(kube: Kube, webhook: None) -> None:
+    # given a Job that the operator has taken over
+    await injected(kube)
+
+    async def limit() -> bool:
+        return bool((await kube.call("GET", "jobs/train"))["spec"]["backoffLimit"] == NO_LIMIT)
+
+    await kube.until("the Job leaves faults to the ladder", limit)
+    # when it is suspended, and resumed, then its InjectedJob tells it
+    for suspended, phase, condition in ((True, "Suspended", "True"), (False, "Pending", "False")):
+        await kube.call("PATCH", "jobs/train", {"spec": {"suspend": suspended}})
+        await kube.until(f"the phase is {phase}", partial(is_told, kube, phase, condition))
+
+
+async def is_told(kube: Kube, phase: str, condition: str) -> bool:
+    status = (await kube.call("GET", "injectedjobs/job.train")).get("status", {})
+    told = [x["status"] for x in status.get("conditions", ()) if x["type"] == "Suspended"]
+    return (status.get("phase"), told) == (phase, [condition])
+
+
 async def gone(kube: Kube, plural: str) -> bool:
     return not await kube.list(plural)
 
@@ -226,8 +266,6 @@ async def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(kube
 
 async def test_without_checks_it_is_told_as_an_event_of_the_job(kube: Kube) -> None:
     # Given a Job that no webhook has looked at, and its pods as they would have been injected
-    from understudy_operator.plan.injection.pods import inject
-
     job = await kube.call("POST", "jobs", a_job(backoffLimitPerIndex=1))
     await kube.call("POST", "pods", inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod)
 
