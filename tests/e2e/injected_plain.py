@@ -54,20 +54,23 @@ class InjectedPlain:
 
     def manifest(self) -> Raw:
         pods = self.actives + self.spares
+        each = pods if self.kind == "Job" else 1
         annotations = {"understudy.dev/world-size": str(self.actives)}
         metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": annotations}
         template = {"metadata": metadata, "spec": self._pod()}
-        job = {"completionMode": "Indexed", "parallelism": pods, "completions": pods, "backoffLimit": 0}
+        job = {"completionMode": "Indexed", "parallelism": each, "completions": each, "backoffLimit": 0}
         job["template"] = template
         named: Raw = {"metadata": {"name": self.name, "namespace": self.namespace}}
         if self.kind == "Job":
             return {"apiVersion": "batch/v1", "kind": "Job", **named, "spec": job}
-        # With what JobSet's own webhook would fill in.
+        # With what JobSet's own webhook would fill in. Each of its Jobs has a pod of those that train as one.
         whole: Raw = {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "successPolicy": {"operator": "All"},
             "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
-            "replicatedJobs": [{"name": "workers", "groupName": "default", "replicas": 1, "template": {"spec": job}}],
+            "replicatedJobs": [
+                {"name": "workers", "groupName": "default", "replicas": pods, "template": {"spec": job}}
+            ],
         }
         return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", **named, "spec": whole}
 
