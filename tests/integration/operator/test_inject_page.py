@@ -5,8 +5,6 @@ the chart's webhooks and the real operator. Pods are made as the Job controller 
 import asyncio
 import copy
 import json
-import os
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ import yaml
 
 from tests.integration.operator.kube import Kube
 from tests.integration.operator.test_inject import webhook  # noqa: F401 (a fixture)
-from tests.unit.docs.inject_page import blocks, refused, replaced
+from tests.unit.docs.inject_page import Shell, blocks, lines, refused, replaced
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -30,60 +28,36 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 INJECTED = f"/apis/understudy.dev/v1alpha1/namespaces/{NAMESPACE}/injectedjobs"
 
 
-class Shell:
-    """Of a new user: the page's first manifest is train.yaml in its folder."""
-
-    def __init__(self, api_server: "ApiServer", folder: Path) -> None:
-        self._folder = folder
-        self.manifest = blocks("yaml")[0]
-        (folder / "train.yaml").write_text(self.manifest)
-        path = f"{api_server.binaries}:{os.environ['PATH']}"
-        self._environment = {"PATH": path, "HOME": str(folder), "KUBECONFIG": str(api_server.kubeconfig)}
-
-    async def run(self, line: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        return await asyncio.to_thread(
-            subprocess.run,
-            ["bash", "-c", line],
-            cwd=self._folder,
-            env=self._environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    async def must(self, line: str) -> str:
-        done = await self.run(line)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        return done.stdout
-
-
 @pytest.fixture
 async def shell(api_server: "ApiServer", kube: Kube, tmp_path: Path) -> AsyncIterator[Shell]:
     """In whose cluster the namespace is, as yet without its label."""
-    shell = Shell(api_server, tmp_path)
-    await shell.must(f"kubectl get namespace {NAMESPACE} || kubectl create namespace {NAMESPACE}")
+    shell = Shell(api_server.binaries / "kubectl", api_server.kubeconfig, tmp_path)
+    await must(shell, f"kubectl get namespace {NAMESPACE} || kubectl create namespace {NAMESPACE}")
     yield shell
     for path in (JOBS, PODS, INJECTED):
         for raw in await kube.list(path):
             await kube.call("DELETE", f"{path}/{raw['metadata']['name']}", {"gracePeriodSeconds": 0})
-    await shell.must(f"kubectl label namespace {NAMESPACE} understudy.dev/inject-")
+    await must(shell, f"kubectl label namespace {NAMESPACE} understudy.dev/inject-")
+
+
+async def must(shell: Shell, line: str) -> str:
+    return await asyncio.to_thread(shell.must, line)
 
 
 async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
-    labels, looks = ((line for line in block.splitlines() if line) for block in blocks("sh"))
+    labels, looks = map(lines, blocks("sh"))
     # given the namespace, labelled by the page's first step
     for line in labels:
-        await shell.must(line)
+        await must(shell, line)
     # when the page's Job is applied, by the first line of its third step
     apply, listing, describing = looks
-    await shell.must(apply)
+    await must(shell, apply)
     for index in range(5):
         await kube.call("POST", PODS, await a_pod(kube, index))
 
     # then the next line lists the InjectedJob that the page names
     async def listed() -> str:
-        told = await shell.must(listing)
+        told = await must(shell, listing)
         return told if "job.train" in told else ""
 
     told = await kube.until("the InjectedJob is listed", listed)
@@ -91,8 +65,8 @@ async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell)
 
     # and the last one tells of it, with the sizes that the page's comment says
     async def described() -> Raw | None:
-        text = await shell.must(describing)
-        found: Raw = yaml.safe_load(await shell.must(f"kubectl -n {NAMESPACE} get ij job.train -o yaml"))
+        text = await must(shell, describing)
+        found: Raw = yaml.safe_load(await must(shell, f"kubectl -n {NAMESPACE} get ij job.train -o yaml"))
         return found if "Conditions:" in text and "SparesReady" in text else None
 
     raw = await kube.until("its conditions are told", described)
@@ -122,11 +96,11 @@ async def a_pod(kube: Kube, index: int) -> Raw:
 
 async def test_what_it_says_is_refused_is_refused_in_its_words(kube: Kube, shell: Shell) -> None:
     # given the labelled namespace
-    await shell.must(blocks("sh")[0])
-    job = yaml.safe_load(shell.manifest)
+    await must(shell, blocks("sh")[0])
+    job = yaml.safe_load(blocks("yaml")[0])
     for change, answer in refused():
         # when the page's Job is applied with a row of its table
-        done = await shell.run("kubectl apply -f -", json.dumps(replaced(job, change)))
+        done = await asyncio.to_thread(shell.run, "kubectl apply -f -", json.dumps(replaced(job, change)))
         # then kubectl says what the row says, and there is no such Job
         assert done.returncode != 0, change
         assert f"understudy cannot inject the pods of this Job: {answer}" in done.stderr
@@ -134,6 +108,6 @@ async def test_what_it_says_is_refused_is_refused_in_its_words(kube: Kube, shell
 
 
 async def test_a_namespace_that_is_not_labelled_is_left_alone(kube: Kube, shell: Shell) -> None:
-    await shell.must("kubectl apply -f train.yaml")
+    await must(shell, "kubectl apply -f train.yaml")
     made = await kube.call("POST", PODS, await a_pod(kube, 0))
     assert "initContainers" not in made["spec"]

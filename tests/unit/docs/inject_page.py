@@ -1,7 +1,9 @@
-"""What docs/inject.md has in its fences and in its table of refusals."""
+"""What docs/inject.md has in its fences and in its table of refusals, and a shell to follow it in."""
 
 import copy
+import os
 import re
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -37,3 +39,37 @@ def replaced(job: Raw, change: str) -> Raw:
     else:
         raw["spec"][key] = value
     return raw
+
+
+class Shell:
+    """Of a new user with kubectl: train.yaml, in its folder, is the page's first manifest."""
+
+    def __init__(self, kubectl: Path, kubeconfig: Path, folder: Path) -> None:
+        self._folder = folder
+        self.write(yaml.safe_load(blocks("yaml")[0]))
+        path = f"{kubectl.parent}:{os.environ['PATH']}"
+        self._environment = {"PATH": path, "HOME": str(folder), "KUBECONFIG": str(kubeconfig)}
+
+    def write(self, manifest: Raw) -> None:
+        """As train.yaml."""
+        (self._folder / "train.yaml").write_text(yaml.safe_dump(manifest))
+
+    def run(self, line: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["bash", "-c", line],
+            cwd=self._folder,
+            env=self._environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def must(self, line: str) -> str:
+        done = self.run(line)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout
+
+
+def lines(block: str) -> list[str]:
+    return [line for line in block.splitlines() if line]
