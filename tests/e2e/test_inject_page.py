@@ -1,5 +1,5 @@
-"""docs/inject.md, followed word by word on the local cluster: the page's commands and manifests as they stand there, but for
-the image, and for the script in it, which steps for a few seconds without torch.
+"""docs/inject.md, followed word by word on the local cluster: the page's commands and manifests as they stand there, but
+for the image, and for the script in it, which steps for a few seconds without torch.
 """
 
 import json
@@ -35,12 +35,8 @@ def shell(cluster: Cluster, tmp_path: Path) -> Iterator[Shell]:
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
     cluster.kubectl("create", "namespace", NAMESPACE)
     files = {"train.py": TRAIN, "torchrun": TORCHRUN, "python": '#!/bin/sh\nexec python3 "$@"\n'}
-    image = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "image", "namespace": NAMESPACE},
-        "data": files,
-    }
+    metadata = {"name": "image", "namespace": NAMESPACE}
+    image = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files}
     cluster.kubectl("apply", "-f", "-", input=json.dumps(image))
     yield Shell(Path(cluster.kubectl_command()[0]), cluster.kubeconfig, tmp_path)
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
@@ -57,7 +53,8 @@ def localized(cluster: Cluster, template: Raw) -> None:
     (trainer,) = template["spec"]["containers"]
     path = f"{FOLDER}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     trainer |= {"image": cluster.base_image, "imagePullPolicy": "IfNotPresent", "workingDir": FOLDER}
-    ours = [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": TORCH}]
+    runs_torchrun = "bash" in trainer["command"]
+    ours = [{"name": "PATH", "value": path}, *([{"name": "PYTHONPATH", "value": TORCH}] if runs_torchrun else ())]
     trainer["env"] = [*trainer.get("env", ()), *ours]
     trainer["volumeMounts"] = [
         {"name": "image", "mountPath": FOLDER},
