@@ -6,6 +6,7 @@ Its workers step without torch, so that each of these takes seconds.
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ def make(cluster: Cluster) -> Iterator[Make]:
     label_namespace(cluster, NAMESPACE)
     made: list[InjectedPlain] = []
 
-    def begin(name: str, **changes: object) -> InjectedPlain:
-        job = InjectedPlain(cluster, CHECKOUT / "build" / f"e2e-lives-{name}", NAMESPACE, name, **changes)  # type: ignore[arg-type]
+    def begin(name: str, **changes: Any) -> InjectedPlain:
+        job = InjectedPlain(cluster, CHECKOUT / "build" / f"e2e-lives-{name}", NAMESPACE, name, **changes)
         made.append(job)
         job.begin()
         return job
