@@ -100,12 +100,13 @@ def test_a_job_that_is_suspended_rests_and_goes_on_when_it_is_resumed(make: Make
     # given a job that trains
     job = make(f"rests-{kind.lower()}", kind=kind)
     job.wait_until_whole()
-    token, itself = job.token(), job.injected()["metadata"]["uid"]
+    itself = job.injected()["metadata"]["uid"]
 
     # when it is suspended
     job.suspend(suspended=True)
     # then its pods go, and it is told so, not as a fault
     wait_until("its pods are gone", lambda: not job.pods(), 60, seen=job.text)
+    token = job.token()
     status = job.wait_for("it is told as suspended", lambda status: status.get("phase") == "Suspended")
     assert [x["status"] for x in status["conditions"] if x["type"] == "Suspended"] == ["True"]
     assert status.get("recoveries", []) == []
