@@ -1,10 +1,10 @@
 """Pods that the webhook has injected: each job of theirs gets an InjectedJob, which a worker then cares for as for a
 TrainingJob. Pods without a launcher have no coordinator, so what is held about their nodes is written on them.
 
-Rules: the first pod that is seen makes it. What cannot train as one is told once, as an event of the Job, JobSet or
-PyTorchJob, and tried again only once that was made anew: it cannot be mended as it is. Everything else that fails is
-tried again, with growing pauses, and writes go at the gateway's pace (apply/pace.py). A JobSet that has restarted is
-done with its former attempt.
+Rules: the first pod that is seen makes it; where a deleted Job of the same name has left one, once that is gone.
+What cannot train as one is told once, as an event of the Job, JobSet or PyTorchJob, and tried again only once that was
+made anew: it cannot be mended as it is. Everything else that fails is tried again, with growing pauses, and writes go
+at the gateway's pace (apply/pace.py). A JobSet that has restarted is done with its former attempt.
 """
 
 import asyncio
@@ -60,7 +60,8 @@ class Injection:
         elif self._store.get(Kind.INJECTED, key) is None:
             owner = _owner(pod)
             if owner is not None and self._refused.get(key) != owner.uid:
-                self._start(key, lambda: self._make(key, owner, pod))
+                # Pods of a deleted Job of the same name may still be there: each owner is asked about by itself.
+                self._start((key[0], f"{key[1]}/{owner.uid}"), lambda: self._make(key, owner, pod))
 
     def look_at_all(self) -> None:
         """At the start, and when a node has changed."""
@@ -69,6 +70,12 @@ class Injection:
         self._refused = {key: uid for key, uid in self._refused.items() if key in there}
         for pod in pods:
             self.look(pod)
+
+    def look_at_job(self, key: Key) -> None:
+        """When its InjectedJob is gone: a Job of the same name may have been waiting for that."""
+        for pod in self._store.all(Kind.POD):
+            if job_key_of(pod) == key:
+                self.look(pod)
 
     async def stop(self) -> None:
         tasks, self._tasks = list(self._tasks.values()), {}
@@ -81,7 +88,7 @@ class Injection:
             self._tasks[key] = asyncio.create_task(self._until_done(key, attempt), name=f"injected {'/'.join(key)}")
 
     async def _until_done(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
-        logs.about(namespace=key[0], job=key[1])
+        logs.about(namespace=key[0], job=key[1].partition("/")[0])
         retry_s = FIRST_RETRY_S
         while True:
             try:

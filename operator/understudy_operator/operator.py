@@ -143,6 +143,8 @@ class Operator:
         elif kind in (Kind.JOB, Kind.INJECTED):
             if not echo:  # of our own write, whose answer was put into the store: the worker knows
                 self._wake(key_of(raw))
+            if kind is Kind.INJECTED and event_type == "DELETED" and self._acts and self.synced:
+                self._injection.look_at_job(key_of(raw))
             self._wake_pools(raw["metadata"].get("namespace", ""))
         elif kind is Kind.POOL:
             self._wake_pool(key_of(raw))

@@ -35,7 +35,7 @@ from understudy_operator.plan.intents import (
 )
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
-from understudy_operator.plan.object_names import coordinator_service_name, secret_name
+from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Observed
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND
 from understudy_operator.plan.reconcile import reconcile
@@ -166,7 +166,8 @@ class JobWorker:
             pods=pods,
             nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
             coordination=self._coordination if self._link is None else self._link.coordination,
-            has_secret=self._ours(Kind.SECRET, job, secret_name(job.name)) is not None,
+            has_secret=self._ours(Kind.SECRET, job, secret_name(job)) is not None,
+            has_former_secret=self._ours(Kind.SECRET, job, former_secret_name(job.name)) is not None,
             has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
@@ -193,7 +194,7 @@ class JobWorker:
 
     def _key_of(self, job: Job) -> str:
         """The job's key, also when its Secret is gone by now; "" if it was never seen."""
-        secret = self._ours(Kind.SECRET, job, secret_name(job.name)) or self._store.last_secret(_owner(job))
+        secret = self._ours(Kind.SECRET, job, secret_name(job)) or self._store.last_secret(_owner(job))
         return "" if secret is None else decode_key(secret)
 
     def _told_address(self, job: Job) -> str:

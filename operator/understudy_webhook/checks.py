@@ -1,8 +1,9 @@
 """What is wrong with a job, before anything of it is made: what the rules of a CRD cannot say. Pure.
 
 Of a Job, JobSet or PyTorchJob only templates with the label are looked at, by the same code that injects their pods: a
-pod as its controller would make it is injected, and the result thrown away. Of a TrainingJob: dependencies in a circle,
-and patterns that are none. Without this webhook the operator and the injection say the same, later.
+pod as its controller would make it is injected, and the result thrown away. A JobSet's own Job is let through:
+its pods are some of those that train as one, and the JobSet itself was looked at. Of a TrainingJob: dependencies in a
+circle, and patterns that are none. Without this webhook the operator and the injection say the same, later.
 """
 
 import copy
@@ -28,10 +29,12 @@ def objections(kind: str, raw: Raw) -> list[str]:
     if kind == "TrainingJob":
         spec = read_spec(raw)
         return [text for text in (complaint(spec), circle(spec)) if text]
+    if kind == "Job" and _is_of_jobset(raw["metadata"]):
+        return []
     try:
         target = read_target(kind, raw)
-        for template in target.templates:
-            pod = inject(_example(kind, raw["metadata"], template), _IMAGE).pod
+        for example in example_pods(kind, raw):
+            pod = inject(example, _IMAGE).pod
             if nproc_told(pod):
                 spec_of(target, read_owner(pod), pod)
     except Objection as objection:
@@ -39,8 +42,18 @@ def objections(kind: str, raw: Raw) -> list[str]:
     return []
 
 
+def example_pods(kind: str, raw: Raw) -> list[dict[str, Any]]:
+    """The first pod of each template that is to be injected, as its controller would make it. Raises Objection."""
+    return [_example(kind, raw["metadata"], template) for template in read_target(kind, raw).templates]
+
+
+def _is_of_jobset(metadata: Raw) -> bool:
+    """By its controller, and not by labels: these any Job may have."""
+    owners = metadata.get("ownerReferences") or ()
+    return any(x.get("kind") == "JobSet" and x.get("controller") for x in owners)
+
+
 def _example(kind: str, metadata: Raw, template: Template) -> dict[str, Any]:
-    """The first pod of a template, as the kind's controller would make it."""
     pod = copy.deepcopy(dict(template.template))
     made = pod["metadata"]
     name, uid = metadata.get("name", metadata.get("generateName", "")), metadata.get("uid", "unknown")

@@ -131,14 +131,14 @@ def _children(pid: int) -> dict[int, str]:
 
 
 def kill_worker(training: Training) -> Act:
-    victim = choose_victim(training, (1, 2, 0))
+    victim = choose_victim(training, (1, 2, 0, 3))
     pid = worker_pids(training, victim.pod)[0]
     return measure(training, "SIGKILL a worker", victim, lambda: os.kill(pid, signal.SIGKILL))
 
 
 def delete_pod(training: Training) -> Act:
     give_spare_a_node(training)
-    victim = choose_victim(training, (2, 1, 0))
+    victim = choose_victim(training, (2, 1, 0, 3))
 
     def delete() -> None:
         training.cluster.kubectl(
@@ -148,16 +148,18 @@ def delete_pod(training: Training) -> Act:
     return measure(training, "delete an active pod", victim, delete)
 
 
-def power_off_node(training: Training) -> Act:
+def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act:
     give_spare_a_node(training)
-    victim = choose_victim(training, (1, 2, 0))
-    return measure(training, "power off a node", victim, lambda: training.cluster.power_off(victim.node))
+    victim = choose_victim(training, (1, 2, 0, 3))
+    return measure(
+        training, "power off a node", victim, lambda: training.cluster.power_off(victim.node), limit_s=limit_s
+    )
 
 
 def kill_containers_without_operator(training: Training) -> Act:
     """The operator is away: what is asserted of the swap itself comes from the report alone."""
     give_spare_a_node(training)
-    victim = choose_victim(training, (1, 2, 0))
+    victim = choose_victim(training, (1, 2, 0, 3))
     pids = training.cluster.container_pids(training.namespace, victim.pod)
     scale_operator(training.cluster, 0)
 
@@ -229,6 +231,7 @@ def measure(
     fault: Callable[[], Any],
     *,
     before_status: Callable[[], Any] = lambda: None,
+    limit_s: float = RECOVERY_LIMIT_S,
 ) -> Act:
     """Make the fault, wait for a step of a new round, and for the status that tells of it."""
     status = training.status()
@@ -239,7 +242,7 @@ def measure(
     step = wait_until(
         f"a new round steps after: {name}",
         lambda: first_step_after(training.report(), token),
-        RECOVERY_LIMIT_S,
+        limit_s,
         seen=training.pods_text,
     )
     assert step is not None

@@ -23,7 +23,10 @@ from tests.e2e.waiting import wait_until
 
 NAMESPACE = "understudy-e2e-inject"
 ANNOTATIONS = {"understudy.dev/nproc-per-node": "2", "understudy.dev/world-size": "6"}
-PODS = 4  # three that train, and a spare
+PODS = 4  # three that train, and a spare; or four that train
+#: A pod that nobody waits to replace is made by its Job's controller, which pauses for up to 40 s after some failures,
+#: and may be put on the silent node until that is not ready.
+WITHOUT_SPARE_S = 180.0
 
 
 def label_namespace(cluster: Cluster, name: str = NAMESPACE) -> None:
@@ -60,10 +63,28 @@ def _answers(port: int) -> bool:
 
 @dataclass
 class InjectedTraining(Training):
-    """kind: Job or JobSet. bash: the command is a torchrun inside of `bash -c`."""
+    """kind: Job or JobSet. bash: the command is a torchrun inside of `bash -c`.
+
+    label_alone: it has no annotation, so all its pods train, as JobSet's PyTorch example has them: one worker each.
+    """
 
     kind: str = "Job"
     bash: bool = False
+    label_alone: bool = False
+
+    @property
+    def workers(self) -> int:
+        """Of each pod."""
+        return 1 if self.label_alone else 2
+
+    @property
+    def members(self) -> int:
+        return PODS if self.label_alone else PODS - 1
+
+    @property
+    def replacement(self) -> str:
+        """What a lost pod is recovered by."""
+        return "PodRecreate" if self.label_alone else "SpareSwap"
 
     @property
     def group(self) -> str:
@@ -104,7 +125,8 @@ class InjectedTraining(Training):
         (entry,) = job["spec"]["replicatedJobs"]
         spec = entry["template"]["spec"] | {"parallelism": PODS, "completions": PODS, "backoffLimit": 0}
         template = spec["template"]
-        template["metadata"] = {"labels": {"understudy.dev/inject": "true"}, "annotations": dict(ANNOTATIONS)}
+        annotations = {} if self.label_alone else dict(ANNOTATIONS)
+        template["metadata"] = {"labels": {"understudy.dev/inject": "true"}, "annotations": annotations}
         for constraint in template["spec"].get("topologySpreadConstraints", []):
             constraint["labelSelector"] = {"matchLabels": {LABEL_JOB: self.group}}
         if self.bash:
@@ -127,9 +149,19 @@ class InjectedTraining(Training):
         trainer = template["spec"]["containers"][0]
         words = " ".join(trainer["args"])
         # As JobSet's PyTorch example has it: a static rendezvous, which nobody asks any more.
-        options = (
-            "--nnodes=3 --nproc_per_node=2 --master_addr=nowhere --master_port=3389 --node_rank=$JOB_COMPLETION_INDEX"
-        )
-        torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {options} /example/train.py {words}"
-        trainer |= {"command": ["bash", "-c", torchrun], "args": []}
-        del template["metadata"]["annotations"]["understudy.dev/nproc-per-node"]
+        told = "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT --node_rank=$RANK"
+        sizes = f"--nnodes={self.members} --nproc_per_node={self.workers}"
+        torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {sizes} {told} /example/train.py {words}"
+        trainer |= {"command": ["bash", "-xc", torchrun], "args": []}
+        trainer["env"] += _static_rendezvous(self.name)
+        template["metadata"]["annotations"].pop("understudy.dev/nproc-per-node", None)
+
+
+def _static_rendezvous(name: str) -> list[Raw]:
+    """What such an example tells torchrun: the first pod's hostname, and each pod's index."""
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    return [
+        {"name": "MASTER_ADDR", "value": f"{name}-workers-0-0.{name}"},
+        {"name": "MASTER_PORT", "value": "3389"},
+        {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}},
+    ]

@@ -80,7 +80,14 @@ def read_pod(raw: Raw) -> Pod:
         ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
         unready_since=_unready_since(status),
         nominated=status.get("nominatedNodeName", ""),
+        key_secret=_key_secret(spec) if names.ANNOTATION_PLACE in annotations else "",
     )
+
+
+def _key_secret(spec: Mapping[str, Any]) -> str:
+    told = (x for x in spec.get("volumes", ()) if x["name"] == names.KEY_VOLUME)
+    volume: Raw = next(told, {})
+    return str(volume.get("secret", {}).get("secretName", ""))
 
 
 def _unready_since(status: Mapping[str, Any]) -> float:

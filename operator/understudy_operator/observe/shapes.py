@@ -45,12 +45,22 @@ class _Container(TypedDict, total=False):
     resources: _Resources | None
 
 
+class _Source(TypedDict, total=False):
+    secretName: Any
+
+
+class _Volume(TypedDict, total=False):
+    name: Any
+    secret: _Source | None
+
+
 class _PodSpec(TypedDict, total=False):
     nodeName: Any
     terminationGracePeriodSeconds: Any
     schedulingGates: Any
     initContainers: list[_Container] | None
     containers: list[_Container] | None
+    volumes: list[_Volume] | None
 
 
 class _ContainerStatus(TypedDict, total=False):

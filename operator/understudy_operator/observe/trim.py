@@ -33,6 +33,8 @@ def trimmed_pod(raw: Raw) -> Raw:
     for field in _CONTAINERS:
         if field in spec:
             kept_spec[field] = [_container(container) for container in spec[field]]
+    if names.ANNOTATION_PLACE in raw["metadata"].get("annotations", {}):
+        kept_spec["volumes"] = [_of_secret(x) for x in spec.get("volumes", ()) if x["name"] == names.KEY_VOLUME]
     for field in _STATUSES:
         if field in status:
             kept_status[field] = [
@@ -78,6 +80,10 @@ def _container(container: Raw) -> dict[str, Any]:
     if memory := container.get("resources", {}).get("limits", {}).get("memory"):
         kept["resources"] = {"limits": {"memory": memory}}
     return kept
+
+
+def _of_secret(volume: Raw) -> dict[str, Any]:
+    return {"name": volume["name"], "secret": _only(volume.get("secret", {}), "secretName")}
 
 
 def _conditions(conditions: Iterable[Raw]) -> list[dict[str, Any]]:

@@ -12,10 +12,12 @@ def of_this_attempt(observed: Observed) -> Observed:
     epoch, told = observed.job.former_epoch, observed.coordination
     if told.snapshot is not None and epoch and told.snapshot.token.epoch <= epoch:
         told = Coordination(since=told.since)
+    # Injected pods do not know their attempt. What ends one is a suspension, whose pods their controller removes.
+    all_ours = observed.job.injected is not None
     return replace(
         observed,
-        pods=tuple(pod for pod in observed.pods if pod.attempt == epoch),
-        former=tuple(pod for pod in observed.pods if pod.attempt != epoch),
+        pods=tuple(pod for pod in observed.pods if all_ours or pod.attempt == epoch),
+        former=tuple(pod for pod in observed.pods if not all_ours and pod.attempt != epoch),
         coordination=told,
         complaint=complaint(observed.job.spec) or circle(observed.job.spec),
     )

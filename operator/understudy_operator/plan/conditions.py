@@ -67,7 +67,7 @@ def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[st
         return kind, told["status"] == "True", told["reason"], told["message"]
     refusals = observed.refusals or ()
     if observed.close is None and key_is_lost(observed):
-        refusals = (*refusals, Refusal(lost_key(observed.job.name), Why.KEY))
+        refusals = (*refusals, Refusal(lost_key(observed.job), Why.KEY))
     refusal = next((x for x in refusals if x.lasting == lasting), None)
     if refusal is not None:
         return kind, True, refusal.why.value, refusal.message

@@ -58,6 +58,8 @@ def plan_office(observed: Observed, now: float) -> Office:
     office = _known_office(observed)
     if observed.job.spec.world is None or observed.close is not None or observed.job.deleting:
         return office
+    if observed.job.spec.suspend:
+        return office  # what pods there are still are about to go
     answered = observed.coordination.answers.pods
     if office.epoch <= observed.job.former_epoch:
         reason, able = "the job starts", _able(observed, observed.live())

@@ -71,7 +71,7 @@ def _directory(job: Job, gateway: RolloutGateway) -> str:
 
 def _volume(job: Job) -> dict[str, Any]:
     token = {"key": names.ROLLOUT_TOKEN_KEY, "path": names.ROLLOUT_TOKEN_FILE}
-    source = {"secretName": secret_name(job.name), "items": [token], "defaultMode": 0o444}
+    source = {"secretName": secret_name(job), "items": [token], "defaultMode": 0o444}
     return {"name": names.ROLLOUT_VOLUME, "secret": source}
 
 

@@ -19,7 +19,7 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import claim_manifest
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
-from understudy_operator.plan.object_names import coordinator_service_name, secret_name
+from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.shape import job_shape
@@ -49,12 +49,22 @@ def _of_injected(observed: Observed) -> Iterator[dict[str, Any]]:
     assert job.injected is not None
     if not observed.coordinator_address:
         yield _coordinator_service(job, _free_address(observed))
-    elif not observed.has_secret and not key_is_lost(observed):
+    elif not key_is_lost(observed):
         shape = job_shape(job, job.injected.grace_s)
         told = names.Injected(shape, observed.coordinator_address, job.injected.groups)
         secret = _secret(job, observed.known_key or observed.entropy)
         secret["stringData"][names.INJECTED_FILE] = json.dumps(asdict(told), separators=(",", ":"))
-        yield secret
+        if not observed.has_secret:
+            yield secret
+        if _waits_for_former(observed):
+            yield {**secret, "metadata": _metadata(job, former_secret_name(job.name))}
+
+
+def _waits_for_former(observed: Observed) -> bool:
+    """Whether a pod that version 0.1 of the webhook has injected waits for the Secret as it was called then."""
+    former = former_secret_name(observed.job.name)
+    waits = any(pod.key_secret == former and not pod.over and not pod.sidecar_ran for pod in observed.pods)
+    return waits and not observed.has_former_secret
 
 
 def key_is_lost(observed: Observed) -> bool:
@@ -62,10 +72,10 @@ def key_is_lost(observed: Observed) -> bool:
     return not observed.has_secret and not observed.known_key and any(pod.sidecar_started for pod in observed.pods)
 
 
-def lost_key(job_name: str) -> str:
+def lost_key(job: Job) -> str:
     """What is to be told of that, and done about it."""
     return (
-        f"Secret {secret_name(job_name)} was deleted, and only the running pods know its key: they train on and "
+        f"Secret {secret_name(job)} was deleted, and only the running pods know its key: they train on and "
         "recover among themselves, but no pod can be added, and status stays as it was; restore the Secret from a "
         "copy, or delete the job's pods: then it begins anew from its last checkpoint"
     )
@@ -91,7 +101,7 @@ def _secret(job: Job, key: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _metadata(job, secret_name(job.name)),
+        "metadata": _metadata(job, secret_name(job)),
         "immutable": True,
         "stringData": {names.KEY_FILE: key} | token,
     }

@@ -63,8 +63,11 @@ class Job:
 
     @property
     def membership(self) -> str:
-        """What members prove to belong to: pods of one attempt cannot join another one's."""
-        return f"{self.uid}-{self.former_epoch}" if self.former_epoch else self.uid
+        """What members prove to belong to: pods of one attempt cannot join another one's.
+
+        Injected pods have it from their Secret, which a suspension does not change: they follow the newest epoch.
+        """
+        return f"{self.uid}-{self.former_epoch}" if self.former_epoch and self.injected is None else self.uid
 
     @property
     def restarts(self) -> int:
@@ -132,6 +135,7 @@ class Pod:
     ready: bool = False  # as its probes say
     unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
     nominated: str = ""  # the node on which the scheduler preempts others for it
+    key_secret: str = ""  # of an injected one: the Secret that it was told at its birth to have its job's key from
 
     @property
     def ended(self) -> bool:
@@ -259,6 +263,7 @@ class Observed:
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
     overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
+    has_former_secret: bool = False  # of an injected job: as version 0.1 has called it
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -125,7 +125,7 @@ def _as_job_controller(job: Job, place: Place) -> dict[str, str]:
 def volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
-        {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job.name), "defaultMode": 0o444}},
+        {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job), "defaultMode": 0o444}},
         *_node_volume(job),
         _told_volume(),
     ]

@@ -6,7 +6,7 @@ from understudy_operator.plan.attempt import of_this_attempt
 from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
-from understudy_operator.plan.injection.care import placed, plan_target
+from understudy_operator.plan.injection.care import as_found, plan_target
 from understudy_operator.plan.intents import AdoptSpare, Follow, Plan, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
@@ -33,13 +33,13 @@ LOOK_AGAIN_S = 2.0
 LOOK_ANYWAY_S = 30.0
 #: Where a decision ripens it is made at most so much later: thousands of pods ripen one by one.
 AT_ONCE_S = 0.2
-SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the TrainingJob is suspended"))
+SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the job is suspended"))
 
 
 def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
     now = Moment(at)
-    observed = placed(of_this_attempt(observed))
+    observed = as_found(of_this_attempt(observed))
     observed = replace(observed, overdue=overdue(observed, now))
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_office(observed, now), now))

@@ -16,7 +16,7 @@ from understudy_operator.plan.counts import member_counts
 from understudy_operator.plan.faults.avoidance import in_status
 from understudy_operator.plan.jobset.deadline import BEGAN, began_at
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
-from understudy_operator.plan.jobset.restart import begun, renewed, restarted
+from understudy_operator.plan.jobset.restart import begun, renewed, restarted, without_open
 from understudy_operator.plan.jobset.startup import NOTHING
 from understudy_operator.plan.jobset.unseen import acted_on, is_missed_by_world
 from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, views
@@ -60,7 +60,7 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     if isinstance(what, Restart):
         status = restarted(observed, status, what, now)
     elif rests(observed):
-        status = renewed(job, status, now)
+        status = without_open(renewed(job, status, now))
         status["phase"] = "Suspended" if job.spec.suspend else "Restarting"
     status["conditions"] = plan_conditions(observed, status, what, now)
     return status

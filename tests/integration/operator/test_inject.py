@@ -22,6 +22,7 @@ from tests.integration.operator.conftest import ROOT, SYSTEM, must
 from tests.integration.operator.kube import Kube
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.plan.injection.care import NO_LIMIT
+from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
 from understudy_webhook.serving import Serving
@@ -107,7 +108,7 @@ def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
     labels = raw["metadata"]["labels"] | {"batch.kubernetes.io/controller-uid": uid}
     annotations = raw["metadata"]["annotations"] | {"batch.kubernetes.io/job-completion-index": str(index)}
     raw["metadata"] = {
-        "name": f"train-{index}-x",
+        "name": f"train-{index}-{uid[:5]}",
         "namespace": kube.namespace,
         "labels": labels,
         "annotations": annotations,
@@ -118,8 +119,11 @@ def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
 async def injected(kube: Kube) -> tuple[Raw, list[Raw]]:
     """The Job, and its pods."""
     job = await kube.call("POST", "jobs", a_job())
-    pods = [await kube.call("POST", "pods", a_pod(kube, index, job["metadata"]["uid"])) for index in range(3)]
-    return job, pods
+    return job, await pods_of(kube, job)
+
+
+async def pods_of(kube: Kube, job: Raw) -> list[Raw]:
+    return [await kube.call("POST", "pods", a_pod(kube, index, job["metadata"]["uid"])) for index in range(3)]
 
 
 async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: None) -> None:
@@ -131,7 +135,7 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
         assert pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid
 
     async def secret() -> Raw | None:
-        found = [x for x in await kube.list("secrets") if x["metadata"]["name"] == "job.train-membership"]
+        found = [x for x in await kube.list("secrets") if x["metadata"]["name"] == f"job.train-{uid}-membership"]
         return found[0] if found else None
 
     made = await kube.until("the pods' Secret", secret)
@@ -188,8 +192,6 @@ async def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(kube
 
 async def test_without_checks_it_is_told_as_an_event_of_the_job(kube: Kube) -> None:
     # Given a Job that no webhook has looked at, and its pods as they would have been injected
-    from understudy_operator.plan.injection.pods import inject
-
     job = await kube.call("POST", "jobs", a_job(backoffLimitPerIndex=1))
     await kube.call("POST", "pods", inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod)
 

@@ -134,6 +134,42 @@ async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:
     assert world.made() == []
 
 
+async def test_a_job_that_was_applied_anew_is_made_as_soon_as_its_predecessor_is_gone() -> None:
+    """The garbage collector takes a while for the InjectedJob of a Job that was deleted, and pods tell little more."""
+    # given the InjectedJob of a Job that was deleted, and a pod of the one that has its name now
+    world = World()
+    world.job()
+    spec = {"target": {"uid": "a former one"}}
+    former = world.api.put(f"{INJECTED}/job.train", {"kind": "InjectedJob", "metadata": {}, "spec": spec})
+    former["metadata"]["namespace"] = "research"
+    world.store.put(Kind.INJECTED, former)
+    world.injection.look(world.pod("job"))
+    assert world.injection._tasks == {}
+    # when that InjectedJob goes
+    del world.api.objects[f"{INJECTED}/job.train"]
+    world.store.remove(Kind.INJECTED, former)
+    world.injection.look_at_job(("research", "job.train"))
+    # then the other one's is made
+    await world.until(lambda: bool(world.woken))
+    await world.injection.stop()
+    assert [raw["spec"]["target"]["uid"] for raw in world.made()] == [UID]
+
+
+async def test_a_pod_that_is_left_of_a_deleted_job_holds_up_nobody() -> None:
+    # given the Job of now, a pod of its predecessor, and then one of its own
+    world = World()
+    world.job()
+    left = world.pod("job", 0)
+    left["metadata"]["labels"] |= {"batch.kubernetes.io/controller-uid": "former", names.LABEL_JOB_UID: "former"}
+    # when both are seen in the same moment
+    world.injection.look(left)
+    world.injection.look(world.pod("job", 1))
+    # then the Job has its InjectedJob
+    await world.until(lambda: bool(world.woken))
+    await world.injection.stop()
+    assert [raw["spec"]["target"]["uid"] for raw in world.made()] == [UID]
+
+
 async def test_a_jobset_that_has_restarted_is_done_with_its_former_attempt() -> None:
     world = World()
     metadata = golden_pod("jobset")["metadata"]

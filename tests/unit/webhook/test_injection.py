@@ -57,6 +57,13 @@ def test_a_second_call_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_patch_that_is_applied_twice_does_no_more_than_once(name: str) -> None:
+    patch = json_patch(pod(name), injected(pod(name)).pod)
+    once = jsonpatch.apply_patch(pod(name), patch)
+    assert jsonpatch.apply_patch(once, patch) == once
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_jobs_key_is_the_sidecars_alone_and_the_service_account_everybody_elses(name: str) -> None:
     spec = injected(pod(name)).pod["spec"]
     for each in (*spec["initContainers"], *spec["containers"]):
@@ -185,6 +192,17 @@ def without_index(raw: Raw) -> None:
         raw["metadata"][field].pop("batch.kubernetes.io/job-completion-index")
 
 
+def labelled(key: str, text: str = "") -> Callable[[Raw], object]:
+    """With that label as no controller writes it; without it, if no text is given."""
+
+    def change(raw: Raw) -> None:
+        raw["metadata"]["labels"].pop(key, None)
+        if text:
+            raw["metadata"]["labels"][key] = text
+
+    return change
+
+
 def of_other_kubeflow_job(raw: Raw) -> None:
     raw["metadata"]["ownerReferences"][0]["kind"] = "MPIJob"
 
@@ -201,11 +219,23 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ("job", lambda x: x["metadata"]["labels"].update({names.LABEL_JOB: "llm"}), "the pod is of TrainingJob llm"),
         ("jobset", without_index, "completionMode has to be Indexed"),
         ("jobset", lambda x: x["metadata"]["labels"].pop("jobset.sigs.k8s.io/jobset-uid"), "JobSet 0.6 or newer"),
+        ("job", labelled("batch.kubernetes.io/controller-uid"), "no label batch.kubernetes.io/controller-uid"),
+        ("jobset", labelled("jobset.sigs.k8s.io/replicatedjob-name"), "no label jobset.sigs.k8s.io/replicatedjob-name"),
+        ("jobset", labelled("jobset.sigs.k8s.io/job-index", "one"), "label jobset.sigs.k8s.io/job-index is 'one'"),
+        ("pytorchjob", labelled("training.kubeflow.org/replica-index", "x"), "replica-index is 'x'"),
         ("jobset", lambda x: x["spec"].update(hostNetwork=True), "hostNetwork has to be false"),
         ("jobset", lambda x: x["spec"]["containers"][0].pop("command"), "container trainer needs a command"),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),
         ("job", annotated("container", "tainer"), "set it to one of logs, trainer"),
+        ("job", annotated("container", ""), "set it to the name of the container that trains"),
+        ("job", annotated("world-size", "0"), "understudy.dev/world-size is '0': set it to the number of ranks, 1 or"),
+        ("job", annotated("world-size", "-8"), "understudy.dev/world-size is '-8': set it to the number of ranks"),
+        ("job", annotated("world-size", "1.5"), "understudy.dev/world-size is '1.5': set it to the number of ranks"),
+        ("job", annotated("world-size", "many"), "understudy.dev/world-size is 'many': set it to the number of ranks"),
+        ("job", annotated("launcher", "wrap"), "'wrap': set it to Auto, Wrap, Torchrun or None"),
+        ("job", annotated("launcher", ""), "'': set it to Auto, Wrap, Torchrun or None"),
+        ("job", annotated("nproc-per-node", "gpu"), "'gpu': set it to the number of workers of each pod"),
         ("job", annotated("nproc-per-node", "0"), "set it to the number of workers of each pod"),
         ("job", annotated("step-timeout", "ten"), "set it to a duration such as"),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
@@ -225,6 +255,27 @@ def test_what_cannot_be_injected_is_declined_with_the_mend(
     with pytest.raises(Objection) as refused:
         injected(changed(name, change))
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["Wrap", "Torchrun", "Auto"])
+def test_a_launcher_needs_a_command_to_start(mode: str) -> None:
+    raw = changed("jobset", annotated("launcher", mode))
+    del raw["spec"]["containers"][0]["command"]
+    with pytest.raises(Objection, match=r"container trainer needs a command.*; set command, or understudy"):
+        injected(raw)
+
+
+def test_of_several_containers_the_first_trains_unless_one_is_named() -> None:
+    raw = pod("job")
+    del raw["metadata"]["annotations"]["understudy.dev/container"]
+    raw["spec"]["containers"][0]["command"] = ["python", "t.py"]
+    assert [x["name"] for x in raw["spec"]["containers"]] == ["logs", "trainer"]
+    for named, trains in (("", "logs"), ("trainer", "trainer")):
+        if named:
+            annotated("container", named)(raw)
+        done = injected(raw).pod
+        behind = [x["name"] for x in done["spec"]["containers"] if "/understudy/launch" in x.get("command", ())]
+        assert behind == [trains]
 
 
 def test_torchrun_and_the_annotation_may_not_differ() -> None:

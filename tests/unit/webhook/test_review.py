@@ -1,6 +1,7 @@
 """AdmissionReviews in, answers out; and jobs that are checked when they are applied."""
 
 import base64
+import copy
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.unit.webhook.golden import IMAGE, pod
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.jobset import keys
 from understudy_webhook.checks import objections
 from understudy_webhook.review import NoReview, mutate, read_request, validate
 
@@ -73,6 +75,12 @@ def template(**annotations: str) -> Raw:
     return {"metadata": metadata, "spec": {"containers": [{"name": "t", "command": ["python", "t.py"]}]}}
 
 
+def without_command() -> Raw:
+    raw = template()
+    del raw["spec"]["containers"][0]["command"]
+    return raw
+
+
 def a_job(**spec: Any) -> Raw:
     ordinary = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "template": template()}
     return {"metadata": {"name": "train"}, "spec": {**ordinary, **spec}}
@@ -81,6 +89,17 @@ def a_job(**spec: Any) -> Raw:
 def a_jobset(*templates: Raw) -> Raw:
     jobs: list[Raw] = [{"name": f"r{i}", "replicas": 2, "template": a_job(template=x)} for i, x in enumerate(templates)]
     return {"metadata": {"name": "train"}, "spec": {"replicatedJobs": jobs}}
+
+
+def child_of(jobset: Raw, number: int = 0) -> Raw:
+    """The first Job of a replicatedJob, as JobSet's controller makes it."""
+    entry, name = jobset["spec"]["replicatedJobs"][number], jobset["metadata"]["name"]
+    spec = copy.deepcopy(entry["template"]["spec"])
+    labels = {keys.NAME: name, keys.UID: "u", keys.REPLICATED_JOB: entry["name"], keys.JOB_INDEX: "0"}
+    spec["template"]["metadata"]["labels"] |= labels
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": name, "uid": "u", "controller": True}
+    metadata = {"name": f"{name}-{entry['name']}-0", "labels": labels, "ownerReferences": [owner]}
+    return {"metadata": metadata, "spec": spec}
 
 
 def a_pytorch_job(template: Raw) -> Raw:
@@ -113,6 +132,10 @@ def with_pattern(text: str) -> Raw:
         ("Job", {"metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}),
         ("JobSet", a_jobset(template(world_size="5", nproc_per_node="1"))),
         ("JobSet", {"metadata": {"name": "x"}, "spec": {"replicatedJobs": []}}),
+        # of two Jobs with three pods each, of which a Job alone has too few
+        ("JobSet", a_jobset(template(world_size="5"))),
+        ("Job", child_of(a_jobset(template(world_size="5")))),
+        ("Job", child_of(a_jobset(template(min_world_size="6"), template(min_world_size="6")), 1)),
         ("PyTorchJob", a_pytorch_job(template())),
         ("TrainingJob", training_job()),
         ("ConfigMap", {"metadata": {}}),
@@ -132,6 +155,17 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
         ("Job", a_job(template=template(world_size="8")), "takes 8 pods of 1 workers, and the job has 3"),
         ("Job", a_job(template=template(world_size="3", nproc_per_node="2")), "multiple of the 2 workers"),
         ("Job", a_job(template=template(min_world_size="4")), "understudy.dev/min-world-size is 4"),
+        (
+            "Job",
+            a_job(template=template(world_size="0")),
+            "world-size is '0': set it to the number of ranks, 1 or more",
+        ),
+        ("Job", a_job(template=template(launcher="torchrun")), "set it to Auto, Wrap, Torchrun or None"),
+        ("JobSet", a_jobset(template(world_size="7")), "takes 7 pods of 1 workers, and the job has 6"),
+        ("JobSet", a_jobset(template(world_size="-1")), "world-size is '-1': set it to the number of ranks, 1 or more"),
+        ("JobSet", a_jobset(without_command()), "container t needs a command"),
+        ("JobSet", a_jobset(template(container="x")), "understudy.dev/container is 'x': set it to one of t"),
+        ("PyTorchJob", a_pytorch_job(template(nproc_per_node="auto")), "'auto': set it to the number of workers"),
         ("JobSet", a_jobset(template(), template(zygote="false")), "r0, r1 train as one, and their annotations"),
         ("PyTorchJob", a_pytorch_job(template(world_size="5")), "and the job has 4"),
         ("TrainingJob", in_a_circle(), "dependsOn"),

@@ -19,11 +19,20 @@ from understudy_protocol.words import CloseReason
 NO_LIMIT = 2**31 - 1
 
 
-def placed(observed: Observed) -> Observed:
-    """With each pod's index, which the pod itself was not told at its birth."""
-    if observed.job.injected is None:
+def as_found(observed: Observed) -> Observed:
+    """With what an injected job's own objects do not say: each pod's index, which the pod itself was not told at its
+    birth; and whether its Jobs are suspended, whose controller then takes the pods away.
+    """
+    job = observed.job
+    if job.injected is None:
         return observed
-    return replace(observed, pods=tuple(_placed(pod, observed) for pod in observed.pods))
+    pods = tuple(_placed(pod, observed) for pod in observed.pods)
+    return replace(observed, pods=pods, job=replace(job, spec=replace(job.spec, suspend=_is_suspended(observed))))
+
+
+def _is_suspended(observed: Observed) -> bool:
+    going = [child for child in observed.children if not child.ended]
+    return bool(going) and all(child.suspended for child in going)
 
 
 def _placed(pod: Pod, observed: Observed) -> Pod:
@@ -46,14 +55,16 @@ def plan_target(observed: Observed) -> Iterator[PatchJob]:
         return
     failed = observed.close is not None and observed.close.reason is CloseReason.FAILED
     known = {child.name: child for child in observed.children}
-    theirs = {pod.labels[keys.JOB_NAME] for pod in observed.pods if keys.JOB_NAME in pod.labels}
+    owned = (pod.labels for pod in observed.pods if keys.JOB_NAME in pod.labels)
+    theirs = {(labels[keys.JOB_NAME], labels.get(keys.CONTROLLER_UID, "")) for labels in owned}
     limit = 0 if failed else NO_LIMIT
     why = "the training has failed for good" if failed else "which faults end the training is the ladder's to say"
-    for name in sorted(theirs):
+    for name, uid in sorted(theirs):
         child = known.get(name)
         if child is not None and (child.ended or child.deleting or child.backoff_limit == limit):
             continue
         if child is not None and not failed:
             continue  # somebody has set it again since: theirs to say
-        labels = {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}
-        yield PatchJob(name, {"metadata": {"labels": labels}, "spec": {"backoffLimit": limit}}, why)
+        # The uid is a precondition: a Job of the same name that was applied since is none of this training.
+        metadata = {"uid": uid, "labels": {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}}
+        yield PatchJob(name, {"metadata": metadata, "spec": {"backoffLimit": limit}}, why)

@@ -30,6 +30,9 @@ PATHS = {
 }
 
 
+_AS_IT_IS = f"put {names.LABEL_INJECT} into the pod template of a Job, a JobSet or a PyTorchJob, not into a pod"
+
+
 @dataclass(frozen=True)
 class Owner:
     kind: str
@@ -68,7 +71,7 @@ def read_owner(pod: Mapping[str, Any]) -> Owner:
         return _of_jobset(labels, metadata.get("annotations", {}))
     if keys.JOB_NAME in labels:
         index = _completion_index(labels, metadata.get("annotations", {}))
-        return Owner("Job", labels[keys.JOB_NAME], labels.get(keys.CONTROLLER_UID, ""), Place("pods", 0, index))
+        return Owner("Job", labels[keys.JOB_NAME], _label(labels, keys.CONTROLLER_UID), Place("pods", 0, index))
     if PYTORCH_JOB_NAME in labels:
         return _of_pytorch_job(labels, metadata.get("ownerReferences", ()))
     raise Objection(
@@ -81,7 +84,7 @@ def _of_jobset(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Own
     if keys.UID not in labels:
         raise Objection(f"the pod has no label {keys.UID}: JobSet 0.6 or newer is needed")
     place = Place(
-        labels[keys.REPLICATED_JOB], int(labels.get(keys.JOB_INDEX, "0")), _completion_index(labels, annotations)
+        _label(labels, keys.REPLICATED_JOB), _number(labels, keys.JOB_INDEX), _completion_index(labels, annotations)
     )
     attempt = labels.get(keys.RESTART_ATTEMPT, "0")
     return Owner("JobSet", labels[keys.NAME], labels[keys.UID], place, int(attempt) if attempt.isdecimal() else 0)
@@ -105,9 +108,20 @@ def _of_pytorch_job(labels: Mapping[str, str], references: Any) -> Owner:
             "none can be injected; remove it"
         )
     kind = labels.get(PYTORCH_REPLICA, "").lower()
-    return Owner(
-        _PYTORCH_KIND, labels[PYTORCH_JOB_NAME], owner["uid"], Place(kind, 0, int(labels.get(PYTORCH_INDEX, "0")))
-    )
+    return Owner(_PYTORCH_KIND, labels[PYTORCH_JOB_NAME], owner["uid"], Place(kind, 0, _number(labels, PYTORCH_INDEX)))
+
+
+def _label(labels: Mapping[str, str], key: str) -> str:
+    if not labels.get(key):
+        raise Objection(f"the pod has no label {key}, which its controller writes: {_AS_IT_IS}")
+    return labels[key]
+
+
+def _number(labels: Mapping[str, str], key: str) -> int:
+    told = labels.get(key, "0")
+    if not told.isdecimal():
+        raise Objection(f"the pod's label {key} is {told!r}, and its controller writes a number: {_AS_IT_IS}")
+    return int(told)
 
 
 def shortened(name: str, longest: int) -> str:

@@ -57,9 +57,17 @@ def renewed(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
     return told
 
 
+def without_open(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Without recoveries that have not ended: what a suspension takes is not mended, and no fault."""
+    told = {name: value for name, value in status.items() if name not in ("recoveries", "lastRecovery")}
+    ended = [entry for entry in status.get("recoveries", ()) if "resumedAt" in entry]
+    return {**told, "recoveries": ended, "lastRecovery": ended[-1]} if ended else told
+
+
 def begun(observed: Observed) -> bool:
-    """Whether anything was made, or decided, in the attempt that counts."""
-    return bool(observed.pods) or bool(observed.job.status.get("coordinator", {}).get("podUID"))
+    """Whether anything was made, or decided, in the attempt that counts. Injected pods may still be about to go."""
+    made = observed.job.injected is None and bool(observed.pods)
+    return made or bool(observed.job.status.get("coordinator", {}).get("podUID"))
 
 
 def _alone(observed: Observed, status: Mapping[str, Any], restart: Restart) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ METADATA = {
     "deletionTimestamp": "2026-11-20T10:05:00Z",
     "deletionGracePeriodSeconds": 30,
     "labels": {"app": "a"},
-    "annotations": {"note": "b"},
+    "annotations": {"note": "b", "understudy.dev/place": "pods/0/1"},
     "ownerReferences": [{"kind": "Job", "uid": "u-0"}],
     "finalizers": ["x/y"],
 }
@@ -42,7 +42,10 @@ POD = {
             }
         ],
         "initContainers": [{"name": "s", "env": [{"name": "UNDERSTUDY_INDEX", "value": "3"}]}],
-        "volumes": [{"name": "v"}],
+        "volumes": [
+            {"name": "v", "emptyDir": {}},
+            {"name": "understudy-membership", "secret": {"secretName": "s", "defaultMode": 292}},
+        ],
     },
     "status": {
         "phase": "Running",

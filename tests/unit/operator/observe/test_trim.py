@@ -8,10 +8,12 @@ import pytest
 
 from tests.unit.operator.given import IMAGE, a_job
 from tests.unit.operator.observe.test_read import AT, LIMITED, POD
+from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
 from understudy_operator.plan.faults.avoidance import avoided_by, prefers_not
+from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
 
@@ -66,6 +68,14 @@ def test_it_is_known_which_nodes_a_pod_was_kept_off_however_many(count: int):
     # and that takes no more memory for a thousand such pods than for one
     texts = [trimmed["metadata"]["annotations"][names.ANNOTATION_AVOIDS] for trimmed in (one, other)]
     assert texts[0] is texts[1]
+
+
+def test_an_injected_one_tells_which_secret_it_waits_for():
+    raw = inject(golden_pod("job"), IMAGE).pod
+    raw["metadata"] |= {"name": "train-0-x", "uid": "u", "creationTimestamp": AT}
+    assert read_pod(trimmed_pod(raw)) == read_pod(raw)
+    uid = raw["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+    assert read_pod(raw).key_secret == f"job.train-{uid}-membership"
 
 
 def test_one_that_is_stuck_or_has_failed_does_too():

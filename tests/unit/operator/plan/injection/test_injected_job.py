@@ -14,6 +14,7 @@ from tests.unit.operator.given import (
     SUCCEEDED,
     S,
     a_pod,
+    a_recovery,
     a_snapshot,
     ended,
     in_round,
@@ -22,7 +23,7 @@ from tests.unit.operator.given import (
 )
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read_injected import read_injected
-from understudy_operator.plan.injection.care import NO_LIMIT, placed
+from understudy_operator.plan.injection.care import NO_LIMIT, as_found
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
@@ -61,8 +62,17 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 def at(pod: Pod, index: int) -> Pod:
     """The pod with that completion index, as it is read: nobody has told it its rank."""
-    labels = {keys.JOB_NAME: "train"}
+    labels = {keys.JOB_NAME: "train", keys.CONTROLLER_UID: UID}
     return replace(pod, index=None, spare=True, labels=labels, annotations={names.ANNOTATION_PLACE: f"pods/0/{index}"})
+
+
+UID = golden_pod("job")["metadata"]["labels"][keys.CONTROLLER_UID]
+SECRET = f"job.train-{UID}-membership"
+
+
+def key_secret(pod: Raw) -> str:
+    """That an injected pod mounts."""
+    return next(str(x["secret"]["secretName"]) for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
 
 
 PODS = (at(A0, 0), at(A1, 1), at(S, 2))
@@ -118,7 +128,7 @@ def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
 
 
 def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
-    assert [(x.index, x.spare) for x in placed(given()).pods] == [(0, False), (1, False), (None, True)]
+    assert [(x.index, x.spare) for x in as_found(given()).pods] == [(0, False), (1, False), (None, True)]
 
 
 def test_no_pod_is_made_or_tried() -> None:
@@ -134,13 +144,59 @@ def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_
     assert service.manifest["metadata"]["name"] == "job-train-understudy"
     (secret,) = plan(given(pods=waiting, has_secret=False)).objects
     metadata, data = secret.manifest["metadata"], secret.manifest["stringData"]
-    assert metadata["name"] == "job.train-membership"
+    assert metadata["name"] == SECRET
     assert metadata["labels"][names.LABEL_JOB_UID] == an_injected_job().uid
     assert metadata["ownerReferences"][0]["kind"] == "InjectedJob"
     assert metadata["ownerReferences"][0]["uid"] == "own-uid"
     told = json.loads(data[names.INJECTED_FILE])
     assert (told["coordinator"], told["shape"]["actives"], told["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
     assert (told["shape"]["grace_s"], told["shape"]["uid"]) == (60.0, an_injected_job().uid)
+
+
+def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its_own() -> None:
+    """A kubelet starts pods with whatever Secret of that name is there, also one of a Job that is deleted."""
+    first, second = inject(golden_pod("job"), IMAGE).pod, golden_pod("job")
+    second["metadata"]["labels"][keys.CONTROLLER_UID] = "another"
+    told = [key_secret(pod) for pod in (first, inject(second, IMAGE).pod)]
+    assert told == [SECRET, "job.train-another-membership"]
+
+
+def test_no_attempt_of_a_jobset_has_the_secret_of_another() -> None:
+    raws = [golden_pod("jobset"), golden_pod("jobset")]
+    raws[1]["metadata"]["labels"][keys.RESTART_ATTEMPT] = "2"
+    told = [key_secret(inject(raw, IMAGE).pod) for raw in raws]
+    uid = raws[0]["metadata"]["labels"][keys.UID]
+    assert told == [f"jobset.llm.1-{uid}-1-membership", f"jobset.llm.2-{uid}-2-membership"]
+
+
+# Pods that version 0.1 of the webhook has injected --------------------------------------------------------------------
+
+FORMER = "job.train-membership"
+
+
+def test_the_key_of_pods_that_were_there_before_an_upgrade_is_the_key_of_those_that_come_after() -> None:
+    """The Secret has its former name; its key is known."""
+    (secret,) = plan(given(in_round(0), has_secret=False, known_key="the key", has_former_secret=True)).objects
+    assert (secret.manifest["metadata"]["name"], secret.manifest["stringData"][names.KEY_FILE]) == (SECRET, "the key")
+
+
+def test_a_pod_that_was_injected_just_before_an_upgrade_gets_the_secret_that_it_waits_for() -> None:
+    late = replace(PODS[2], sidecar_started=False, sidecar_ran=False, key_secret=FORMER)
+    (secret,) = plan(given(in_round(0), (*PODS[:2], late), known_key="the key")).objects
+    assert (secret.manifest["metadata"]["name"], secret.manifest["stringData"][names.KEY_FILE]) == (FORMER, "the key")
+    # and none is made once it is there, nor when it is not waited for
+    assert plan(given(in_round(0), (*PODS[:2], late), has_former_secret=True)).objects == ()
+    assert plan(given(in_round(0), (*PODS[:2], replace(late, sidecar_ran=True)))).objects == ()
+
+
+def test_both_names_of_a_key_that_is_new_are_of_the_same_key() -> None:
+    waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False, key_secret=FORMER) for pod in PODS)
+    made = plan(given(pods=waiting, has_secret=False, entropy="random")).objects
+    assert [x.manifest["metadata"]["name"] for x in made] == [SECRET, FORMER]
+    assert [x.manifest["stringData"][names.KEY_FILE] for x in made] == ["random", "random"]
+
+
+# How it goes on ------------------------------------------------------------------------------------------------------
 
 
 def test_the_spare_coordinates_first() -> None:
@@ -154,6 +210,8 @@ def test_its_job_has_no_limit_of_lost_pods_while_the_training_goes_on() -> None:
     assert (patch.name, patch.patch["spec"]) == ("train", {"backoffLimit": NO_LIMIT})
     child = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT)
     assert plan(given(children=(child,))).jobs == ()
+    # It is written over this very Job: one of the same name that was applied since is not meant
+    assert patch.patch["metadata"]["uid"] == UID
     # When somebody has set it again since, then it is theirs to say
     assert plan(given(children=(replace(child, backoff_limit=6),))).jobs == ()
 
@@ -189,3 +247,54 @@ def test_a_success_is_told_in_status() -> None:
     pods = tuple(ended(pod, SUCCEEDED) for pod in PODS)
     told = plan(given(in_round(0), pods)).status
     assert (told["phase"], told["terminalState"]) == ("Succeeded", "Completed")
+
+
+# Suspension ----------------------------------------------------------------------------------------------------------
+
+RESTING = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT, suspended=True)
+RUNS = replace(RESTING, suspended=False)
+
+
+def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observed:
+    """Its Job was suspended, whose controller takes the pods away."""
+    return given(status, pods, **{"children": (RESTING,), **changes})
+
+
+def test_a_job_that_is_suspended_is_told_so_and_what_its_pods_end_for_is_no_recovery() -> None:
+    mended = {"fault": "Process", "round": 1, "cause": {}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    mended |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
+    left = a_recovery(NOW, fault=Fault.POD, strategy=None)
+    before = in_round(3) | {"recoveries": [mended], "lastRecovery": mended}
+    told = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))
+    assert told.status["phase"] == "Suspended"
+    condition = next(x for x in told.status["conditions"] if x["type"] == "Suspended")
+    assert condition["status"] == "True"
+    assert told.status["recoveries"] == [mended]
+    assert told.status["lastRecovery"] == mended
+    assert "round" not in told.status
+
+
+def test_while_it_rests_nothing_is_written_or_appointed() -> None:
+    """Also while its last pods are still about to go."""
+    first = plan(suspended(in_round(3, epoch=7), PODS)).status
+    for pods in (PODS, ()):
+        again = plan(suspended(first, pods, snapshot=a_snapshot(number=3, epoch=7)))
+        assert again.status is None
+        assert again.pods == ()
+
+
+def test_one_of_several_jobs_of_a_jobset_that_rests_suspends_nothing() -> None:
+    assert plan(suspended(in_round(3), PODS, children=(RESTING, RUNS))).status["phase"] == "Running"
+    over = replace(RUNS, ended=True, succeeded_whole=True)
+    assert plan(suspended(in_round(3), children=(RESTING, over))).status["phase"] == "Suspended"
+
+
+def test_once_it_is_resumed_its_new_pods_begin_at_once_in_a_newer_epoch_and_with_the_same_key() -> None:
+    """What the former coordinator said last does not count: nobody waits for it, or for an election."""
+    rested = plan(suspended(in_round(3, epoch=7))).status
+    facts = given(rested, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
+    office = plan(facts).status["coordinator"]
+    assert office["podUID"] == S.uid
+    assert office["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
+    # what its pods prove to belong to is what their Secret says, which has been there from the first pod on
+    assert an_injected_job(rested).membership == an_injected_job().membership == UID

@@ -1,0 +1,224 @@
+"""A Job or a JobSet with the label, without torch: for what happens to it beside faults, which needs no training.
+
+Each worker steps every tenth of a second, reports it, and leaves its newest step in a folder that all nodes share,
+until somebody puts the file `done` there. The same folder is where the pods' hooks leave their traces, and where the
+file `hold` keeps pods from starting.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import Cluster
+from tests.e2e.report import Token, token_of
+from tests.e2e.training import LABEL_JOB, Raw
+from tests.e2e.waiting import wait_until
+
+ENDS = ("Succeeded", "Failed")
+WITNESS = "/witness"
+STEPS = """
+import os, pathlib, time
+from understudy_torch import step
+folder, n = pathlib.Path("/witness"), 0
+mine, new = (folder / f"{word}-{os.environ['RANK']}" for word in ("rank", "new"))
+while not (folder / "done").exists():
+    n += 1
+    step(n)
+    new.write_text(f"{os.environ['UNDERSTUDY_ROUND']} {n}")
+    new.rename(mine)
+    time.sleep(0.1)
+"""
+
+
+@dataclass
+class InjectedPlain:
+    """actives pods of one worker each, and spares. kind: Job or JobSet. More of the pods' spec: `pod_spec`."""
+
+    cluster: Cluster
+    folder: Path
+    namespace: str
+    name: str
+    kind: str = "Job"
+    actives: int = 2
+    spares: int = 1
+    pod_spec: Raw | None = None
+    hooks: Raw | None = None  # the trainer's lifecycle
+
+    @property
+    def group(self) -> str:
+        return f"{self.kind.lower()}.{self.name}"
+
+    def manifest(self) -> Raw:
+        pods = self.actives + self.spares
+        each = pods if self.kind == "Job" else 1
+        annotations = {"understudy.dev/world-size": str(self.actives)}
+        metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": annotations}
+        template = {"metadata": metadata, "spec": self._pod()}
+        job = {"completionMode": "Indexed", "parallelism": each, "completions": each, "backoffLimit": 0}
+        job["template"] = template
+        named: Raw = {"metadata": {"name": self.name, "namespace": self.namespace}}
+        if self.kind == "Job":
+            return {"apiVersion": "batch/v1", "kind": "Job", **named, "spec": job}
+        # With what JobSet's own webhook would fill in. Each of its Jobs has a pod of those that train as one.
+        whole: Raw = {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "successPolicy": {"operator": "All"},
+            "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+            "replicatedJobs": [
+                {"name": "workers", "groupName": "default", "replicas": pods, "template": {"spec": job}}
+            ],
+        }
+        return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", **named, "spec": whole}
+
+    def _pod(self) -> Raw:
+        mount = {"name": "witness", "mountPath": WITNESS}
+        image = {"image": self.cluster.base_image, "imagePullPolicy": "IfNotPresent", "volumeMounts": [mount]}
+        itself = {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+        trainer = {"name": "trainer", **image, "env": [itself], "command": ["python3", "-u", "-c", STEPS]}
+        if self.hooks is not None:
+            trainer["lifecycle"] = self.hooks
+        gate = {"name": "gate", **image, "command": ["sh", "-c", f"while [ -e {WITNESS}/hold ]; do sleep 0.1; done"]}
+        beside = {key: value for key, value in (self.pod_spec or {}).items() if key != "initContainers"}
+        more = [{**image, "env": [itself], **extra} for extra in (self.pod_spec or {}).get("initContainers", ())]
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "volumes": [{"name": "witness", "hostPath": {"path": str(self.folder)}}],
+            "initContainers": [*more, gate],
+            "containers": [trainer],
+            **beside,
+        }
+
+    # What is done with it ---------------------------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest()))
+
+    def begin(self) -> None:
+        """Anew, with an empty folder."""
+        self.delete()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.folder.chmod(0o777)  # the pods' user is not ours
+        self.apply()
+
+    def delete(self) -> None:
+        gone = ("--ignore-not-found", "--wait=true", "--cascade=foreground")
+        self._kubectl("delete", self.kind.lower(), self.name, *gone)
+        left = ("get", "ij,pods,secrets,services", "-l", f"{LABEL_JOB}={self.group}", "-o", "name")
+        wait_until("nothing of it is left", lambda: not self._kubectl(*left).strip(), 90, seen=self.text)
+
+    def suspend(self, *, suspended: bool) -> None:
+        patch = json.dumps({"spec": {"suspend": suspended}})
+        self._kubectl("patch", self.kind.lower(), self.name, "--type=merge", "-p", patch)
+
+    def finish(self) -> None:
+        """Let the workers end."""
+        (self.folder / "done").touch()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """New pods do not get beyond their start meanwhile."""
+        hold = self.folder / "hold"
+        hold.touch()
+        try:
+            yield
+        finally:
+            hold.unlink()
+
+    # What is there ----------------------------------------------------------------------------------------------------
+
+    def injected(self) -> Raw:
+        """The InjectedJob; nothing while there is none."""
+        found = self._kubectl("get", "ij", self.group, "--ignore-not-found", "-o", "json")
+        told: Raw = json.loads(found) if found.strip() else {}
+        return told
+
+    def status(self) -> Raw:
+        status: Raw = self.injected().get("status", {})
+        return status
+
+    def target(self) -> Raw:
+        target: Raw = json.loads(self._kubectl("get", self.kind.lower(), self.name, "-o", "json"))
+        return target
+
+    def pods(self) -> list[Raw]:
+        pods: list[Raw] = json.loads(self._kubectl("get", "pods", "-l", f"{LABEL_JOB}={self.group}", "-o", "json"))[
+            "items"
+        ]
+        return pods
+
+    def uids(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.pods()}
+
+    def text(self) -> str:
+        shown = self._kubectl("get", f"ij,{self.kind.lower()},jobs,pods", "-o", "wide", check=False)
+        return shown + json.dumps(self.status(), indent=1)
+
+    def traces(self, hook: str) -> set[str]:
+        """The pods whose hook of that name has run."""
+        return {file.name.removeprefix(f"{hook}-") for file in self.folder.glob(f"{hook}-*")}
+
+    def newest(self) -> dict[str, tuple[Token, int]]:
+        """The round and the step that each rank was in last."""
+        told = {file.name.removeprefix("rank-"): file.read_text().split() for file in self.folder.glob("rank-*")}
+        return {rank: (token_of(text), int(n)) for rank, (text, n) in told.items()}
+
+    def wait_for(self, what: str, condition: Any, limit_s: float = 90) -> Raw:
+        """The first status that fulfils the condition."""
+
+        def met() -> Raw | None:
+            status = self.status()
+            return status if condition(status) else None
+
+        found = wait_until(what, met, limit_s, seen=self.text)
+        assert found is not None
+        return found
+
+    def wait_until_whole(self) -> Raw:
+        def whole(status: Raw) -> bool:
+            ready = status.get("spares", {}).get("ready", 0) >= self.spares
+            return status.get("phase") == "Running" and ready and "progress" in status
+
+        return self.wait_for("it trains with all its spares", whole)
+
+    def wait_for_steps_after(self, token: Token) -> Token:
+        """Of all ranks, in one newer round."""
+
+        def stepped() -> Token | None:
+            told = [round_ for round_, _ in self.newest().values()]
+            newer = len(told) == self.actives and len(set(told)) == 1 and told[0] > token
+            return told[0] if newer else None
+
+        found = wait_until("all ranks step in a newer round", stepped, 90, seen=self.text)
+        assert found is not None
+        return found
+
+    def token(self) -> Token:
+        return max(round_ for round_, _ in self.newest().values())
+
+    def wait_for_end(self) -> dict[str, int]:
+        """Until the Job, or the JobSet, has completed; the exit codes of all containers, by pod and container."""
+        ended = "Completed" if self.kind == "JobSet" else "Complete"
+
+        def completed() -> bool:
+            conditions = self.target().get("status", {}).get("conditions", ())
+            return any((x["type"], x["status"]) == (ended, "True") for x in conditions)
+
+        wait_until(f"the {self.kind} has completed", completed, 90, seen=self.text)
+        self.wait_for("its success is told", lambda status: status.get("phase") == "Succeeded")
+        return {code: number for pod in self.pods() for code, number in _codes(pod)}
+
+    def _kubectl(self, *words: str, check: bool = True) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *words, check=check)
+
+
+def _codes(pod: Raw) -> Iterator[tuple[str, int]]:
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for container in pod["status"].get(field, ()):
+            terminated = container.get("state", {}).get("terminated")
+            yield f"{pod['metadata']['name']}/{container['name']}", terminated["exitCode"] if terminated else -1

@@ -1,0 +1,192 @@
+"""What befalls a job with the label beside faults: its normal end with preStop hooks, a suspension, a second life under
+the same name, and a pod that comes just as the training has ended.
+
+Its workers step without torch, so that each of these takes seconds.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.injected import jobset_controller, label_namespace
+from tests.e2e.injected_plain import WITNESS, InjectedPlain
+from tests.e2e.training import CHECKOUT, LABEL_ROLE, Raw
+from tests.e2e.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+NAMESPACE = "understudy-e2e-lives"
+PODS = 3  # two that train, and a spare
+Make = Callable[..., InjectedPlain]
+
+
+@pytest.fixture
+def make(cluster: Cluster) -> Iterator[Make]:
+    """Begins a job of that name; it is gone after the test."""
+    label_namespace(cluster, NAMESPACE)
+    made: list[InjectedPlain] = []
+
+    def begin(name: str, **changes: Any) -> InjectedPlain:
+        job = InjectedPlain(cluster, CHECKOUT / "build" / f"e2e-lives-{name}", NAMESPACE, name, **changes)
+        made.append(job)
+        job.begin()
+        return job
+
+    yield begin
+    for job in made:
+        job.delete()
+
+
+@pytest.fixture(scope="module")
+def jobsets(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with jobset_controller(cluster, tmp_path_factory.mktemp("jobset")):
+        yield
+
+
+def hook(name: str) -> Raw:
+    """A preStop hook that leaves a trace."""
+    return {"preStop": {"exec": {"command": ["sh", "-c", f": > {WITNESS}/{name}-$POD"]}}}
+
+
+def a_sidecar() -> Raw:
+    """The user's own, with a hook. It ends when it is asked to."""
+    command = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+    return {"name": "helper", "restartPolicy": "Always", "command": command, "lifecycle": hook("helper")}
+
+
+def names_of(pods: list[Raw]) -> set[str]:
+    return {pod["metadata"]["name"] for pod in pods}
+
+
+def secrets_of(pods: list[Raw]) -> set[str]:
+    """That pods have their key from."""
+    volumes = (volume for pod in pods for volume in pod["spec"]["volumes"])
+    return {volume["secret"]["secretName"] for volume in volumes if volume["name"] == "understudy-membership"}
+
+
+def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_completes(make: Make) -> None:
+    # given a job whose trainer has a preStop hook, and which has a sidecar of its own with another one
+    job = make("hooks", hooks=hook("trainer"), pod_spec={"initContainers": [a_sidecar()]})
+    job.wait_until_whole()
+
+    # when one of its active pods is deleted
+    victim = next(pod for pod in job.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) == "active")
+    token = job.token()
+    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--wait=false")
+    # then both hooks of that pod run, and the training goes on with the spare
+    job.wait_for_steps_after(token)
+    lost = {victim["metadata"]["name"]}
+    wait_until("both of its hooks have run", lambda: job.traces("trainer") == job.traces("helper") == lost, 30)
+    job.wait_until_whole()
+
+    # when the training ends by itself
+    pods = names_of(job.pods()) - lost
+    job.finish()
+    codes = job.wait_for_end()
+    # then every container has ended with 0, the sidecars once their hooks had run; and no trainer's hook has run, for
+    # Kubernetes runs none of a container that ends by itself
+    assert set(codes.values()) == {0}, codes
+    assert len(codes) == PODS * len(("understudy-sidecar", "helper", "gate", "trainer"))
+    assert job.traces("helper") == pods | lost
+    assert job.traces("trainer") == lost
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_a_job_that_is_suspended_rests_and_goes_on_when_it_is_resumed(make: Make, jobsets: None, kind: str) -> None:
+    del jobsets
+    # given a job that trains
+    job = make(f"rests-{kind.lower()}", kind=kind)
+    job.wait_until_whole()
+    itself = job.injected()["metadata"]["uid"]
+
+    # when it is suspended
+    job.suspend(suspended=True)
+    # then its pods go, and it is told so, not as a fault
+    wait_until("its pods are gone", lambda: not job.pods(), 60, seen=job.text)
+    token = job.token()
+    status = job.wait_for("it is told as suspended", lambda status: status.get("phase") == "Suspended")
+    assert [x["status"] for x in status["conditions"] if x["type"] == "Suspended"] == ["True"]
+    assert status.get("recoveries", []) == []
+    assert status["members"]["active"] == 0
+
+    # when it is resumed
+    job.suspend(suspended=False)
+    # then it trains as before, as the same InjectedJob, in rounds that fence the former ones, and has not recovered
+    job.wait_for_steps_after(token)
+    status = job.wait_until_whole()
+    assert job.injected()["metadata"]["uid"] == itself
+    assert status["coordinator"]["epoch"] > token[0]
+    assert status.get("recoveries", []) == []
+
+    # and its end is one
+    job.finish()
+    codes = job.wait_for_end()
+    assert set(codes.values()) == {0}, codes
+
+
+def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Make) -> None:
+    # given a job that trains
+    job = make("again")
+    job.wait_until_whole()
+    token, former = job.token(), job.pods()
+    uid, uids = job.target()["metadata"]["uid"], job.uids()
+
+    # when it is deleted, and the same manifest applied before anything of it is gone
+    job.cluster.kubectl("-n", NAMESPACE, "delete", "job", job.name, "--wait=false")
+    job.apply()
+    other = job.target()["metadata"]["uid"]
+    assert other != uid
+
+    # then the second one trains, too, with a key and an InjectedJob of its own
+    job.wait_for_steps_after(token)
+    wait_until("the first one's pods are gone", lambda: not job.uids() & uids, 60, seen=job.text)
+    job.wait_until_whole()
+    assert job.injected()["spec"]["target"]["uid"] == other
+    assert not secrets_of(job.pods()) & secrets_of(former)
+    assert all(other in name for name in secrets_of(job.pods()))
+    assert job.status().get("recoveries", []) == []
+
+    # and completes
+    job.finish()
+    codes = job.wait_for_end()
+    assert set(codes.values()) == {0}, codes
+
+
+def test_a_pod_that_comes_just_as_the_training_has_ended_is_told_so_and_ends_with_0(make: Make) -> None:
+    # given a job whose spare was lost, and the pod in its place, of which nothing but the sidecar runs yet
+    job = make("late")
+    job.wait_until_whole()
+    known = job.uids()
+    spare = next(pod for pod in job.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) != "active")
+    with job.held():
+        forced = ("--grace-period=0", "--force", "--wait=false")
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", spare["metadata"]["name"], *forced)
+        late = wait_until("its pod has a sidecar that runs", partial(newcomer, job, known), 90, seen=job.text)
+
+        # when all ranks end
+        job.finish()
+        job.wait_for("the training has succeeded", lambda status: status.get("phase") == "Succeeded")
+        ended = [pod for pod in job.pods() if pod["metadata"]["uid"] in known - {spare["metadata"]["uid"]}]
+        wait_until("who trained has ended", lambda: all_succeeded(job, names_of(ended)), 60, seen=job.text)
+
+    # then the one that starts only now ends with 0 as well, and the Job completes
+    codes = job.wait_for_end()
+    assert set(codes.values()) == {0}, codes
+    assert f"{late}/trainer" in codes
+
+
+def newcomer(job: InjectedPlain, known: set[str]) -> str:
+    """The name of a pod that came since, once its sidecar runs; "" before."""
+    for pod in job.pods():
+        statuses = pod["status"].get("initContainerStatuses", ())
+        started = any(x["name"] == "understudy-sidecar" and x.get("started") for x in statuses)
+        if pod["metadata"]["uid"] not in known and started:
+            return str(pod["metadata"]["name"])
+    return ""
+
+
+def all_succeeded(job: InjectedPlain, names: set[str]) -> bool:
+    return all(pod["status"]["phase"] == "Succeeded" for pod in job.pods() if pod["metadata"]["name"] in names)

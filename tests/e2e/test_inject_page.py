@@ -1,0 +1,128 @@
+"""docs/inject.md, followed word by word on the local cluster: its commands and manifests as they stand there, but for
+the image, and for the script in it, which steps for a few seconds without torch.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster import Cluster
+from tests.e2e.injected import jobset_controller
+from tests.e2e.training import TORCH, Raw
+from tests.e2e.waiting import wait_until
+from tests.unit.docs.inject_page import Shell, blocks, lines
+
+pytestmark = pytest.mark.timeout(400)
+
+NAMESPACE = "research"  # as the page has it
+FOLDER = "/in-the-image"
+TRAIN = """
+import time
+from understudy_torch import step
+for n in range(1, 151):
+    step(n)
+    time.sleep(0.1)
+"""
+TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
+
+
+@pytest.fixture
+def shell(cluster: Cluster, tmp_path: Path) -> Iterator[Shell]:
+    """In whose cluster the namespace is, as yet without its label."""
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    files = {"train.py": TRAIN, "torchrun": TORCHRUN, "python": '#!/bin/sh\nexec python3 "$@"\n'}
+    metadata = {"name": "image", "namespace": NAMESPACE}
+    image = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files}
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(image))
+    yield Shell(Path(cluster.kubectl_command()[0]), cluster.kubeconfig, tmp_path)
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def jobsets(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with jobset_controller(cluster, tmp_path_factory.mktemp("jobset")):
+        yield
+
+
+def localized(cluster: Cluster, template: Raw) -> None:
+    """The pods' image is the local one, and what the page's has in it is in a volume."""
+    (trainer,) = template["spec"]["containers"]
+    path = f"{FOLDER}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    trainer |= {"image": cluster.base_image, "imagePullPolicy": "IfNotPresent", "workingDir": FOLDER}
+    runs_torchrun = "bash" in trainer["command"]
+    ours = [{"name": "PATH", "value": path}, *([{"name": "PYTHONPATH", "value": TORCH}] if runs_torchrun else ())]
+    trainer["env"] = [*trainer.get("env", ()), *ours]
+    trainer["volumeMounts"] = [
+        {"name": "image", "mountPath": FOLDER},
+        {"name": "torch", "mountPath": TORCH, "readOnly": True},
+    ]
+    template["spec"]["volumes"] = [
+        {"name": "image", "configMap": {"name": "image", "defaultMode": 0o555}},
+        {"name": "torch", "hostPath": {"path": str(cluster.torch_path)}},
+    ]
+
+
+def columns(listed: str, name: str) -> dict[str, str]:
+    """What kubectl's table has for that object."""
+    header, *rows = (line.split() for line in listed.splitlines())
+    return next((dict(zip(header, row, strict=False)) for row in rows if row[0] == name), {})
+
+
+def test_its_three_steps_lead_to_a_training_with_a_spare(cluster: Cluster, shell: Shell) -> None:
+    label, (apply, listing, describing) = (lines(block) for block in blocks("sh"))
+    # given the namespace as the page's first step leaves it, and the page's Job
+    for line in label:
+        shell.must(line)
+    job = yaml.safe_load(blocks("yaml")[0])
+    localized(cluster, job["spec"]["template"])
+    shell.write(job)
+    # when it is applied by the page's command
+    shell.must(apply)
+    # then the next one lists it as it trains, in the sizes that the page names
+    wanted = {"PHASE": "Running", "ACTIVE": "4", "DESIRED": "4", "SPARES": "1", "ROUND": "0"}
+
+    def listed() -> bool:
+        return wanted.items() <= columns(shell.must(listing), "job.train").items()
+
+    wait_until("the InjectedJob is listed with four pods and a spare", listed, 120, seen=lambda: shell.must(listing))
+    # and the last one tells of it
+    told = shell.must(describing)
+    assert "SparesReady" in told
+    assert "CoordinatorAppointed" in told
+    # and it completes
+    done = "kubectl -n research wait --for=condition=Complete job/train --timeout=120s"
+    shell.must(done)
+
+
+def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, jobsets: None) -> None:
+    del jobsets
+    for line in lines(blocks("sh")[0]):
+        shell.must(line)
+    (jobset,) = (raw for raw in map(yaml.safe_load, blocks("yaml")) if raw.get("kind") == "JobSet")
+    (entry,) = jobset["spec"]["replicatedJobs"]
+    localized(cluster, entry["template"]["spec"]["template"])
+    # given what JobSet's own webhook fills in, which does not run here
+    entry |= {"replicas": 1, "groupName": "default"}
+    entry["template"]["spec"]["completionMode"] = "Indexed"
+    entry["template"]["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
+    jobset["spec"] |= {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All"},
+        "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+    }
+    # when it is applied
+    shell.write(jobset)
+    shell.must("kubectl apply -f train.yaml")
+    # then all its pods train, and it completes
+    listing = "kubectl -n research get injectedjobs"
+    wanted = {"PHASE": "Running", "ACTIVE": "4", "DESIRED": "4", "SPARES": "0"}
+
+    def listed() -> bool:
+        return wanted.items() <= columns(shell.must(listing), "jobset.pytorch").items()
+
+    wait_until("the InjectedJob is listed with four pods", listed, 120, seen=lambda: shell.must(listing))
+    shell.must("kubectl -n research wait --for=condition=Completed jobset/pytorch --timeout=120s")

@@ -1,0 +1,97 @@
+"""The lives of an injected job against a real API server: a second one under the same name, a suspension, an upgrade.
+
+Nobody makes pods of Jobs, or collects garbage here: the test does both.
+"""
+
+import base64
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.kube import Kube
+from tests.integration.operator.test_inject import (
+    IMAGE,
+    a_job,
+    a_pod,
+    injected,
+    pods_of,
+    webhook,  # noqa: F401 (a fixture)
+)
+from understudy_operator.plan.injection.care import NO_LIMIT
+from understudy_operator.plan.injection.pods import inject
+from understudy_protocol import pod as names
+
+pytestmark = pytest.mark.usefixtures("webhook")
+
+Raw = dict[str, Any]
+
+
+async def secret_of(kube: Kube, pod: Raw) -> Raw | None:
+    """That the pod waits for, once it is there."""
+    wanted = next(x["secret"]["secretName"] for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
+    return next((x for x in await kube.list("secrets") if x["metadata"]["name"] == wanted), None)
+
+
+async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_with_its_predecessor(kube: Kube) -> None:
+    # given a Job, whose pods have their Secret
+    _, (pod, *_) = await injected(kube)
+    first = await kube.until("the first one's Secret", lambda: secret_of(kube, pod))
+    assert first is not None
+    # when it is deleted, applied anew, and its pods are made while what was made for the first is still there
+    await kube.call("DELETE", "jobs/train")
+    await kube.until("the Job is gone", lambda: gone(kube, "jobs"))
+    job = await kube.call("POST", "jobs", a_job())
+    (other, *_) = await pods_of(kube, job)
+    # then they wait
+    assert await secret_of(kube, other) is None
+    # and have a Secret of their own as soon as the first one's InjectedJob is gone
+    await kube.call("DELETE", "injectedjobs/job.train")
+    for service in await kube.list("services"):  # as the garbage collector does
+        await kube.call("DELETE", f"services/{service['metadata']['name']}")
+    second = await kube.until("the second one's Secret", lambda: secret_of(kube, other))
+    assert second is not None
+    assert second["data"][names.KEY_FILE] != first["data"][names.KEY_FILE]
+    told = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
+    assert told["shape"]["uid"] == job["metadata"]["uid"]
+
+
+async def test_a_pod_that_a_former_version_has_injected_gets_the_secret_that_it_waits_for(kube: Kube) -> None:
+    # given a pod as version 0.1 of the webhook has injected it, the operator being newer
+    job = await kube.call("POST", "jobs", a_job())
+    raw = inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod
+    for volume in raw["spec"]["volumes"]:
+        if volume["name"] == names.KEY_VOLUME:
+            volume["secret"]["secretName"] = "job.train-membership"
+    former = await kube.call("POST", "pods", raw)
+    # and one that the newer webhook injects
+    newer = await kube.call("POST", "pods", a_pod(kube, 1, job["metadata"]["uid"]))
+    # then both have the same key
+    secrets = [await kube.until("its Secret", partial(secret_of, kube, pod)) for pod in (former, newer)]
+    (first, second) = (secret["data"] for secret in secrets if secret is not None)
+    assert first == second
+
+
+async def test_a_job_that_is_suspended_is_told_as_such_until_it_is_resumed(kube: Kube) -> None:
+    # given a Job that the operator has taken over
+    await injected(kube)
+
+    async def limit() -> bool:
+        return bool((await kube.call("GET", "jobs/train"))["spec"]["backoffLimit"] == NO_LIMIT)
+
+    await kube.until("the Job leaves faults to the ladder", limit)
+    # when it is suspended, and resumed, then its InjectedJob tells it
+    for suspended, phase, condition in ((True, "Suspended", "True"), (False, "Pending", "False")):
+        await kube.call("PATCH", "jobs/train", {"spec": {"suspend": suspended}})
+        await kube.until(f"the phase is {phase}", partial(is_told, kube, phase, condition))
+
+
+async def is_told(kube: Kube, phase: str, condition: str) -> bool:
+    status = (await kube.call("GET", "injectedjobs/job.train")).get("status", {})
+    told = [x["status"] for x in status.get("conditions", ()) if x["type"] == "Suspended"]
+    return (status.get("phase"), told) == (phase, [condition])
+
+
+async def gone(kube: Kube, plural: str) -> bool:
+    return not await kube.list(plural)

@@ -1,0 +1,113 @@
+"""docs/inject.md, followed word by word: its commands, as they stand there, by kubectl against a real API server with
+the chart's webhooks and the real operator. Pods are made as the Job controller would.
+"""
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.integration.operator.kube import Kube
+from tests.integration.operator.test_inject import webhook  # noqa: F401 (a fixture)
+from tests.unit.docs.inject_page import Shell, blocks, lines, refused, replaced
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.usefixtures("webhook")
+
+Raw = dict[str, Any]
+NAMESPACE = "research"  # as the page has it
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+INJECTED = f"/apis/understudy.dev/v1alpha1/namespaces/{NAMESPACE}/injectedjobs"
+
+
+@pytest.fixture
+async def shell(api_server: "ApiServer", kube: Kube, tmp_path: Path) -> AsyncIterator[Shell]:
+    """In whose cluster the namespace is, as yet without its label."""
+    shell = Shell(api_server.binaries / "kubectl", api_server.kubeconfig, tmp_path)
+    await must(shell, f"kubectl get namespace {NAMESPACE} || kubectl create namespace {NAMESPACE}")
+    yield shell
+    for path in (JOBS, PODS, INJECTED):
+        for raw in await kube.list(path):
+            await kube.call("DELETE", f"{path}/{raw['metadata']['name']}", {"gracePeriodSeconds": 0})
+    await must(shell, f"kubectl label namespace {NAMESPACE} understudy.dev/inject-")
+
+
+async def must(shell: Shell, line: str) -> str:
+    return await asyncio.to_thread(shell.must, line)
+
+
+async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
+    labels, looks = map(lines, blocks("sh"))
+    # given the namespace, labelled by the page's first step
+    for line in labels:
+        await must(shell, line)
+    # when the page's Job is applied, by the first line of its third step
+    apply, listing, describing = looks
+    await must(shell, apply)
+    for index in range(5):
+        await kube.call("POST", PODS, await a_pod(kube, index))
+
+    # then the next line lists the InjectedJob that the page names
+    async def listed() -> str:
+        told = await must(shell, listing)
+        return told if "job.train" in told else ""
+
+    told = await kube.until("the InjectedJob is listed", listed)
+    assert {"NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND"} <= set(told.split())
+
+    # and the last one tells of it, with the sizes that the page's comment says
+    async def described() -> Raw | None:
+        text = await must(shell, describing)
+        found: Raw = yaml.safe_load(await must(shell, f"kubectl -n {NAMESPACE} get ij job.train -o yaml"))
+        return found if "Conditions:" in text and "SparesReady" in text else None
+
+    raw = await kube.until("its conditions are told", described)
+    assert raw is not None
+    spec = raw["spec"]
+    assert (spec["pods"], spec["members"], spec["nprocPerNode"]) == (5, 4, 8)
+    assert raw["status"]["spares"]["desired"] == 1
+
+
+async def a_pod(kube: Kube, index: int) -> Raw:
+    """Of the Job that is there, as its controller makes it."""
+    job = await kube.call("GET", f"{JOBS}/train")
+    pod = copy.deepcopy(job["spec"]["template"])
+    uid = job["metadata"]["uid"]
+    told = {"batch.kubernetes.io/job-completion-index": str(index)}
+    labels = {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/controller-uid": uid, **told}
+    made = pod["metadata"]
+    return {
+        "metadata": {
+            "name": f"train-{index}-x",
+            "labels": {**made["labels"], **labels},
+            "annotations": {**made["annotations"], **told},
+        },
+        "spec": pod["spec"],
+    }
+
+
+async def test_what_it_says_is_refused_is_refused_in_its_words(kube: Kube, shell: Shell) -> None:
+    # given the labelled namespace
+    await must(shell, blocks("sh")[0])
+    job = yaml.safe_load(blocks("yaml")[0])
+    for change, answer in refused():
+        # when the page's Job is applied with a row of its table
+        done = await asyncio.to_thread(shell.run, "kubectl apply -f -", json.dumps(replaced(job, change)))
+        # then kubectl says what the row says, and there is no such Job
+        assert done.returncode != 0, change
+        assert f"understudy cannot inject the pods of this Job: {answer}" in done.stderr
+    assert await kube.list(JOBS) == []
+
+
+async def test_a_namespace_that_is_not_labelled_is_left_alone(kube: Kube, shell: Shell) -> None:
+    await must(shell, "kubectl apply -f train.yaml")
+    made = await kube.call("POST", PODS, await a_pod(kube, 0))
+    assert "initContainers" not in made["spec"]
