@@ -25,6 +25,7 @@ from tests.integration.conftest import an_api_server
 from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
 from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.apply.api import FIELD_MANAGER
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.jobset.manifests import job_manifest
 from understudy_operator.plan.network_policy import network_policy
@@ -44,8 +45,13 @@ SYSTEM = "understudy-system"
 RESTRICTED = "restricted"
 #: What cert-manager's kinds are made of, as far as the chart uses them.
 CERT_MANAGER = {
-    "Certificate": {"secretName": "string", "dnsNames": "array", "issuerRef": "object"},
-    "Issuer": {"selfSigned": "object"},
+    "Certificate": {
+        **dict.fromkeys(("secretName", "commonName", "duration", "renewBefore"), "string"),
+        **dict.fromkeys(("dnsNames", "usages"), "array"),
+        **dict.fromkeys(("issuerRef", "privateKey"), "object"),
+        "isCA": "boolean",
+    },
+    "Issuer": {"selfSigned": "object", "ca": "object"},
 }
 PROVIDED = "certificates: {mode: Provided, secretName: own, caBundle: QQ==}"
 PLACED = (
@@ -298,10 +304,18 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
 
 
 async def test_a_certificate_of_ones_own_as_the_page_says(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
+    # given an installation whose webhook has made its own so far, and has had it trusted
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        found = json.loads(must(server.kubectl("get", kind, "understudy-webhook", "-o", "json")))
+        for webhook in found["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-made").decode()
+        must(server.kubectl("replace", f"--field-manager={FIELD_MANAGER}", "-f", "-", stdin=json.dumps(found)))
+    # when the page is followed
     made = await openssl.make(["understudy-webhook.understudy-system.svc"], 86400.0)
     for name, text in {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}.items():
         (reader.folder / name).write_text(text)
     reader.follow("Certificates")
+    # then one's own is trusted
     told = json.loads(must(server.kubectl("get", "mutatingwebhookconfiguration", "understudy-webhook", "-o", "json")))
     assert base64.b64decode(told["webhooks"][0]["clientConfig"]["caBundle"]).decode() == made.authority
 
