@@ -24,12 +24,14 @@ from tests.e2e.installation import PREVIOUS
 from tests.integration.conftest import an_api_server
 from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
+from tests.unit.operator.given_warm import KEY_ID, a_warm_pool
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.apply.api import FIELD_MANAGER
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.jobset.manifests import job_manifest
 from understudy_operator.plan.network_policy import network_policy
 from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.pool.manifest import spare_manifest
 from understudy_operator.plan.spec import RolloutGateway, Rollouts
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
@@ -203,7 +205,7 @@ CAREFUL = {
 def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiServer", restricted: str) -> None:
     # given a user's template that is admitted there
     assert admitted(server, restricted, {**copy.deepcopy(CAREFUL), "restartPolicy": "Never"}) == ""
-    # then so are an active, a spare, a rollout with its gateway, and an injected pod
+    # then so are an active, a spare, a pool's warm spare, a rollout with its gateway, and an injected pod
     rollout = a_group("rollout", 1, 1, pod_template={"spec": CAREFUL})
     told = Rollouts(("rollout",), gateway=RolloutGateway(engine_port=30000))
     plain = a_job(pod_template={"spec": CAREFUL})
@@ -212,6 +214,9 @@ def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiSer
     for index in (0, None):
         made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
         assert admitted(server, restricted, made["spec"]) == ""
+    warm = spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, key_id=KEY_ID)["spec"]
+    assert [container["name"] for container in warm["initContainers"]] == [names.SIDECAR_CONTAINER]
+    assert admitted(server, restricted, warm) == ""
     spec = job_manifest(job, rollout, 0, IMAGE)["spec"]["template"]["spec"]
     assert [container["name"] for container in spec["initContainers"]] == [names.GATEWAY_CONTAINER]
     assert admitted(server, restricted, spec) == ""

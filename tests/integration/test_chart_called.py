@@ -258,6 +258,24 @@ def test_a_second_release_is_refused_with_where_the_first_one_is(
     assert must(administrator.helm("list", "-n", namespace, "-q")).split() == (["first"] if namespace == "one" else [])
 
 
+def test_a_binding_of_somebodys_own_with_our_label_is_no_installation(
+    server: "ApiServer", administrator: Administrator
+) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "readers", "labels": {"app.kubernetes.io/name": "understudy"}},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "researchers"},
+            {"kind": "ServiceAccount", "name": "reader", "namespace": "elsewhere"},
+        ],
+    }
+    must(server.kubectl("apply", "-f", "-", stdin=json.dumps(binding)))
+    must(administrator.install("first", "one"))
+    must(server.kubectl("delete", "clusterrolebinding", "readers"))
+
+
 def test_other_names_of_what_is_installed_are_refused_with_what_keeps_them(administrator: Administrator) -> None:
     told = administrator.install("first", "one", "fullnameOverride=other")
     assert told.returncode != 0
