@@ -183,6 +183,24 @@ def test_what_names_another_object_names_one_that_there_is(server: "ApiServer", 
                 assert webhook == f"{SYSTEM}/{item['metadata']['name']}"
 
 
+@pytest.mark.parametrize(
+    ("case", "begin"),
+    [
+        ("as the docs have it", "understudy"),
+        ("without our name", "prod"),
+        ("the longest", "understudy-of-the-platform-team-for-the-large-cluster"),
+        ("dots", "ml-platform-2"),
+        ("a digit first", "understudy-2nd"),
+        ("nameOverride", "prod-recovery"),
+        ("nameOverride that is in it already", "recovery-prod"),
+        ("fullnameOverride", "training-recovery"),
+    ],
+)
+def test_names_begin_as_the_page_says(server: "ApiServer", case: str, begin: str) -> None:
+    names = {x["metadata"]["name"] for x in rendered(server, case) if x["kind"] == "Deployment"}
+    assert names == {f"{begin}-operator", f"{begin}-webhook"}
+
+
 def test_two_releases_share_no_name(server: "ApiServer") -> None:
     one, other = (told_apart(rendered(server, case)) for case in ("without our name", "as the docs have it"))
     assert {kind for kind, *_ in set(one) & set(other)} == {"CustomResourceDefinition"}
