@@ -202,6 +202,14 @@ CAREFUL = {
 }
 
 
+def assert_ours(spec: dict[str, Any]) -> None:
+    """Its sidecar or gateway runs as a user of its own, with a root that cannot be written."""
+    ours = [x for x in spec["initContainers"] if x["name"] in (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)]
+    assert len(ours) == 1
+    security = ours[0]["securityContext"]
+    assert (security["runAsUser"], security["readOnlyRootFilesystem"]) == (65532, True)
+
+
 def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiServer", restricted: str) -> None:
     # given a user's template that is admitted there
     assert admitted(server, restricted, {**copy.deepcopy(CAREFUL), "restartPolicy": "Never"}) == ""
@@ -214,15 +222,19 @@ def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiSer
     for index in (0, None):
         made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
         assert admitted(server, restricted, made["spec"]) == ""
+        assert_ours(made["spec"])
     warm = spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, key_id=KEY_ID)["spec"]
-    assert [container["name"] for container in warm["initContainers"]] == [names.SIDECAR_CONTAINER]
     assert admitted(server, restricted, warm) == ""
+    assert_ours(warm)
     spec = job_manifest(job, rollout, 0, IMAGE)["spec"]["template"]["spec"]
     assert [container["name"] for container in spec["initContainers"]] == [names.GATEWAY_CONTAINER]
     assert admitted(server, restricted, spec) == ""
+    assert_ours(spec)
     pod = golden_pod("job")
     pod["spec"] = copy.deepcopy(CAREFUL)
-    assert admitted(server, restricted, inject(pod, IMAGE).pod["spec"]) == ""
+    injected = inject(pod, IMAGE).pod["spec"]
+    assert admitted(server, restricted, injected) == ""
+    assert_ours(injected)
 
 
 # docs/install.md -----------------------------------------------------------------------------------------------------
