@@ -26,6 +26,7 @@ COLUMNS, COLUMN_PX, ROW_PX, GAP_PX = 24, 50, 30, 8
 TITLE_PX, LEGEND_PX, AXIS_PX, LEFT_PX = 24, 38, 16, 48
 LETTER_PX = 6.2  # about what a letter of a legend takes
 POINTS = 120  # of a series
+SEEN = 10  # of an area's opacity in percent: a fainter one is left out
 COLOURS = ("#3274d9", "#56a64b", "#e0752d", "#a352cc", "#e02f44", "#0d9488", "#b7950b", "#6b7280")
 #: How a panel's unit is shown: what it is divided by, and its word, from the smallest number on.
 UNITS: Mapping[str, Sequence[tuple[float, str]]] = {
@@ -187,7 +188,9 @@ def _line(
 ) -> str:
     upper = [f"{px(at):.1f},{py(high):.1f}" for at, _, high in points]
     lower = [f"{px(at):.1f},{py(low):.1f}" for at, low, _ in reversed(points)]
-    area = f'<polygon points="{" ".join(upper + lower)}" fill="{colour}" fill-opacity="{opacity / 100:g}"/>'
+    area = ""
+    if opacity >= SEEN:
+        area = f'<polygon points="{" ".join(upper + lower)}" fill="{colour}" fill-opacity="{opacity / 100:g}"/>'
     name = f"<title>{escape(series.name)}</title>"
     return (
         f'{area}<polyline points="{" ".join(upper)}" fill="none" stroke="{colour}" stroke-width="1.5">{name}</polyline>'
