@@ -4,7 +4,8 @@ Rules: neither needs a restart. Files (cert-manager's, or one's own, in a mounte
 and served as soon as they have changed; a pair that does not fit (half of it is written) is tried again, and the
 former one served meanwhile. Of a self-made one every replica keeps the Secret, the trust of the API server and its own
 server in line, in that order; who is first to renew wins, by the Secret's resourceVersion, and the others take what
-they find.
+they find. A new one is served from the second look on at which the API server is told to trust it: API servers hear
+of that a moment later. A Secret that cert-manager keeps is never written.
 """
 
 import asyncio
@@ -19,13 +20,17 @@ from typing import Any
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_webhook import openssl
 from understudy_webhook.openssl import OpensslFailed
-from understudy_webhook.rotation import BUNDLE, CERTIFICATE, KEY, LIFE_S, Made, is_due, with_bundle
+from understudy_webhook.rotation import BUNDLE, CERTIFICATE, KEY, LIFE_S, Made, is_due, other_keeper, with_bundle
 from understudy_webhook.serving import Serving
 
 EVERY_S = 5.0
 RETRY_S = 1.0
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 log = logging.getLogger(__name__)
+
+
+class KeptByAnother(Exception):
+    """The Secret is somebody else's to write."""
 
 
 class Files:
@@ -81,13 +86,14 @@ class SelfMade:
     ) -> None:
         self._settings, self._api, self._serving, self._now = settings, api, serving, now
         self._path = f"/api/v1/namespaces/{settings.namespace}/secrets"
-        self._served = ""
+        self._served = ""  # the certificate
+        self._looked_at = ""  # the bundle of the look before
 
     async def run(self) -> None:
         while True:
             try:
                 await self.once()
-            except (*TROUBLE, OpensslFailed) as error:
+            except (*TROUBLE, OpensslFailed, KeptByAnother) as error:
                 log.warning("the certificate could not be looked after, which is tried again: %r", error)
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -96,14 +102,21 @@ class SelfMade:
     async def once(self) -> None:
         """Renew it if that is due; have it trusted; serve it."""
         raw = await self._found()
+        if raw is not None and (keeper := other_keeper(raw)):
+            raise KeptByAnother(
+                f"Secret {self._settings.secret} is kept by {keeper}: delete it, or let {keeper} keep it"
+            )
         made = None if raw is None else await _read(raw)
         if is_due(made, self._now(), self._settings.life_s):
             raw = await self._renew(raw, made)
             if raw is None:
                 return  # another replica was faster: the next look finds what it made
         assert raw is not None
-        changed = await self._trust(raw["data"][BUNDLE])
-        if not changed or not self._served:
+        bundle = raw["data"][BUNDLE]
+        changed = await self._trust(bundle)
+        is_known = bundle == self._looked_at and not changed
+        self._looked_at = bundle
+        if is_known or not self._served:
             await self._serve(raw["data"])  # else at the next look: by then the API server has heard of it
 
     async def _renew(self, raw: dict[str, Any] | None, former: Made | None) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import Any
 LIFE_S = 90 * 24 * 3600.0
 RENEWED_AT = 1 / 3  # of its life left
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
+CERT_MANAGER = "cert-manager.io/certificate-name"  # an annotation: which Certificate a Secret is of
 _END = "-----END CERTIFICATE-----"
 
 Raw = Mapping[str, Any]
@@ -36,6 +37,12 @@ class Made:
 def is_due(made: Made | None, now: float, life_s: float = LIFE_S) -> bool:
     """Whether another one is to be made."""
     return made is None or made.until - now < life_s * RENEWED_AT
+
+
+def other_keeper(secret: Raw) -> str:
+    """Who writes this Secret, if it is not the webhook."""
+    annotations = secret["metadata"].get("annotations") or {}
+    return f"cert-manager (Certificate {annotations[CERT_MANAGER]})" if CERT_MANAGER in annotations else ""
 
 
 def first_of(bundle: str) -> str:

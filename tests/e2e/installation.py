@@ -1,6 +1,6 @@
 """Understudy on the local cluster, installed as a user installs it: the images, then the Helm chart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster import Cluster
@@ -16,7 +16,9 @@ CHART = "charts/understudy"
 PREVIOUS = max(Path(__file__).with_name("charts").glob("*.tgz"))
 
 
-def install(cluster: Cluster, say: Callable[[str], None], *settings: str, chart: str = CHART) -> None:
+def install(
+    cluster: Cluster, say: Callable[[str], None], *settings: str, chart: str = CHART, options: Sequence[str] = ()
+) -> None:
     """The images of this checkout and the chart with them; a second call with the same tree changes nothing."""
     images = cluster.load_images("base", "operator", "sidecar")
     operator, sidecar = images["operator"], images["sidecar"]
@@ -34,6 +36,7 @@ def install(cluster: Cluster, say: Callable[[str], None], *settings: str, chart:
         "--wait",
         "--timeout",
         "90s",
+        *options,
     )
 
 

@@ -4,6 +4,8 @@ docs/install.md says.
 The images are this checkout's in both versions of the chart: what differs is what the charts make of them.
 """
 
+import asyncio
+import base64
 import json
 import os
 import signal
@@ -18,12 +20,17 @@ from tests.cluster import Cluster
 from tests.cluster.audit import uses
 from tests.e2e.acts import worker_pids
 from tests.e2e.conftest import NAMESPACE
+from tests.e2e.injected import NAMESPACE as INJECTED
+from tests.e2e.injected import label_namespace
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import OPERATOR_PODS, PREVIOUS, RELEASE, install, operator_node
 from tests.e2e.plain import PlainJob
 from tests.e2e.test_zz_rbac import NETWORKS, lines
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_webhook import openssl
+from understudy_webhook.rotation import Made
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -32,6 +39,10 @@ STEPS = 20  # that have to be told after something, for the training to have gon
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: Policies are listed each minute.
 POLICY_S = 100
+WEBHOOK_PODS = "app.kubernetes.io/component=webhook"
+OWN_CERTIFICATE = "webhook-certificate"
+#: Kubelets look at Secrets each minute or so.
+SECRET_S = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -229,6 +240,71 @@ def test_a_job_gets_its_network_policy_and_gets_it_back(cluster: Cluster, job: P
     assert all(use.allowed for use in asked)
     steps_go_on(job)
     assert seen(job) == before
+
+
+def is_injected(cluster: Cluster) -> bool:
+    """Whether the API server reaches the webhook, and believes it, for the pod of a Job. None is made."""
+    pod = golden_pod("job")
+    pod["metadata"]["namespace"] = INJECTED
+    words = ("create", "--dry-run=server", "-f", "-", "-o", "jsonpath={.spec.initContainers[*].name}")
+    return "understudy-sidecar" in cluster.kubectl(*words, input=json.dumps(pod), check=False).split()
+
+
+def replace_certificate(cluster: Cluster, made: Made) -> None:
+    data = {"tls.crt": made.certificate, "tls.key": made.key}
+    metadata = {"name": OWN_CERTIFICATE, "namespace": SYSTEM}
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": metadata,
+        "stringData": data,
+    }
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(secret))
+
+
+def webhooks(cluster: Cluster) -> dict[str, int]:
+    """Restarts of its replicas, by their pods' names."""
+    pods = json.loads(cluster.kubectl("-n", SYSTEM, "get", "pods", "-l", WEBHOOK_PODS, "-o", "json"))["items"]
+    return {
+        pod["metadata"]["name"]: sum(x["restartCount"] for x in pod["status"]["containerStatuses"])
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def test_a_renewed_certificate_of_ones_own_is_served_by_both_replicas_without_a_restart(cluster: Cluster) -> None:
+    # given certificates of two authorities, and an installation with the first one that trusts both, as docs/install.md
+    # says of a change of the authority
+    label_namespace(cluster, INJECTED)
+    one, other = (asyncio.run(openssl.make([f"{RELEASE}-webhook.{SYSTEM}.svc"], 86400.0)) for _ in range(2))
+    replace_certificate(cluster, one)
+
+    def trust(*authorities: str) -> None:
+        bundle = base64.b64encode("".join(authorities).encode()).decode()
+        mode = "webhook.certificates.mode=Provided"
+        told = (f"webhook.certificates.secretName={OWN_CERTIFICATE}", f"webhook.certificates.caBundle={bundle}")
+        install(cluster, print, mode, *told, options=["--force-conflicts"])
+
+    trust(one.authority, other.authority)
+    assert wait_until("the API server believes the first one", lambda: is_injected(cluster), 30)
+    before = webhooks(cluster)
+    assert len(before) == 2
+    # when the Secret is changed
+    replace_certificate(cluster, other)
+
+    def served(pod: str) -> int:
+        return cluster.kubectl("-n", SYSTEM, "logs", pod).count("serves the certificate in")
+
+    # then both replicas serve the new one, as soon as their kubelets have brought it
+    for pod in before:
+        wait_until(f"{pod} serves it", lambda pod=pod: served(pod) == 2, SECRET_S)
+    assert is_injected(cluster)
+    # and it is enough to trust its authority alone
+    trust(other.authority)
+    assert wait_until("the API server believes the second one", lambda: is_injected(cluster), 30)
+    assert webhooks(cluster) == before
+    cluster.kubectl("-n", SYSTEM, "delete", "secret", OWN_CERTIFICATE, "--wait=false")
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,10 @@ def test_fault_sources_of_the_values_and_the_memory_of_nodes_reach_the_operator(
     assert (told.table[-1].name, told.table[-1].values) == ("rack", ("hot",))
 
 
-def test_a_drain_leaves_one_replica_and_a_single_one_stands_in_no_drains_way():
-    assert rendered()["PodDisruptionBudget"]["spec"]["minAvailable"] == 1
+def test_a_drain_leaves_one_replica_and_neither_a_single_one_nor_those_that_are_not_ready_stand_in_its_way():
+    for webhook in (False, True):
+        spec = rendered(webhook=webhook)["PodDisruptionBudget"]["spec"]
+        assert (spec["minAvailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
     assert "PodDisruptionBudget" not in rendered("operator.replicas=1")
 
 
@@ -174,12 +176,12 @@ def test_certificates_of_others_are_mounted_and_the_webhook_has_no_rights_and_no
     assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & documents.keys()
     provided = settings == PROVIDED
     (volume,) = pod["volumes"]
-    assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-tls")
+    assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-cert")
     assert [x["clientConfig"].get("caBundle") for x in called(documents)] == [("QQ==" if provided else None)] * 3
     annotation = documents["MutatingWebhookConfiguration"]["metadata"].get("annotations", {})
     told = {} if provided else {"cert-manager.io/inject-ca-from": "system/understudy-webhook"}
     assert annotation == told
-    assert ("Certificate" in documents, "Issuer" in documents) == (not provided, not provided)
+    assert ("Certificate" in documents) is not provided
 
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
@@ -201,6 +203,10 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("webhook.failurePolicy=Retry", "at '/webhook/failurePolicy': value must be one of 'Fail', 'Ignore'"),
         ("networkPolicies.alsoFrom=[{}]", "at '/networkPolicies/alsoFrom/0': minProperties"),
         ("webhook.timeoutSeconds=60", "at '/webhook/timeoutSeconds'"),
+        ("metrics.port=8443", "at '/metrics/port'"),
+        ("fullnameOverride=my.release", "at '/fullnameOverride'"),
+        (f"fullnameOverride={'a' * 54}", "at '/fullnameOverride'"),
+        ("webhook.certificates.duration=90d", "at '/webhook/certificates/duration'"),
     ],
 )
 def test_what_is_misspelt_or_means_nothing_is_refused_with_its_path(setting: str, message: str):

@@ -24,11 +24,14 @@ from tests.e2e.installation import PREVIOUS
 from tests.integration.conftest import an_api_server
 from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
+from tests.unit.operator.given_warm import KEY_ID, a_warm_pool
 from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.apply.api import FIELD_MANAGER
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.jobset.manifests import job_manifest
 from understudy_operator.plan.network_policy import network_policy
 from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.pool.manifest import spare_manifest
 from understudy_operator.plan.spec import RolloutGateway, Rollouts
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
@@ -44,8 +47,13 @@ SYSTEM = "understudy-system"
 RESTRICTED = "restricted"
 #: What cert-manager's kinds are made of, as far as the chart uses them.
 CERT_MANAGER = {
-    "Certificate": {"secretName": "string", "dnsNames": "array", "issuerRef": "object"},
-    "Issuer": {"selfSigned": "object"},
+    "Certificate": {
+        **dict.fromkeys(("secretName", "commonName", "duration", "renewBefore"), "string"),
+        **dict.fromkeys(("dnsNames", "usages"), "array"),
+        **dict.fromkeys(("issuerRef", "privateKey"), "object"),
+        "isCA": "boolean",
+    },
+    "Issuer": {"selfSigned": "object", "ca": "object"},
 }
 PROVIDED = "certificates: {mode: Provided, secretName: own, caBundle: QQ==}"
 PLACED = (
@@ -194,10 +202,18 @@ CAREFUL = {
 }
 
 
+def assert_ours(spec: dict[str, Any]) -> None:
+    """Its sidecar or gateway runs as a user of its own, with a root that cannot be written."""
+    ours = [x for x in spec["initContainers"] if x["name"] in (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)]
+    assert len(ours) == 1
+    security = ours[0]["securityContext"]
+    assert (security["runAsUser"], security["readOnlyRootFilesystem"]) == (65532, True)
+
+
 def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiServer", restricted: str) -> None:
     # given a user's template that is admitted there
     assert admitted(server, restricted, {**copy.deepcopy(CAREFUL), "restartPolicy": "Never"}) == ""
-    # then so are an active, a spare, a rollout with its gateway, and an injected pod
+    # then so are an active, a spare, a pool's warm spare, a rollout with its gateway, and an injected pod
     rollout = a_group("rollout", 1, 1, pod_template={"spec": CAREFUL})
     told = Rollouts(("rollout",), gateway=RolloutGateway(engine_port=30000))
     plain = a_job(pod_template={"spec": CAREFUL})
@@ -206,12 +222,19 @@ def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiSer
     for index in (0, None):
         made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
         assert admitted(server, restricted, made["spec"]) == ""
+        assert_ours(made["spec"])
+    warm = spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, key_id=KEY_ID)["spec"]
+    assert admitted(server, restricted, warm) == ""
+    assert_ours(warm)
     spec = job_manifest(job, rollout, 0, IMAGE)["spec"]["template"]["spec"]
     assert [container["name"] for container in spec["initContainers"]] == [names.GATEWAY_CONTAINER]
     assert admitted(server, restricted, spec) == ""
+    assert_ours(spec)
     pod = golden_pod("job")
     pod["spec"] = copy.deepcopy(CAREFUL)
-    assert admitted(server, restricted, inject(pod, IMAGE).pod["spec"]) == ""
+    injected = inject(pod, IMAGE).pod["spec"]
+    assert admitted(server, restricted, injected) == ""
+    assert_ours(injected)
 
 
 # docs/install.md -----------------------------------------------------------------------------------------------------
@@ -298,10 +321,18 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
 
 
 async def test_a_certificate_of_ones_own_as_the_page_says(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
+    # given an installation whose webhook has made its own so far, and has had it trusted
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        found = json.loads(must(server.kubectl("get", kind, "understudy-webhook", "-o", "json")))
+        for webhook in found["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-made").decode()
+        must(server.kubectl("replace", f"--field-manager={FIELD_MANAGER}", "-f", "-", stdin=json.dumps(found)))
+    # when the page is followed
     made = await openssl.make(["understudy-webhook.understudy-system.svc"], 86400.0)
     for name, text in {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}.items():
         (reader.folder / name).write_text(text)
     reader.follow("Certificates")
+    # then one's own is trusted
     told = json.loads(must(server.kubectl("get", "mutatingwebhookconfiguration", "understudy-webhook", "-o", "json")))
     assert base64.b64decode(told["webhooks"][0]["clientConfig"]["caBundle"]).decode() == made.authority
 

@@ -9,23 +9,39 @@ app.kubernetes.io/name: understudy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
+{{- /* What all names begin with: as long as a release's name may be. Services may be called by no dot, and up to Kubernetes
+1.33 by no digit first. */ -}}
+{{- define "understudy.fullname" -}}
+{{- $name := .Release.Name -}}
+{{- with .Values.nameOverride -}}
+{{- $name = ternary $name (printf "%s-%s" $name .) (contains . $name) -}}
+{{- end -}}
+{{- $name = ternary (printf "understudy-%s" $name) $name (regexMatch "^[0-9]" $name) -}}
+{{- .Values.fullnameOverride | default ($name | replace "." "-" | trunc 53 | trimSuffix "-") -}}
+{{- end -}}
 {{- define "understudy.operator" -}}
-{{ .Release.Name }}-operator
+{{ include "understudy.fullname" . }}-operator
 {{- end -}}
 {{- define "understudy.webhook" -}}
-{{ .Release.Name }}-webhook
+{{ include "understudy.fullname" . }}-webhook
+{{- end -}}
+{{- /* Of a Service, whose name has at most 63 characters; that of a Deployment has 53 + 9. */ -}}
+{{- define "understudy.metricsService" -}}
+{{- $part := regexFind "-(operator|webhook)$" . -}}
+{{ trimSuffix $part . | trunc 46 | trimSuffix "-" }}{{ $part }}-metrics
 {{- end -}}
 {{- define "understudy.webhookSelector" -}}
 app.kubernetes.io/name: understudy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: webhook
 {{- end -}}
-{{- /* The Secret with tls.crt and tls.key. */ -}}
+{{- /* The Secret with tls.crt and tls.key that is mounted. Not the one that the webhook writes itself (-tls): where the mode is
+changed, replicas of both are there for a while, and no Secret has two keepers. */ -}}
 {{- define "understudy.webhookSecret" -}}
 {{- if eq .Values.webhook.certificates.mode "Provided" -}}
 {{ required "webhook.certificates.secretName must name the Secret with tls.crt and tls.key where mode is Provided" .Values.webhook.certificates.secretName }}
 {{- else -}}
-{{ include "understudy.webhook" . }}-tls
+{{ include "understudy.webhook" . }}-cert
 {{- end -}}
 {{- end -}}
 {{- /* What the API server trusts, where the chart is to say it. */ -}}

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.webhook.golden import IMAGE, pod
 from understudy_webhook import openssl
-from understudy_webhook.certificates import Files, SelfMade, SelfMadeSettings
+from understudy_webhook.certificates import Files, KeptByAnother, SelfMade, SelfMadeSettings
 from understudy_webhook.rotation import LIFE_S, Made, first_of, is_due, with_bundle
 from understudy_webhook.serving import Serving
 
@@ -35,8 +35,10 @@ REVIEW = {
 async def listening() -> AsyncIterator[tuple[Serving, int]]:
     serving = Serving(IMAGE)
     port = await serving.listen(0)
-    yield serving, port
-    await serving.close()
+    try:
+        yield serving, port
+    finally:
+        await serving.close()
 
 
 async def ask(port: int, bundle: str, body: object = REVIEW) -> dict[str, Any]:
@@ -147,9 +149,12 @@ async def test_a_renewal_leaves_no_moment_in_which_a_replica_is_not_trusted(tmp_
         for each in (port, other_port):
             assert (await ask(each, trusted(api)))["response"]["allowed"]
         assert trusted(api) != former
-        # And after the next look of each the new one is served by both; openssl has dated it by the machine's clock
-        times[0] = 0.0
+        # And the other replica, which finds it done, gives the API server the time to hear of it, too
+        times[0] = 0.0  # openssl has dated it by the machine's clock
         await first.keeper.once()
+        await second.keeper.once()
+        assert (await ask(other_port, former))["response"]["allowed"]
+        # And after the next look of each the new one is served by both
         await second.keeper.once()
         for each in (port, other_port):
             assert (await ask(each, first_of(trusted(api))))["response"]["allowed"]
@@ -185,6 +190,21 @@ async def test_a_secret_without_a_certificate_is_made_anew(tmp_path: Path) -> No
     async with listening() as (serving, port):
         await Replica(api, tmp_path / "a", serving, lambda: 1_790_000_000.0).keeper.once()
         assert (await ask(port, trusted(api)))["response"]["allowed"]
+
+
+async def test_a_secret_that_cert_manager_keeps_is_not_written_and_not_served(tmp_path: Path) -> None:
+    # Given one without ca.crt, as its ACME issuers make them: for us there would be nothing in it to go on with
+    api = an_api()
+    annotations = {"cert-manager.io/certificate-name": "hook"}
+    kept = {"kind": "Secret", "metadata": {"name": "hook-tls", "annotations": annotations}, "data": {"tls.crt": "bm8="}}
+    api.put(SECRET, kept)
+    async with listening() as (serving, _):
+        # When the webhook, which is to make its own, finds it, then it says whose it is, and what to do
+        with pytest.raises(KeptByAnother, match=r"hook-tls is kept by cert-manager \(Certificate hook\): delete it"):
+            await Replica(api, tmp_path / "a", serving, lambda: 1_790_000_000.0).keeper.once()
+        assert api.objects[SECRET]["data"] == kept["data"]
+        assert {method for method, _ in api.calls} == {"GET"}
+        assert not serving.is_ready
 
 
 async def test_a_server_answers_garbage_with_400_and_lives(tmp_path: Path) -> None:

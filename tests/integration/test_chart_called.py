@@ -1,0 +1,316 @@
+"""The chart under any name: every object of it is one that the API server takes, none takes another's place, and a
+second installation is refused.
+
+The server is these tests' own, since they install and remove CRDs. No controller runs there: nothing is waited for.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.cluster.paths import CHECKOUT
+from tests.e2e.installation import PREVIOUS
+from tests.integration.conftest import an_api_server
+from tests.integration.test_chart_applied import CERT_MANAGER, Reader, crd_of, must
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
+
+CHART = CHECKOUT / "charts" / "understudy"
+SYSTEM = "training-system"
+LONGEST = 53  # of a release's name, as helm has it
+#: What a Service may be called up to Kubernetes 1.33; newer ones let a digit begin it, too.
+SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+MOST = 63  # characters of a Service's name, and of a label's value
+PARTS = ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")
+#: With all that the chart can make.
+EVERYTHING = {
+    "networkPolicies": {"enabled": True, "jobs": True},
+    "webhook": {"certificates": {"mode": "CertManager"}},
+    "metrics": {part: {"enabled": True} for part in PARTS},
+}
+SELF_MADE = {"webhook": {"certificates": {"mode": "SelfMade"}}}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "as the docs have it": ("understudy", {}),
+    "without our name": ("prod", {}),
+    "with our name in it": ("team-understudy", {}),
+    "the longest": ("understudy-of-the-platform-team-for-the-large-cluster", {}),
+    "the longest, and self-made certificates": ("a" * LONGEST, SELF_MADE),
+    "dots": ("ml.platform.2", {}),
+    "a digit first": ("2nd", {}),
+    "the longest with a digit first and dots": ("2nd." + "b" * (LONGEST - 5) + "c", {}),
+    "of a ClusterRole of Kubernetes": ("cluster", {}),
+    "nameOverride": ("prod", {"nameOverride": "recovery"}),
+    "nameOverride that is in it already": ("recovery-prod", {"nameOverride": "recovery"}),
+    "the longest with a nameOverride": ("a" * LONGEST, {"nameOverride": "recovery"}),
+    "fullnameOverride": ("prod", {"fullnameOverride": "training-recovery"}),
+    "the longest fullnameOverride": ("prod", {"fullnameOverride": "f" * LONGEST}),
+}
+Item = dict[str, Any]
+
+
+def assert_longest(name: str) -> None:
+    assert len(name) == LONGEST, f"{name} is not as long as it can be"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator["ApiServer"]:
+    """With kinds as cert-manager's and the Prometheus operator's, and the chart's namespace."""
+    with an_api_server() as server:
+        kinds = [crd_of(*entry) for entry in CERT_MANAGER.items()]
+        kinds += [monitoring_crd(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
+        must(server.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": kinds})))
+        must(server.kubectl("wait", "--for=condition=Established", "crd", "--all"))
+        must(server.kubectl("create", "namespace", SYSTEM))
+        yield server
+
+
+def monitoring_crd(kind: str) -> Item:
+    crd = crd_of(kind, {})
+    plural = f"{kind.lower()}s"
+    crd["metadata"]["name"] = f"{plural}.monitoring.coreos.com"
+    crd["spec"]["group"] = "monitoring.coreos.com"
+    (version,) = crd["spec"]["versions"]
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-preserve-unknown-fields"] = True
+    return crd
+
+
+def template(server: "ApiServer", chart: Path, release: str, *values: Item) -> "subprocess.CompletedProcess[str]":
+    """Without what `helm test` makes, which is a part of the chart's own output only."""
+    words = [word for each in values for word in ("--values", _file(server, each))]
+    command = [server.binaries / "helm", "template", release, chart, "--namespace", SYSTEM, *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def _file(server: "ApiServer", values: Item) -> str:
+    text = json.dumps(values)
+    file = server.kubeconfig.parent / f"values-{abs(hash(text))}.json"
+    file.write_text(text)
+    return str(file)
+
+
+def rendered(server: "ApiServer", case: str) -> list[Item]:
+    release, values = CASES[case]
+    told = must(template(server, CHART, release, EVERYTHING, values))
+    return [item for item in yaml.load_all(told, yaml.CSafeLoader) if item]
+
+
+def told_apart(items: list[Item]) -> list[tuple[str, str, str]]:
+    return [(x["kind"], x["metadata"].get("namespace", ""), x["metadata"]["name"]) for x in items]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_api_server_takes_every_object_under_any_name(server: "ApiServer", case: str) -> None:
+    if "longest" in case:
+        release, values = CASES[case]
+        assert_longest(values.get("fullnameOverride", release))
+    items = rendered(server, case)
+    # when all of it is sent, without any being made
+    strict = ("--server-side", "--dry-run=server", "--validate=strict")
+    told = server.kubectl(
+        "apply", *strict, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    )
+    # then none is refused, and none is there already, of Kubernetes' own
+    assert told.returncode == 0, told.stderr
+    assert len(told.stdout.splitlines()) == len(items)
+    ours = [item for item in items if item["kind"] != "CustomResourceDefinition"]
+    there = server.kubectl("get", "--ignore-not-found", "-o", "name", "-f", "-", stdin=yaml.safe_dump_all(ours))
+    assert there.stdout == ""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_names_fit_where_they_have_to_and_selectors_find_their_own_alone(server: "ApiServer", case: str) -> None:
+    items = rendered(server, case)
+    assert len(set(told_apart(items))) == len(items)
+    for item in items:
+        name = item["metadata"]["name"]
+        if item["kind"] in ("Service", "Pod"):  # a pod's name is its host's
+            assert SERVICE_NAME.fullmatch(name)
+            assert len(name) <= MOST
+        for value in item["metadata"].get("labels", {}).values():
+            assert LABEL_VALUE.fullmatch(value)
+            assert len(value) <= MOST
+    deployments = {x["metadata"]["name"]: x["spec"] for x in items if x["kind"] == "Deployment"}
+    labels = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
+    assert len(labels) == 2
+
+    def found(selector: Item) -> list[str]:
+        return [name for name, own in labels.items() if selector.items() <= own.items()]
+
+    for name, spec in deployments.items():
+        assert found(spec["selector"]["matchLabels"]) == [name]
+    for item in items:
+        if item["kind"] == "Service":
+            (deployment,) = found(item["spec"]["selector"])
+            part = deployment.rpartition("-")[2]
+            assert item["metadata"]["name"].endswith((f"-{part}", f"-{part}-metrics"))
+        if item["kind"] in ("PodDisruptionBudget", "NetworkPolicy"):
+            selector = item["spec"].get("podSelector") or item["spec"]["selector"]
+            assert found(selector["matchLabels"]) == [item["metadata"]["name"]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_names_another_object_names_one_that_there_is(server: "ApiServer", case: str) -> None:
+    items = rendered(server, case)
+    there = {(kind, name) for kind, _, name in told_apart(items)}
+    for item in items:
+        if item["kind"].endswith("RoleBinding"):
+            assert (item["roleRef"]["kind"], item["roleRef"]["name"]) in there
+            assert {("ServiceAccount", subject["name"]) for subject in item["subjects"]} <= there
+        if item["kind"].endswith("WebhookConfiguration"):
+            services = {("Service", webhook["clientConfig"]["service"]["name"]) for webhook in item["webhooks"]}
+            assert services <= there
+        if item["kind"] == "Deployment":
+            assert ("ServiceAccount", item["spec"]["template"]["spec"]["serviceAccountName"]) in there
+            (container,) = item["spec"]["template"]["spec"]["containers"]
+            told = {entry["name"]: entry["value"] for entry in container["env"]}
+            if lease := told.get("UNDERSTUDY_LEASE"):
+                (role,) = [x for x in items if (x["kind"], x["metadata"]["name"]) == ("Role", item["metadata"]["name"])]
+                assert lease == f"{SYSTEM}/{item['metadata']['name']}"
+                named = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
+                assert named == {part.rpartition("/")[2] for part in (lease, told["UNDERSTUDY_NODE_FAULTS"])}
+            if webhook := told.get("UNDERSTUDY_WEBHOOK"):
+                assert webhook == f"{SYSTEM}/{item['metadata']['name']}"
+
+
+@pytest.mark.parametrize(
+    ("case", "begin"),
+    [
+        ("as the docs have it", "understudy"),
+        ("without our name", "prod"),
+        ("the longest", "understudy-of-the-platform-team-for-the-large-cluster"),
+        ("dots", "ml-platform-2"),
+        ("a digit first", "understudy-2nd"),
+        ("nameOverride", "prod-recovery"),
+        ("nameOverride that is in it already", "recovery-prod"),
+        ("fullnameOverride", "training-recovery"),
+    ],
+)
+def test_names_begin_as_the_page_says(server: "ApiServer", case: str, begin: str) -> None:
+    names = {x["metadata"]["name"] for x in rendered(server, case) if x["kind"] == "Deployment"}
+    assert names == {f"{begin}-operator", f"{begin}-webhook"}
+
+
+def test_two_releases_share_no_name(server: "ApiServer") -> None:
+    one, other = (told_apart(rendered(server, case)) for case in ("without our name", "as the docs have it"))
+    assert {kind for kind, *_ in set(one) & set(other)} == {"CustomResourceDefinition"}
+
+
+@pytest.mark.parametrize("release", ["understudy", "prod", "a" * LONGEST])
+def test_an_upgrade_from_the_previous_chart_keeps_names_lease_and_selectors(server: "ApiServer", release: str) -> None:
+    # Others would lead beside those that are there.
+    def told(chart: Path) -> dict[tuple[str, str], Item]:
+        items = yaml.load_all(must(template(server, chart, release)), yaml.CSafeLoader)
+        return {(x["kind"], x["metadata"]["name"]): x for x in items if x}
+
+    former, newest = told(PREVIOUS), told(CHART)
+    assert former.keys() <= newest.keys()
+    for key in former:
+        if key[0] == "Deployment":
+            assert former[key]["spec"]["selector"] == newest[key]["spec"]["selector"]
+            leases = [
+                [
+                    entry["value"]
+                    for entry in x["spec"]["template"]["spec"]["containers"][0]["env"]
+                    if "LEASE" in entry["name"]
+                ]
+                for x in (former[key], newest[key])
+            ]
+            assert leases[0] == leases[1]
+
+
+# A second one --------------------------------------------------------------------------------------------------------
+
+
+class Administrator:
+    """Somebody with helm, who waits for no pods: there are none."""
+
+    def __init__(self, server: "ApiServer") -> None:
+        self._server = server
+
+    def helm(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._server.kubeconfig.parent),
+            "KUBECONFIG": str(self._server.kubeconfig),
+        }
+        command = [self._server.binaries / "helm", *words]
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+    def install(self, release: str, namespace: str, *settings: str) -> "subprocess.CompletedProcess[str]":
+        told = [word for setting in settings for word in ("--set", setting)]
+        return self.helm("upgrade", "--install", release, str(CHART), "-n", namespace, "--create-namespace", *told)
+
+
+@pytest.fixture(scope="module")
+def administrator(server: "ApiServer") -> Administrator:
+    """With the chart installed as release `first` of namespace `one`; the last test takes it away."""
+    administrator = Administrator(server)
+    must(administrator.install("first", "one"))
+    return administrator
+
+
+@pytest.mark.parametrize(
+    ("release", "namespace"), [("second", "two"), ("first", "two"), ("second", "one")], ids=lambda x: str(x)
+)
+@pytest.mark.parametrize("settings", [(), ("crds.install=false",)], ids=["with CRDs", "without CRDs"])
+def test_a_second_release_is_refused_with_where_the_first_one_is(
+    administrator: Administrator, release: str, namespace: str, settings: tuple[str, ...]
+) -> None:
+    told = administrator.install(release, namespace, *settings)
+    assert told.returncode != 0
+    assert "Understudy is installed in this cluster already" in told.stderr
+    assert "release first in namespace one" in told.stderr
+    assert "cannot be imported" not in told.stderr
+    # and nothing of it is there
+    assert must(administrator.helm("list", "-n", namespace, "-q")).split() == (["first"] if namespace == "one" else [])
+
+
+def test_a_binding_of_somebodys_own_with_our_label_is_no_installation(
+    server: "ApiServer", administrator: Administrator
+) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "readers", "labels": {"app.kubernetes.io/name": "understudy"}},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "researchers"},
+            {"kind": "ServiceAccount", "name": "reader", "namespace": "elsewhere"},
+        ],
+    }
+    must(server.kubectl("apply", "-f", "-", stdin=json.dumps(binding)))
+    must(administrator.install("first", "one"))
+    must(server.kubectl("delete", "clusterrolebinding", "readers"))
+
+
+def test_other_names_of_what_is_installed_are_refused_with_what_keeps_them(administrator: Administrator) -> None:
+    told = administrator.install("first", "one", "fullnameOverride=other")
+    assert told.returncode != 0
+    assert "fullnameOverride=first" in told.stderr
+    # and that is taken
+    must(administrator.install("first", "one", "fullnameOverride=first"))
+
+
+def test_another_release_takes_over_what_one_left_as_the_page_says(
+    server: "ApiServer", administrator: Administrator, tmp_path: Path
+) -> None:
+    # given the kinds, kept by a release that is gone
+    must(administrator.helm("uninstall", "first", "-n", "one"))
+    refused = administrator.install("understudy", "understudy-system")
+    assert "invalid ownership metadata" in refused.stderr
+    # when the page is followed
+    Reader(server, tmp_path).follow("Names")
+    # then the newer release has them
+    told = json.loads(must(server.kubectl("get", "crd", "trainingjobs.understudy.dev", "-o", "json")))
+    assert told["metadata"]["annotations"]["meta.helm.sh/release-name"] == "understudy"

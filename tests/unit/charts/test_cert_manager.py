@@ -1,0 +1,194 @@
+"""The chart with cert-manager: its Certificates as cert-manager issues and renews them, two replicas of the webhook
+that mount the Secret, and callers that trust what is injected. Rendered by the real helm, served by the real server.
+"""
+
+import asyncio
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.paths import CHECKOUT, Paths
+from tests.unit.charts.certificates import CertManager, Mounted, Secret
+from tests.unit.webhook.test_certificates import listening
+from understudy_webhook.certificates import Files
+
+HELM = Paths.from_environment().binaries / "helm"
+pytestmark = [
+    pytest.mark.skipif(not HELM.exists(), reason=f"{HELM} is not built: python -m tests.cluster binaries"),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
+]
+NAME = "understudy-webhook"
+CALLED = f"{NAME}.system.svc"  # whom the API server calls, and looks for in the certificate
+MODE = "webhook.certificates.mode=CertManager"
+GO_DURATION = re.compile(r"(\d+)([hms])")
+Raw = dict[str, Any]
+
+
+def rendered(*settings: str) -> list[Raw]:
+    told = [word for setting in (MODE, *settings) for word in ("--set", setting)]
+    command = [str(HELM), "template", "understudy", str(CHECKOUT / "charts/understudy"), "--namespace", "system", *told]
+    done = subprocess.run([*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True)
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+def only(items: list[Raw], kind: str, name: str = NAME) -> Raw:
+    (found,) = [item for item in items if (item["kind"], item["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def configurations(items: list[Raw]) -> list[Raw]:
+    found = [item for item in items if item["kind"].endswith("WebhookConfiguration")]
+    assert len(found) == 2
+    return found
+
+
+def seconds(duration: str) -> int:
+    return sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in GO_DURATION.findall(duration))
+
+
+async def shown(port: int, bundle: str) -> bytes:
+    """The certificate that a caller is shown, believing that bundle alone. Raises SSLCertVerificationError."""
+    context = ssl.create_default_context(cadata=bundle)
+    _, writer = await asyncio.open_connection("localhost", port, ssl=context, server_hostname=CALLED)
+    certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return certificate
+
+
+def der(certificate: str) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(certificate)
+
+
+@dataclass
+class Replica:
+    port: int
+    mounted: Mounted
+
+    async def until_shows(self, certificate: str, bundle: str) -> None:
+        async with asyncio.timeout(10):
+            while await shown(self.port, bundle) != der(certificate):  # noqa: ASYNC110 (what it waits for tells nobody)
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def two_replicas(folder: Path, secret: Secret) -> AsyncIterator[list[Replica]]:
+    async with AsyncExitStack() as stack:
+        replicas, keepers = [], []
+        for name in ("a", "b"):
+            mounted = Mounted(folder / name)
+            mounted.write(secret)
+            serving, port = await stack.enter_async_context(listening())
+            keepers.append(asyncio.create_task(Files(mounted.folder, serving, every_s=0.01).run()))
+            replicas.append(Replica(port, mounted))
+            async with asyncio.timeout(10):
+                while not serving.is_ready:  # noqa: ASYNC110 (what it waits for tells nobody)
+                    await asyncio.sleep(0.01)
+        try:
+            yield replicas
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+
+async def test_a_renewed_certificate_is_taken_without_a_restart_and_trusted_all_the_while(tmp_path: Path) -> None:
+    # given what cert-manager makes of the chart's objects, in the Secret that the pods mount
+    items = rendered()
+    (volume,) = only(items, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    issuer = CertManager(items, tmp_path)
+    first = await issuer.issue(NAME)
+    assert issuer.secrets[volume["secret"]["secretName"]] == first
+    former_bundle, also = map(issuer.bundle, configurations(items))
+    assert former_bundle == also
+    async with two_replicas(tmp_path, first) as (one, other):
+        for replica in (one, other):
+            assert await shown(replica.port, former_bundle) == der(first["tls.crt"])
+        # when it is renewed, and has come to one of the replicas' nodes
+        second = await issuer.issue(NAME)
+        assert second["tls.key"] != first["tls.key"]
+        one.mounted.write(second)
+        await one.until_shows(second["tls.crt"], former_bundle)
+        # then both are trusted, with the caBundle of before and with the one that follows
+        newer_bundle = issuer.bundle(configurations(items)[0])
+        for bundle in (former_bundle, newer_bundle):
+            assert await shown(one.port, bundle) == der(second["tls.crt"])
+            assert await shown(other.port, bundle) == der(first["tls.crt"])
+        # and the other one takes it, too
+        other.mounted.write(second)
+        await other.until_shows(second["tls.crt"], newer_bundle)
+
+
+async def test_a_renewed_authority_is_trusted_by_what_the_former_one_has_signed(tmp_path: Path) -> None:
+    items = rendered()
+    issuer = CertManager(items, tmp_path)
+    first = await issuer.issue(NAME)
+    async with two_replicas(tmp_path, first) as (one, other):
+        # when the authority is renewed, and after it the certificate
+        authority = await issuer.issue(f"{NAME}-ca")
+        assert authority["tls.crt"] != first["ca.crt"]
+        second = await issuer.issue(NAME)
+        assert second["ca.crt"] == authority["tls.crt"]
+        one.mounted.write(second)
+        # then each is trusted under each
+        await one.until_shows(second["tls.crt"], first["ca.crt"])
+        for bundle in (first["ca.crt"], second["ca.crt"]):
+            assert await shown(one.port, bundle) == der(second["tls.crt"])
+            assert await shown(other.port, bundle) == der(first["tls.crt"])
+
+
+async def test_somebody_elses_certificate_is_not_trusted(tmp_path: Path) -> None:
+    # given two installations of it
+    items = rendered()
+    one, stranger = (CertManager(items, tmp_path) for _ in range(2))
+    served, other = await one.issue(NAME), await stranger.issue(NAME)
+    async with two_replicas(tmp_path, served) as replicas:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await shown(replicas[0].port, other["ca.crt"])
+
+
+def test_a_certificate_says_what_it_is_for_and_is_renewed_in_time() -> None:
+    spec = only(rendered(), "Certificate")["spec"]
+    assert "server auth" in spec["usages"]
+    assert spec["dnsNames"] == [CALLED, f"{CALLED}.cluster.local"]
+    assert spec["privateKey"]["rotationPolicy"] == "Always"
+    # the alert of the certificate's end is at a week
+    assert 7 * 86400 < seconds(spec["renewBefore"]) < seconds(spec["duration"]) / 2
+    authority = only(rendered(), "Certificate", f"{NAME}-ca")["spec"]
+    assert (authority["isCA"], "cert sign" in authority["usages"]) == (True, True)
+    # it is valid for as long as anything that it has signed
+    assert seconds(authority["renewBefore"]) > 2 * seconds(spec["duration"])
+
+
+def test_an_issuer_that_is_given_is_taken_and_no_other_is_made() -> None:
+    told = (
+        "webhook.certificates.issuerRef.kind=ClusterIssuer",
+        "webhook.certificates.issuerRef.name=internal",
+        "webhook.certificates.duration=24h",
+        "webhook.certificates.renewBefore=8h30m",
+    )
+    items = rendered(*told)
+    spec = only(items, "Certificate")["spec"]
+    assert spec["issuerRef"] == {"kind": "ClusterIssuer", "name": "internal"}
+    assert (spec["duration"], spec["renewBefore"]) == ("24h", "8h30m")
+    assert [item["kind"] for item in items if item["apiVersion"] == "cert-manager.io/v1"] == ["Certificate"]
+
+
+def test_nothing_of_the_charts_writes_to_a_secret_of_cert_managers() -> None:
+    items = rendered()
+    kept = {item["spec"]["secretName"] for item in items if item["kind"] == "Certificate"}
+    assert not [item for item in items if item["kind"] == "Secret"]
+    # nor is it the one that a self-made certificate is kept in, where the mode is changed
+    deployment = only(rendered("webhook.certificates.mode=SelfMade"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (own,) = [x["value"].rpartition("/")[2] for x in container["env"] if x["name"] == "UNDERSTUDY_WEBHOOK"]
+    assert f"{own}-tls" not in kept

@@ -1,0 +1,93 @@
+"""Jobs side by side under one operator: each has a key of its own, and passes of its own."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import IMAGE
+from tests.unit.operator.test_worker import World, world
+from understudy_operator import worker
+from understudy_operator.apply.gateway import Gateway
+from understudy_operator.clock import Clock
+from understudy_operator.observe.store import Kind
+from understudy_operator.plan import reconcile as planner
+from understudy_operator.worker import JobWorker
+from understudy_protocol import pod as names
+
+__all__ = ["world"]  # a fixture
+
+JOBS = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs"
+SECRETS = "/api/v1/namespaces/research/secrets"
+
+
+def apply_other(world: World, **spec: Any) -> None:
+    """A job `other` beside the job `llm`, else the same."""
+    raw = world.api.objects[f"{JOBS}/llm"]
+    metadata = {**raw["metadata"], "name": "other", "uid": "other-uid"}
+    other = world.api.put(f"{JOBS}/other", {**raw, "metadata": metadata, "spec": raw["spec"] | spec})
+    world.store.put(Kind.JOB, other)
+
+
+@asynccontextmanager
+async def both_at_work(world: World) -> AsyncIterator[None]:
+    clock = Clock()
+    gateway = Gateway(world.api, world.store, clock)
+    told = (world.store, gateway, IMAGE, world.gone.append, clock)
+    workers = [JobWorker(("research", name), *told) for name in ("other", "llm")]
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(each.stop() for each in workers))
+
+
+def pods_of(world: World, uid: str) -> int:
+    return sum(pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid for pod in world.api.of_kind("Pod"))
+
+
+async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: World) -> None:
+    world.apply_job()
+    apply_other(world)
+    async with both_at_work(world):
+        await world.until(lambda: (pods_of(world, "job-uid"), pods_of(world, "other-uid")) == (2, 2))
+    keys = {
+        name: base64.b64decode(world.api.objects[f"{SECRETS}/{name}-membership"]["data"][names.KEY_FILE])
+        for name in ("llm", "other")
+    }
+    assert keys["llm"] != keys["other"]
+    assert {len(key) for key in keys.values()} == {64}  # 32 random bytes in hex
+    mounted = {
+        (pod["metadata"]["labels"][names.LABEL_JOB], volume["secret"]["secretName"])
+        for pod in world.api.of_kind("Pod")
+        for volume in pod["spec"]["volumes"]
+        if "secret" in volume
+    }
+    assert mounted == {("llm", "llm-membership"), ("other", "other-membership")}
+
+
+async def test_a_job_whose_passes_fail_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, failed = planner.reconcile, []
+
+    def reconcile(observed: Any, *given: Any) -> Any:
+        if observed.job.uid == "other-uid":
+            failed.append(observed)
+            raise AssertionError("a bug")
+        return plan(observed, *given)
+
+    monkeypatch.setattr(worker, "reconcile", reconcile)
+    world.apply_job()
+    apply_other(world)
+    async with both_at_work(world):
+        await world.until(lambda: pods_of(world, "job-uid") == 2 and len(failed) > 1)
+    assert pods_of(world, "other-uid") == 0
+
+
+async def test_nor_does_one_that_cannot_be_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.apply_job()
+    apply_other(world, replicatedJobs="none of what the CRD lets through")
+    async with both_at_work(world):
+        await world.until(lambda: pods_of(world, "job-uid") == 2)
+    assert "other" in caplog.text
