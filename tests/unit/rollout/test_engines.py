@@ -223,7 +223,8 @@ async def test_a_trainer_that_was_started_anew_meets_what_its_former_one_has_lef
         await cluster.update("v1", Fault(name, method, Place.IN, Kind.ERROR), timeouts=only("undo"))
         server = cluster.servers[name]
         if isinstance(server, VllmServer):
-            server.waiting, server.active = True, server.configured and not loads
+            server.waiting = server.partial = True
+            server.active = server.configured and not loads
         if isinstance(server, SglangServer):
             server.session = server.has_sessions and not loads
         await cluster.adapters[name].close()

@@ -1,7 +1,7 @@
 """A server that answers as vLLM 0.32.0's does in its development mode: routes, status codes, bodies, and its traps.
 
-Layers take tensors one by one (`model_loader/reload/layerwise.py`): `waiting` says that some wait for the rest of an
-update that has not come to its end. What comes next is counted as that rest, so that the last of it is dropped.
+Layers take tensors one by one (`model_loader/reload/layerwise.py`) from an update's start to its end: `waiting`. Where
+it breaks off in a layer (`partial`), what comes next is counted as the rest of that, so that the last of it is dropped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class VllmServer(EngineServer):
     def __init__(self, engine: ModelEngine) -> None:
         super().__init__(engine)
         self.active = False  # an update was started
-        self.waiting = False
-        self.spoilt = False  # what comes now meets layers that waited before
+        self.waiting = self.partial = False
+        self.spoilt = False  # what comes now meets layers that have a part of something else
         self.holds_blocks = False  # requests run, or their blocks are being moved
 
     def routes(self) -> dict[tuple[str, str], Do]:
@@ -104,19 +104,19 @@ class VllmServer(EngineServer):
             raise RuntimeError(
                 "start_weight_update called while a weight update is already active. Call finish_weight_update first."
             )
-        self.active, self.spoilt = True, self.waiting
+        self.active, self.waiting, self.spoilt = True, True, self.partial
         return {"message": "Weight update started"}
 
     async def _update(self, query: Any, body: Any) -> Any:
         self._needs_configuration()
         if not self.active:
             raise RuntimeError("start_weight_update must be called before update_weights.")
-        if self.engine.group is None:
-            raise RuntimeError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
         info = body["update_info"]
-        self.waiting = True
+        tensors = tensors_of(info["names"], info["dtype_names"], info["shapes"])
         try:
-            tensors = tensors_of(info["names"], info["dtype_names"], info["shapes"])
+            if self.engine.group is None:
+                raise RuntimeError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
+            self.partial = True
             await self.engine.receive(self.engine.group, tensors)
         except ConnectionError:
             raise  # of this one request: the server does not notice
@@ -133,7 +133,7 @@ class VllmServer(EngineServer):
             raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
         if body is not None:
             await self.engine.finish(body["weight_version"])
-        self.active = self.waiting = self.spoilt = False
+        self.active = self.waiting = self.partial = self.spoilt = False
         return {"message": "Weight update finished"}
 
     async def _version(self, query: Any, body: Any) -> Any:
@@ -142,9 +142,9 @@ class VllmServer(EngineServer):
 
     async def _rpc(self, query: Any, body: Any) -> Any:
         assert body["method"] == "reload_weights"
-        spoilt, self.waiting = self.waiting, True
+        spoilt, self.waiting, self.partial = self.partial, True, True
         await self.engine.load(body["kwargs"]["weights_path"])
-        self.waiting = False
+        self.waiting = self.partial = False
         if spoilt:
             self.engine.holds["b"] = DROPPED
         return {"results": [None]}
