@@ -110,6 +110,8 @@ class GatewayApp:
                 f"{request.method} {request.path} is not for clients of this gateway (--generation PATH admits one)\n"
             )
             return web.Response(status=403, text=text)
+        if not self._watch.connected and self._flights.denied() is None and not await self._watch.until_connected():
+            return web.Response(status=502, text="the inference server does not answer\n")
         denied = self._flights.denied()
         if denied is not None:
             return _unavailable(denied)

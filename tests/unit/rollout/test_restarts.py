@@ -129,6 +129,15 @@ async def test_a_server_that_is_restarted_within_a_moment_is_noticed_before_it_i
 
 
 @in_virtual_time
+async def test_a_server_that_is_restarted_while_its_gateway_starts_is_noticed() -> None:
+    async with guarded() as site:
+        await whole_update(site, "v1")
+        await site.restart()
+        await site.server.restart("base")  # before the gateway has connected to it
+        assert (await site.ask()).status == 503
+
+
+@in_virtual_time
 async def test_what_is_under_way_when_the_server_is_restarted_ends() -> None:
     async with guarded() as site:
         site.server.waits, site.server.tokens = True, 5
