@@ -1,4 +1,4 @@
-"""The code of docs/rl.md runs as it stands there: against servers that speak the engines' protocols, and a real gateway."""
+"""The code of docs/rl.md runs as it stands: against servers that speak the engines' protocols, and a gateway."""
 
 from __future__ import annotations
 

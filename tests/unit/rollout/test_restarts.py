@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from itertools import product
-from pathlib import Path
 
 import aiohttp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.unit.rollout.guarded import Guarded, guarded, until
 from tests.unit.rollout.model import OF_ENGINES, PATIENT, Broken, Cluster, Place, Side
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import State, WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
-from understudy_rollout.gateway.__main__ import options
-from understudy_rollout.gateway.keeper import Keeper, kept
-from understudy_rollout.gateway.listener import NOBODY
 from understudy_rollout.gateway.proxy import VERSION_HEADER
 from understudy_rollout.gateway.watch import LOOK_EVERY_S
-from understudy_rollout.weights import Abandon, Begin, Commit, Event, Lost, Refused, Weights
 
 CALLS = tuple(method for method in OF_ENGINES if method not in ("join_group", "receive", "leave_group"))
 
@@ -204,42 +197,6 @@ async def test_what_cannot_be_kept_is_not_taken_for_told() -> None:
         assert (await site.ask()).headers[VERSION_HEADER] == "v0"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 2}', '{"format": 1, "server": "x", "weights": {}}', "[]"])
-def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "weights.json"
-    file.write_text(text)
-    weights = kept(file, "this server", "v0").weights
-    assert weights.state is State.UNCERTAIN
-    assert "what it knew cannot be read" in weights.reason
-
-
-@pytest.mark.parametrize("listener", ["another one", NOBODY, None])
-def test_only_the_same_process_is_trusted(tmp_path: Path, listener: str | None) -> None:
-    file = tmp_path / "weights.json"
-    assert kept(file, "boot:1", "v0").weights.state is State.FRESH
-    assert kept(file, "boot:1", "v0").weights.state is State.FRESH
-    weights = kept(file, listener, "v0").weights
-    assert (weights.state, weights.version) == (State.UNCERTAIN, "")
-    assert kept(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is kept as well"
-
-
-def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Path) -> None:
-    file = tmp_path / "weights.json"
-    keeper = kept(file, NOBODY, "v0")
-    assert keeper.sees("boot:1") is None
-    assert keeper.weights.state is State.FRESH
-    # and from then on it is known
-    assert kept(file, "boot:2", "v0").weights.state is State.UNCERTAIN
-
-
-def test_a_first_version_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--initial-version", "v0"]
-    with pytest.raises(SystemExit):
-        options(words)
-    assert "--initial-version needs --state-file" in capsys.readouterr().err
-    assert options([*words, "--state-file", "f"]).state_file == Path("f")
-
-
 @pytest.mark.parametrize(("method", "fails"), list(product(CALLS, (False, True))))
 @in_virtual_time
 async def test_a_gateway_restarted_at_any_call_of_an_update_knows_afterwards_what_is_so(
@@ -276,33 +233,3 @@ async def test_a_gateway_restarted_at_any_call_of_an_update_knows_afterwards_wha
         assert (response.status == 200) == (replica.weights.state is State.FRESH)
         if response.status == 200:
             assert (await response.json())["text"] == response.headers[VERSION_HEADER] == told[1]
-
-
-EVENTS = st.one_of(
-    st.builds(Begin, st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from([(0, 0, 1), (0, 0, 2)])),
-    st.builds(Commit, st.sampled_from("ab")),
-    st.builds(Abandon, st.sampled_from("ab"), st.booleans(), st.just("why")),
-    st.builds(Lost, st.just("gone")),
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(EVENTS, max_size=8), st.lists(EVENTS, max_size=4))
-def test_who_goes_on_with_what_was_kept_behaves_as_who_was_there_all_the_time(
-    before: list[Event], after: list[Event]
-) -> None:
-    weights = Weights.fresh("0")
-    for event in before:
-        handled(weights, event)
-    again = Weights.of(weights.known())
-    for event in after:
-        assert handled(again, event) == handled(weights, event)
-        assert again.known() == weights.known()
-
-
-def handled(weights: Weights, event: Event) -> str:
-    try:
-        Keeper(weights).handle(event)
-    except Refused as refused:
-        return str(refused)
-    return ""
