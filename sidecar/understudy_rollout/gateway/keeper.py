@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from understudy_rollout.gateway.listener import NOBODY
-from understudy_rollout.weights import Event, Held, Known, Lost, State, Weights
+from understudy_rollout.weights import Commit, Event, Held, Known, Lost, State, Weights
 
 _FORMAT = 1
 NOT_TOLD = "this gateway was restarted, and cannot tell whether its server was, too"
@@ -32,6 +32,10 @@ class Keeper:
     def handle(self, event: Event) -> None:
         """Raises Refused, or OSError where it could not be kept: then it must not be taken for told."""
         self.weights.handle(event)
+        if isinstance(event, Commit) and self._server == NOBODY:
+            self._server = (
+                None  # an update has reached it, so it listens: where that is not seen, no look can be relied on
+            )
         self.write()
 
     def sees(self, listener: Optional[str]) -> Optional[Lost]:

@@ -43,6 +43,17 @@ def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Pat
     assert kept(file, "boot:2", "v0").weights.state is State.UNCERTAIN
 
 
+def test_where_a_server_that_was_updated_is_not_seen_to_listen_no_look_is_relied_on(tmp_path: Path) -> None:
+    # given a machine whose kernel does not tell who listens, and a whole update
+    file = tmp_path / "weights.json"
+    keeper = kept(file, NOBODY, "")
+    keeper.handle(Begin("u", "v1"))
+    keeper.handle(Commit("u"))
+    assert keeper.weights.state is State.FRESH
+    # then the next gateway does not take it for told that nobody has listened all the time
+    assert kept(file, NOBODY, "").weights.state is State.UNCERTAIN
+
+
 def test_a_first_version_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--initial-version", "v0"]
     with pytest.raises(SystemExit):
