@@ -53,6 +53,9 @@ rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fa
 	$(PY) -m tests.cluster torch
 	$(PY) -m pytest -q tests/rollout
 
+engines:  ## weight updates of a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
+	scripts/engines -m pytest -q -W ignore tests/engines
+
 e2e:  ## real pods, real torch, real faults on the local cluster
 	$(PY) -m tests.e2e.prepare
 	$(PY) -m pytest -q -x $(or $(E2E),tests/e2e) --logs $(E2E_LOGS)
@@ -120,6 +123,8 @@ lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	  $(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
 	done
+	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --override requirements/engines.overrides -o requirements/engines.lock requirements/engines.in
 
 format:  ## format the code, and mend what ruff can mend
 	$(PY) -m ruff check --fix .

@@ -29,7 +29,8 @@ def gateway(engine_port: int) -> Iterator[int]:
         token = Path(folder) / "token"
         token.write_text("secret")
         command = [sys.executable, "-m", "understudy_rollout.gateway", "--engine", f"http://127.0.0.1:{engine_port}"]
-        command += ["--host", "127.0.0.1", "--port", "0", "--token-file", str(token), "--initial-version", "1"]
+        command += ["--host", "127.0.0.1", "--port", "0", "--token-file", str(token)]
+        command += ["--state-file", str(Path(folder) / "weights.json"), "--initial-version", "1"]
         env = {"PYTHONPATH": str(CHECKOUT / "sidecar")}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
         assert process.stderr is not None

@@ -58,6 +58,8 @@ KEY_FILE = "key"
 INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: what an injected pod cannot know at its birth
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
+GATEWAY_VOLUME = "understudy-gateway"  # memory-backed: what a gateway knows of the weights, for the one after it
+GATEWAY_FOLDER = "/understudy-gateway"  # mounted in the gateway alone
 ROLLOUT_VOLUME = "understudy-rollouts"
 ROLLOUT_FOLDER = "/understudy-rollouts"  # mounted in gateways and trainers
 ROLLOUT_TOKEN_KEY = "rollouts"  # noqa: S105 — of the Secret: what gateways know their trainers by

@@ -111,3 +111,10 @@ class Replica:
     admission: Admission = field(default_factory=NoAdmission)
     weights: Weights = field(default_factory=Weights)
     updated_by: Optional[str] = None  # the id of the update that runs
+    group: Optional[Group] = None  # that it was to join, and has not left
+
+    async def leave_group(self) -> None:
+        """Whichever it is in."""
+        if self.group is not None:
+            await self.engine.leave_group(self.group)
+            self.group = None

@@ -182,6 +182,9 @@ class WeightUpdate:
 
     async def _build_group(self) -> None:
         self._progress = self._progress.begin(Step.BUILD_GROUP)
+        leaving = {replica.name: replica.leave_group for replica in self.replicas if replica.group is not None}
+        if leaving:  # which an update before could not undo
+            await together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
         if self._trainer is not None:
             await together(Step.BUILD_GROUP.value, {TRAINER: self._open_group}, self._timeouts.build_group)
             trainer, group = self._trainer, self._group
@@ -189,6 +192,7 @@ class WeightUpdate:
             calls: dict[str, Call] = {TRAINER: lambda: trainer.join_group(group)}
             first_rank = 1
             for replica in self.replicas:
+                replica.group = group
                 calls[replica.name] = partial(replica.engine.join_group, group, first_rank)
                 first_rank += replica.ranks
             await together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
@@ -213,7 +217,7 @@ class WeightUpdate:
         trainer, group = self._trainer, self._group
         self._progress = self._progress.begin(Step.LEAVE_GROUP)
         if trainer is not None and group is not None:
-            leaving = self._each(lambda replica: replica.engine.leave_group(group))
+            leaving = self._each(lambda replica: replica.leave_group())
             leaving[TRAINER] = lambda: trainer.leave_group(group)
             await together(Step.LEAVE_GROUP.value, leaving, self._timeouts.leave_group)
         self._progress = self._progress.end()
@@ -246,13 +250,13 @@ class WeightUpdate:
         await self._try(Undo.LEAVE_GROUP, TRAINER, lambda: trainer.leave_group(group), first, self._timeouts.undo)
 
     async def _undo_replica(self, replica: Replica, owed: Sequence[Undo], first: BaseException) -> None:
-        engine, group = replica.engine, self._group
+        engine = replica.engine
         calls: dict[Undo, Call] = {
             Undo.FLUSH_CACHE: engine.flush_cache,
             Undo.RESUME_GENERATION: engine.resume_generation,
         }
-        if group is not None:
-            calls[Undo.LEAVE_GROUP] = lambda: engine.leave_group(group)
+        if replica.group is not None:
+            calls[Undo.LEAVE_GROUP] = replica.leave_group
         if self._release_kv:
             calls[Undo.RESUME_KV] = engine.resume_kv
         failed: dict[Undo, Exception] = {}

@@ -10,9 +10,10 @@
 
 Rules: generation is admitted only when FRESH. UNCERTAIN ends only with the Commit of an update, never by itself.
 Commit and Abandon name their update: of another than the one that runs they are refused, but a repetition of the one
-that ended last is done already, and so is the Abandon of one whose Begin never came; if that comes late, it is refused.
-A Begin whose fence (epoch, term, round of the job) is older than the newest is refused: it comes from a trainer that
-has been replaced. No I/O and no clock here.
+that ended last is done already (unless what it brought is Lost), and so is the Abandon of one whose Begin never came;
+if that comes late, it is refused. A Begin whose fence (epoch, term, round of the job) is older than the newest is
+refused: it comes from a trainer that has been replaced. All that is known can be taken out (`known`) and put back
+(`of`), by a gateway that is restarted. No I/O and no clock here.
 """
 
 from dataclasses import dataclass
@@ -61,6 +62,27 @@ Event = Union[Begin, Commit, Abandon, Lost]
 NEVER_UPDATED = "no update has reached this server yet"
 
 
+@dataclass(frozen=True)
+class Held:
+    """Which weights, and why they are not Fresh."""
+
+    state: State = State.UNCERTAIN
+    version: str = ""
+    reason: str = NEVER_UPDATED
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that a Weights knows."""
+
+    now: Held = Held()
+    before: Held = Held()  # what an update that touches nothing leaves
+    update: str = ""  # the one that runs
+    ended: str = ""  # the one that ended last
+    committed: bool = False  # whether that was
+    fence: Fence = NO_FENCE
+
+
 class Weights:
     """state, and with it: version (of the weights while FRESH, of those on their way while UPDATING) and reason."""
 
@@ -69,23 +91,32 @@ class Weights:
         self.version = ""
         self.reason = NEVER_UPDATED
         self.update = ""  # the id of the one that runs
-        self._before = (State.UNCERTAIN, "", NEVER_UPDATED)
+        self._before = Held()
         self._ended = ("", False)  # the update that ended last, and whether it was committed
         self._fence = NO_FENCE
 
     @classmethod
     def fresh(cls, version: str) -> "Weights":
         """Of a server that was started with these weights."""
+        return cls.of(Known(now=Held(State.FRESH, version, "")))
+
+    @classmethod
+    def of(cls, known: Known) -> "Weights":
         weights = cls()
-        weights.state, weights.version, weights.reason = State.FRESH, version, ""
+        weights._become(known.now)
+        weights.update, weights._before = known.update, known.before
+        weights._ended, weights._fence = (known.ended, known.committed), known.fence
         return weights
+
+    def known(self) -> Known:
+        return Known(self._held(), self._before, self.update, *self._ended, self._fence)
 
     def handle(self, event: Event) -> None:
         """Raises Refused."""
         if isinstance(event, Begin):
             self._begin(event)
         elif isinstance(event, Lost):
-            self._become(State.UNCERTAIN, "", event.reason)
+            self._become(Held(State.UNCERTAIN, "", event.reason))
             self.update = ""
         else:
             self._end(event)
@@ -102,16 +133,17 @@ class Weights:
             return
         if self.state is State.UPDATING:
             lost = f"update {self.update} to version {self.version} had no end"
-            self._before = (State.UNCERTAIN, "", lost)
+            self._before = Held(State.UNCERTAIN, "", lost)
         else:
-            self._before = (self.state, self.version, self.reason)
+            self._before = self._held()
         self._fence, self.update = event.fence, event.update
-        self._become(State.UPDATING, event.version, f"weights of version {event.version} are on their way")
+        reason = f"weights of version {event.version} are on their way"
+        self._become(Held(State.UPDATING, event.version, reason))
 
     def _end(self, event: Union[Commit, Abandon]) -> None:
         commits = isinstance(event, Commit)
         if event.update != self.update:
-            if (event.update, commits) == self._ended:
+            if (event.update, commits) == self._ended and (self.state is State.FRESH or not commits):
                 return
             if isinstance(event, Abandon) and not event.touched and not self.update:
                 self._ended = (event.update, commits)
@@ -119,15 +151,18 @@ class Weights:
             now = f"update {self.update} runs" if self.update else f"it is {self.state.value}"
             raise Refused(f"update {event.update} does not run here ({now}): begin it first")
         if isinstance(event, Commit):
-            self._become(State.FRESH, self.version, "")
+            self._become(Held(State.FRESH, self.version, ""))
         elif event.touched:
-            self._become(State.UNCERTAIN, "", event.reason)
+            self._become(Held(State.UNCERTAIN, "", event.reason))
         else:
-            self._become(*self._before)
+            self._become(self._before)
         self.update, self._ended = "", (event.update, commits)
 
-    def _become(self, state: State, version: str, reason: str) -> None:
-        self.state, self.version, self.reason = state, version, reason
+    def _held(self) -> Held:
+        return Held(self.state, self.version, self.reason)
+
+    def _become(self, held: Held) -> None:
+        self.state, self.version, self.reason = held.state, held.version, held.reason
 
 
 def _dotted(fence: Fence) -> str:

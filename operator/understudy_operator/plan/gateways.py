@@ -2,7 +2,8 @@
 
 Rules: gateways and workers share a token of their own, which the job's Secret holds beside the membership key, and is
 computed from that: a Secret that has to be restored has the same one. Pods mount the token alone. Workers are told how
-rollouts are named, and not each one's address: that would be too long a variable for a thousand.
+rollouts are named, and not each one's address: that would be too long a variable for a thousand. What a gateway knows
+of its server's weights outlives its container, in a memory-backed volume, and not its pod, which has another server.
 """
 
 import hashlib
@@ -19,6 +20,8 @@ from understudy_protocol import pod as names
 PYTHON = "/opt/understudy/bin/python"  # of the sidecar's image
 MODULE = "understudy_rollout.gateway"
 TOKEN_PATH = f"{names.ROLLOUT_FOLDER}/{names.ROLLOUT_TOKEN_FILE}"
+STATE_FILE = f"{names.GATEWAY_FOLDER}/weights.json"
+STATE_SIZE = "1Mi"
 STATE_PATH = "/understudy/v1/weights"  # answers once the gateway listens, whatever its server does
 
 
@@ -32,7 +35,8 @@ def add_gateway(spec: dict[str, Any], job: Job, group: ReplicatedJob, image: str
     gateway = gateway_of(job, group)
     if gateway is None:
         return
-    spec["volumes"] = [*spec.get("volumes", ()), _volume(job)]
+    kept = {"name": names.GATEWAY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": STATE_SIZE}}
+    spec["volumes"] = [*spec.get("volumes", ()), _volume(job), kept]
     spec["initContainers"] = [_container(gateway, image), *spec.get("initContainers", ())]
 
 
@@ -84,6 +88,7 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "--engine": f"http://127.0.0.1:{gateway.engine_port}",
         "--port": str(gateway.port),
         "--token-file": TOKEN_PATH,
+        "--state-file": STATE_FILE,
         "--in-flight": "await" if gateway.awaits else "abort",
     }
     if gateway.initial_version:
@@ -97,7 +102,11 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "args": [word for option in options.items() for word in option],
         "ports": [{"name": "gateway", "containerPort": gateway.port}],
         # The second one keeps the service account's token out.
-        "volumeMounts": [_mount(), {**_mount(), "mountPath": names.ACCOUNT_FOLDER}],
+        "volumeMounts": [
+            _mount(),
+            {"name": names.GATEWAY_VOLUME, "mountPath": names.GATEWAY_FOLDER},
+            {**_mount(), "mountPath": names.ACCOUNT_FOLDER},
+        ],
         "startupProbe": {
             "httpGet": {"path": STATE_PATH, "port": gateway.port},
             "periodSeconds": 1,

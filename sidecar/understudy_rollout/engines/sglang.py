@@ -1,4 +1,5 @@
-"""SGLang's HTTP server. Read: its page "SGLang for RL Systems" and `srt/entrypoints/http_server.py` as of 0.5.x.
+"""SGLang's HTTP server. Read: its page "SGLang for RL Systems", and SGLang 0.5.23's `srt/entrypoints/http_server.py`
+with what it calls in `srt/managers`. Older ones of 0.5 are asked in the same way, but for sessions, which they lack.
 
 It needs `--enable-memory-saver` for the KV cache's memory to be given back; without it release and resume do nothing.
 
@@ -6,15 +7,22 @@ A trap: SGLang ends its scheduler, and with it the server, when memory is to be 
 kept here whether it is. A request that was sent and not answered is taken for done: the server finishes what it has
 received, in the order of its arrival, whether anybody still waits or not. One that is refused is taken for not done.
 After either, `resume_generation` has the server generate a token, and mends what was taken wrongly.
+
+Tensors are received within a session, `/begin_weight_update` to `/end_weight_update`. One that was left open keeps the
+next one out, so it is ended in any case.
 """
 
 from collections.abc import Sequence
+from typing import Optional
 
 from understudy_rollout.engine import Group, Tensor
 from understudy_rollout.engines.http import NotDelivered, Refused, Server, bearer
+from understudy_rollout.failures import UpdateFailed
 
 KV = {"tags": ["kv_cache"]}
 NO_SUCH_GROUP = "does not exist"
+NO_SESSION = "no weight-update session is open"
+NOT_FOUND = 404
 
 
 class SglangEngine:
@@ -24,12 +32,14 @@ class SglangEngine:
         self._load_format = load_format
         self._kv_released = False
         self._doubtful = False  # something that it was asked about its memory had no answer, or an error
+        self._session: Optional[bool] = None  # one is open there; None: a former trainer may have left one
 
     async def stop_generation(self) -> None:
         await self.server.post("/pause_generation", {"mode": "abort"})
 
     async def release_kv(self) -> None:
-        await self._change_memory("/release_memory_occupation", released=True)
+        if not self._kv_released:  # by an update that could not resume it
+            await self._change_memory("/release_memory_occupation", released=True)
 
     async def join_group(self, group: Group, first_rank: int) -> None:
         body = {
@@ -43,6 +53,9 @@ class SglangEngine:
         await self.server.post("/init_weights_update_group", body)
 
     async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
+        if not self._session:
+            self._session = True
+            await self._begin_session()  # which ends one that was left
         body = {
             "names": [tensor.name for tensor in tensors],
             "dtypes": [tensor.dtype for tensor in tensors],
@@ -53,18 +66,26 @@ class SglangEngine:
         await self.server.post("/update_weights_from_distributed", body)
 
     async def load(self, path: str) -> None:
+        if self._session is not False:
+            await self._end_session(may_be_none=True)
         body = {"model_path": path, "load_format": self._load_format or None, "flush_cache": False}
         await self.server.post("/update_weights_from_disk", body)
 
     async def finish(self, version: str) -> None:
+        if self._session:
+            await self._end_session()
         await self.server.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def leave_group(self, group: Group) -> None:
+        failed: Optional[UpdateFailed] = None
         try:
-            await self.server.post("/destroy_weights_update_group", {"group_name": group.name})
-        except Refused as error:
-            if NO_SUCH_GROUP not in error.answer:
-                raise
+            if self._session:
+                await self._end_session(may_be_none=True)
+        except UpdateFailed as error:
+            failed = error
+        await self._destroy_group(group)
+        if failed is not None:
+            raise failed
 
     async def resume_kv(self) -> None:
         if self._kv_released:
@@ -84,6 +105,30 @@ class SglangEngine:
 
     async def close(self) -> None:
         await self.server.close()
+
+    async def _begin_session(self) -> None:
+        try:
+            await self.server.post("/begin_weight_update", {})
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                return  # an older SGLang
+            await self.server.post("/end_weight_update", {})  # of an update that was left behind
+            await self.server.post("/begin_weight_update", {})
+
+    async def _end_session(self, *, may_be_none: bool = False) -> None:
+        try:
+            await self.server.post("/end_weight_update", {})
+        except Refused as error:
+            if error.status != NOT_FOUND and not (may_be_none and NO_SESSION in error.answer):
+                raise
+        self._session = False
+
+    async def _destroy_group(self, group: Group) -> None:
+        try:
+            await self.server.post("/destroy_weights_update_group", {"group_name": group.name})
+        except Refused as error:
+            if NO_SUCH_GROUP not in error.answer:
+                raise
 
     async def _make_sure(self) -> None:
         try:

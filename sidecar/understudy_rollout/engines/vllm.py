@@ -1,23 +1,29 @@
-"""vLLM's HTTP server. Read: its pages on weight transfer, pause and sleep as of 0.32, and `entrypoints/rl/online`.
+"""vLLM's HTTP server. Read: vLLM 0.32.0, `entrypoints/rl/online`, `entrypoints/serve/dev` and what these call.
 
-It needs `VLLM_SERVER_DEV_MODE=1` and `--weight-transfer-config '{"backend": "nccl"}'`, and for the KV cache's memory to
-be given back `--enable-sleep-mode`. vLLM gives it back only with the weights', which move to the host's memory and
-back: where the servers have GPUs of their own, `WeightUpdate(…, release_kv=False)` is quicker.
+It needs `VLLM_SERVER_DEV_MODE=1`, `--weight-transfer-config '{"backend": "nccl"}'`, and for the KV cache's memory to be
+given back `--enable-sleep-mode`. The weights stay where they are.
 
-vLLM cannot be told to leave a group: it drops its end when it joins the next one. Until then what is left of a group is
-a communicator that nobody uses. An update that was started there is finished in any case, or it would take no other.
-
-Traps: an update while the weights sleep ends the engine (vllm#57853), so they are woken first. After a chunk that
-failed, parameters may be empty, and a request then ends the engine (vllm#57854): its admission has to stay closed.
+Traps, each of which the adapter goes around:
+- Waking up resumes generation as soon as all memory is there. It is paused again: that is a step of its own.
+- Layers take their tensors one by one. An update that breaks off leaves layers that wait for the rest: a request then
+  ends the engine, and the next update's tensors are taken for that rest, so that its last ones are dropped. What puts
+  such layers in order is the end of an update, also of one that brings nothing. A chunk that failed has ended its
+  update without that. So what may be left is ended before anything else is brought, and before generation resumes.
+- Where no weight transfer is configured there is no such update. Then weights that may meet what a load has left are
+  loaded twice: the end of the first load puts all layers in order.
+- The prefix cache that could not be reset is told in an answer of status 200.
 """
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from understudy_rollout.engine import Group, Tensor
 from understudy_rollout.engines.http import Refused, Server, bearer
+from understudy_rollout.failures import EngineRefused
 
+NOT_RESIDENT = "requires all executor memory to be resident"
 log = logging.getLogger(__name__)
 
 
@@ -26,14 +32,23 @@ class VllmEngine:
         """url: http://host:port. init_info: what the transfer's backend takes besides, such as {"packed": True}."""
         self.server = Server(url, bearer(api_key))
         self._init_info = dict(init_info or {})
-        self._started = False  # an update, as far as is known here
+        self._paused = False  # it was to pause, and was not resumed since
+        self._open = False  # an update was started there, and has not been told to be finished
+        self._in_order = False  # surely no layer waits for tensors: another trainer may have left some that do
+        self._loading = False  # a load was begun there, and has not ended well
 
     async def stop_generation(self) -> None:
+        self._paused = True
         await self.server.post("/pause", params={"mode": "abort"})
 
     async def release_kv(self) -> None:
-        await self.server.post("/sleep", params={"level": "1"})
-        await self.server.post("/wake_up", params={"tags": "weights"})
+        try:
+            await self.server.post("/release_kv_cache_memory")
+        except Refused as error:
+            if NOT_RESIDENT not in error.answer:
+                raise
+            await self.resume_kv()  # an update before has released it, and could not resume it
+            await self.server.post("/release_kv_cache_memory")
 
     async def join_group(self, group: Group, first_rank: int) -> None:
         meeting = {
@@ -45,9 +60,11 @@ class VllmEngine:
         await self.server.post("/init_weight_transfer_engine", {"init_info": {**meeting, **self._init_info}})
 
     async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
-        if not self._started:
-            self._started = True
-            await self._start()
+        if not self._open:
+            if not self._in_order:
+                await self._put_in_order()
+            self._open, self._in_order = True, False
+            await self.server.post("/start_weight_update")
         update_info = {
             "names": [tensor.name for tensor in tensors],
             "dtype_names": [tensor.dtype for tensor in tensors],
@@ -56,31 +73,46 @@ class VllmEngine:
         await self.server.post("/update_weights", {"update_info": update_info})
 
     async def load(self, path: str) -> None:
-        await self.server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        if not self._in_order and not await self._could_be_put_in_order():
+            self._loading = True
+            await self.server.post("/collective_rpc", reload)
+        self._in_order, self._loading = False, True
+        await self.server.post("/collective_rpc", reload)
+        self._in_order, self._loading = True, False
 
     async def finish(self, version: str) -> None:
-        if self._started:
+        if self._open:
             await self.server.post("/finish_weight_update", {"weight_version": version})
-            self._started = False
+            self._open, self._in_order = False, True
         else:
             await self.server.post("/update_weight_version", {"new_version": version})
 
     async def leave_group(self, group: Group) -> None:
-        if self._started:
-            self._started = False
-            try:
-                await self.server.post("/finish_weight_update", {})
-            except Refused as error:  # it may have finished, its answer lost; `_start` makes sure next time
-                log.warning("%s", error)
+        if self._open:
+            await self._put_in_order()
+        await self.server.post("/shutdown_weight_transfer_engine")
 
     async def resume_kv(self) -> None:
-        await self.server.post("/wake_up")  # whatever sleeps; nothing, if nothing does
+        answer = await self.server.post("/wake_up")
+        if _told(answer, "status") != "awake":
+            raise EngineRefused(f"{self.server.url}/wake_up: expected all of its memory to be awake; seen {answer}")
+        if self._paused:
+            await self.stop_generation()
 
     async def flush_cache(self) -> None:
-        await self.server.post("/reset_prefix_cache")
+        answer = await self.server.post("/reset_prefix_cache", params={"reset_external": "true"})
+        if _told(answer, "success") is not True:
+            raise EngineRefused(f"{self.server.url}/reset_prefix_cache: requests still hold blocks; seen {answer}")
+        await self.server.post("/reset_encoder_cache")
 
     async def resume_generation(self) -> None:
+        if self._open:
+            await self._put_in_order()
+        elif self._loading and not await self._could_be_put_in_order():
+            log.warning("%s: a load broke off in its layers, and a request may end it", self.server.url)
         await self.server.post("/resume")
+        self._paused = False
 
     async def healthy(self) -> None:
         """Raises if it is not."""
@@ -89,9 +121,27 @@ class VllmEngine:
     async def close(self) -> None:
         await self.server.close()
 
-    async def _start(self) -> None:
+    async def _put_in_order(self) -> None:
+        """End an update that brings nothing, or the one that is open. Raises Refused where none is configured."""
         try:
             await self.server.post("/start_weight_update")
-        except Refused:
-            await self.server.post("/finish_weight_update", {})  # of one that was left behind
-            await self.server.post("/start_weight_update")
+        except Refused as error:
+            log.info("an update is open there already: %s", error)
+        await self.server.post("/finish_weight_update")
+        self._open, self._in_order, self._loading = False, True, False
+
+    async def _could_be_put_in_order(self) -> bool:
+        try:
+            await self._put_in_order()
+        except Refused as error:
+            log.info("no weight update can be ended there: %s", error)
+            return False
+        return True
+
+
+def _told(answer: str, name: str) -> Any:
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        return None
+    return told.get(name) if isinstance(told, dict) else None

@@ -15,7 +15,9 @@ from pathlib import Path
 from aiohttp import web
 
 from understudy_rollout.gateway.app import GatewayApp
-from understudy_rollout.gateway.flights import Flights, Policy
+from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, Flights, Policy
+from understudy_rollout.gateway.keeper import Keeper, kept
+from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
 from understudy_rollout.weights import Weights
 
@@ -37,15 +39,26 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="abort|await",
         help="what becomes of requests under way when an update begins (abort)",
     )
-    parser.add_argument("--await-limit", type=float, default=60.0, metavar="S", help="for --in-flight await (60)")
+    limit = f"for --in-flight await ({AWAIT_LIMIT_S:g})"
+    parser.add_argument("--await-limit", type=float, default=AWAIT_LIMIT_S, metavar="S", help=limit)
+    kept_in = "what is known of the weights, for the gateway that is started after this one"
+    parser.add_argument("--state-file", type=Path, metavar="FILE", help=kept_in)
     parser.add_argument("--initial-version", default="", help="of the weights that the server starts with: admits them")
     parser.add_argument("--generation", action="append", default=[], metavar="PATH", help="one more path to admit")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.initial_version and chosen.state_file is None:
+        parser.error("--initial-version needs --state-file, or a gateway that is restarted takes it for true again")
+    return chosen
+
+
+def keeper(chosen: argparse.Namespace) -> Keeper:
+    if chosen.state_file is None:
+        return Keeper(Weights())
+    return kept(chosen.state_file, listener_at(address_of(chosen.engine)), chosen.initial_version)
 
 
 async def serve(chosen: argparse.Namespace) -> None:
-    weights = Weights.fresh(chosen.initial_version) if chosen.initial_version else Weights()
-    flights = Flights(weights, chosen.in_flight, chosen.await_limit)
+    flights = Flights(keeper(chosen), chosen.in_flight, chosen.await_limit)
     token = chosen.token_file.read_text().strip()
     app = GatewayApp(flights, Proxy(chosen.engine), token, chosen.generation).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)

@@ -5,8 +5,8 @@
     POST GENERATION                                    passed on while the weights are Fresh, 503 otherwise
     GET  READING                                       passed on always: health checks, metrics, the models
 
-Everything else is answered 403: the server's own ways to change its weights are not for clients. The server is looked
-after once a second: one that was there and listens no more has lost what it held, and comes back Uncertain.
+Everything else is answered 403: the server's own ways to change its weights are not for clients. The server is watched
+(`watch`): one that was there and listens no more has lost what it held, and comes back Uncertain.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ import aiohttp
 from aiohttp import web
 
 from understudy_rollout.gateway.flights import Denied, Flights
+from understudy_rollout.gateway.listener import address_of
 from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy
+from understudy_rollout.gateway.watch import Watch
 from understudy_rollout.weights import Abandon, Begin, Commit, Lost, Refused, State
 
 WEIGHTS = "/understudy/v1/weights"
@@ -32,7 +34,6 @@ READING = {
     *("/health", "/health_generate", "/ping", "/metrics", "/version", "/v1/models", "/load"),
     *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
 }
-LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +43,7 @@ class GatewayApp:
             raise ValueError("token: expected a secret that the trainer knows too; seen ''")
         self._flights, self._proxy, self._token = flights, proxy, token.encode()
         self._generation = GENERATION.union(generation)
-        self._seen = False  # the server has listened once
+        self._watch = Watch(address_of(proxy.url), flights.keeper.sees, self._lost)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=1 << 30)
@@ -56,7 +57,7 @@ class GatewayApp:
 
     async def _run(self, app: web.Application) -> AsyncIterator[None]:
         await self._proxy.start()
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self._watch.run())
         yield
         watching.cancel()
         await asyncio.wait({watching})
@@ -75,14 +76,17 @@ class GatewayApp:
         return await self._handled(self._end, Abandon(body["update"], body["touched"], body["reason"]))
 
     async def _end(self, event: Any) -> int:
-        self._flights.weights.handle(event)
+        self._flights.keeper.handle(event)
         return 0
 
     async def _handled(self, handle: Callable[[Any], Any], event: Any) -> web.Response:
+        self._watch.look()  # a server that was restarted a moment ago has not got what is told of it
         try:
             aborted = await handle(event)
         except Refused as refused:
             return web.json_response({"error": str(refused)}, status=409)
+        except OSError as error:
+            return web.json_response({"error": f"it cannot be kept, so it does not count: {error}"}, status=500)
         weights = self._flights.weights
         log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
         return web.json_response({"state": weights.state.value, "version": weights.version, "aborted": aborted})
@@ -106,6 +110,8 @@ class GatewayApp:
                 f"{request.method} {request.path} is not for clients of this gateway (--generation PATH admits one)\n"
             )
             return web.Response(status=403, text=text)
+        if not self._watch.connected and self._flights.denied() is None and not await self._watch.until_connected():
+            return web.Response(status=502, text="the inference server does not answer\n")
         denied = self._flights.denied()
         if denied is not None:
             return _unavailable(denied)
@@ -123,7 +129,7 @@ class GatewayApp:
         if not work.cancelled() and error is None:
             return _given(answer)
         if isinstance(error, EngineGone):
-            self._lost(str(error))
+            self._watch.look()
         if answer.begun is not None:
             if request.transport is not None:
                 request.transport.abort()
@@ -141,23 +147,10 @@ class GatewayApp:
             return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
         return _given(answer)
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                await self._proxy.probe()
-                self._seen = True
-            except EngineGone as gone:
-                self._lost(str(gone))
-            except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:
-                log.info("the inference server listens, and did not answer: %s", error)
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    def _lost(self, why: str) -> None:
+    def _lost(self, lost: Lost) -> None:
         """A server that starts anew holds the weights that it starts with, not those of the last update."""
-        if self._seen:
-            self._seen = False
-            self._flights.weights.handle(Lost(f"the inference server was gone ({why}), and what it holds is not known"))
-            log.warning("%s", self._flights.weights.reason)
+        aborted = self._flights.lost(lost)
+        log.warning("%s: %d requests aborted", lost.reason, aborted)
 
 
 def _given(answer: Answer) -> web.StreamResponse:

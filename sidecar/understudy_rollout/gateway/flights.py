@@ -2,7 +2,8 @@
 
 Rules: a request takes off only while the weights are Fresh, and all of its answer is of that version: an update waits
 until nothing is under way. Policy.ABORT ends what is; Policy.AWAIT lets it come to its end, and ends what is still
-there after await_limit_s. A request that comes during an update is denied, with the reason and when to ask again.
+there after await_limit_s. A request that comes during an update is denied, with the reason and when to ask again. When
+the server is lost, everything that is under way ends: its answer could be of whoever listens in that server's place.
 """
 
 import asyncio
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
 
-from understudy_rollout.weights import Begin, State, Weights
+from understudy_rollout.gateway.keeper import Keeper
+from understudy_rollout.weights import Begin, Lost, State
 
 #: Seconds until a denied client may ask again: an update takes seconds, and what is uncertain waits for the next one.
 RETRY_AFTER_S = {State.UPDATING: 1, State.UNCERTAIN: 5}
+#: Less than the 60 s that an update has for `close` unless told otherwise.
+AWAIT_LIMIT_S = 45.0
 
 
 class Policy(Enum):
@@ -33,8 +37,8 @@ class Denied:
 
 
 class Flights:
-    def __init__(self, weights: Weights, policy: Policy = Policy.ABORT, await_limit_s: float = 60.0) -> None:
-        self.weights = weights
+    def __init__(self, keeper: Keeper, policy: Policy = Policy.ABORT, await_limit_s: float = AWAIT_LIMIT_S) -> None:
+        self.keeper, self.weights = keeper, keeper.weights
         self._policy, self._await_limit_s = policy, await_limit_s
         self._under_way: set[asyncio.Task[None]] = set()
         self._all_ended: Optional[asyncio.Future[None]] = None
@@ -62,13 +66,22 @@ class Flights:
 
     async def close(self, begin: Begin) -> int:
         """Let nothing more take off, and wait until nothing is under way. Returns how many were aborted."""
-        self.weights.handle(begin)
+        self.keeper.handle(begin)
         if self._policy is Policy.AWAIT:
             await self._until_all_ended(self._await_limit_s)
+        aborted = self._abort()
+        await self._until_all_ended(None)
+        return aborted
+
+    def lost(self, lost: Lost) -> int:
+        """The server is gone. Returns how many were aborted."""
+        self.keeper.lost(lost)
+        return self._abort()
+
+    def _abort(self) -> int:
         aborted = list(self._under_way)
         for work in aborted:
             work.cancel()
-        await self._until_all_ended(None)
         return len(aborted)
 
     async def _until_all_ended(self, limit_s: Optional[float]) -> None:

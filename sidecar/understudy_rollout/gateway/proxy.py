@@ -25,7 +25,7 @@ class EngineGone(Exception):
 
 class Proxy:
     def __init__(self, engine_url: str) -> None:
-        self._url = engine_url.rstrip("/")
+        self.url = engine_url.rstrip("/")
         self._session: Optional[aiohttp.ClientSession] = None
 
     async def start(self) -> None:
@@ -44,7 +44,7 @@ class Proxy:
         body = await request.read()
         try:
             upstream = await self._session.request(
-                request.method, self._url + request.raw_path, data=body or None, headers=_passed(request.headers)
+                request.method, self.url + request.raw_path, data=body or None, headers=_passed(request.headers)
             )
         except aiohttp.ClientConnectorError as error:
             raise EngineGone(str(error)) from error
@@ -68,16 +68,6 @@ class Proxy:
                 upstream.release()
             else:
                 upstream.close()
-
-    async def probe(self) -> None:
-        """Whether anybody listens. Raises EngineGone."""
-        assert self._session is not None
-        try:
-            async with self._session.get(self._url + "/health", timeout=aiohttp.ClientTimeout(total=5)):
-                pass
-        except aiohttp.ClientConnectorError as error:
-            if isinstance(error.os_error, ConnectionRefusedError):
-                raise EngineGone(str(error)) from error
 
 
 class Answer:

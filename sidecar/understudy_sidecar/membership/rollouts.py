@@ -5,7 +5,7 @@ counts. An update lives as long as the round of its worker: what was Updating wh
 update that is left to its worker (`update_retries` in a row are) is told and no more. With RestartJob one beyond that
 is a fault of the world, and its end: no restart of workers makes the servers whole; what failurePolicy says of the job
 does. With RestartRollouts the operator acts, on what the snapshot tells. What fails because a member leaves, or is
-gone, is a consequence of that.
+gone, is a consequence of that. Without a majority nothing ends: the job may go on under another coordinator.
 """
 
 from dataclasses import replace
@@ -35,6 +35,8 @@ def on_time(desk: Desk, now: float) -> None:
     """Whether an update of the running round has failed that its worker may not try again."""
     if desk.state is not State.RUNNING or desk.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
         return
+    if not desk.has_majority():
+        return  # the word is kept, and looked at again when a majority is back
     told = next((x for x in desk.rollouts.values() if x.replicas.token == desk.token and _is_final(desk, x)), None)
     if told is None or faults.is_consequence(desk, now):
         return

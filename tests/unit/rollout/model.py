@@ -28,6 +28,18 @@ OF_ENGINES = (
     "flush_cache",
     "resume_generation",
 )
+#: The same, of one whose servers load from a folder.
+OF_LOADING_ENGINES = (
+    "stop_generation",
+    "release_kv",
+    "load",
+    "finish",
+    "resume_kv",
+    "flush_cache",
+    "resume_generation",
+)
+#: Those that also undo: in this order.
+UNDOS = ("leave_group", "resume_kv", "flush_cache", "resume_generation")
 OF_GATES = ("close", "open")
 OF_TRAINER = ("open_group", "join_group", "send", "leave_group")
 STEP_OF = {
@@ -38,6 +50,7 @@ STEP_OF = {
     "join_group": "build_group",
     "receive": "transfer",
     "send": "transfer",
+    "load": "transfer",
     "finish": "finalize",
     "leave_group": "leave_group",
     "resume_kv": "resume_kv",
@@ -70,7 +83,7 @@ class Broken(Exception):
 
 @dataclass
 class Fault:
-    """Happens once: at the first call of `method` on `who`."""
+    """Happens once: at the first call of `method` on `who` that gets there."""
 
     who: str
     method: str
@@ -261,7 +274,7 @@ class Cluster:
         self.world = World()
         self.trainer = ModelTrainer(TRAINER, self.world)
         self.sends = "v0"
-        self.leaves_groups = True  # an engine without that keeps its end of a group until the next one
+        self.loads = False  # from a folder, without a trainer, in place of being sent
         names = [f"rollout-{n}" for n in range(replicas)]
         self.engines = {name: self._engine(name) for name in names}
         self.gates = {name: ModelGate(f"gate of {name}", self.world) for name in names}
@@ -279,6 +292,10 @@ class Cluster:
         self.world.hangs = asyncio.Event()
 
         async def work() -> None:
+            if self.loads:
+                async with WeightUpdate(self.replicas, version=version, timeouts=timeouts) as update:
+                    await update.load(version)
+                return
             async with WeightUpdate(self.replicas, self.trainer, version=version, timeouts=timeouts) as update:
                 await update.transfer(TENSORS[:1])
                 await update.transfer(TENSORS[1:])
@@ -298,18 +315,17 @@ class Cluster:
             if not gate.alive:
                 gate.__dict__.update(ModelGate(gate.name, self.world, weights=Weights()).__dict__)
 
-    def check(self) -> None:
-        """The invariants, after an update however it ended."""
-        assert self.trainer.group is None or not self.trainer.alive
+    def check(self, *not_undone: str) -> None:
+        """The invariants, after an update however it ended. not_undone: sides of which an undo failed."""
+        assert self.trainer.group is None or not self.trainer.alive or TRAINER in not_undone
         for replica in self.replicas:
             engine, gate = self.engines[replica.name], self.gates[replica.name]
             assert replica.updated_by is None
             assert replica.weights.state is not State.UPDATING
-            if engine.alive:
-                assert engine.generating, f"{replica.name} can generate"
-                assert engine.kv, f"no KV cache is released for ever: {replica.name}"
-                assert engine.group is None or not self.leaves_groups, f"no group is left: {replica.name}"
-            else:
+            if not engine.alive:
+                assert replica.weights.state is State.UNCERTAIN, f"{replica.name} is marked"
+            elif not self.is_whole(engine):
+                assert replica.name in not_undone, f"it can generate, has its KV cache, and is in no group: {replica}"
                 assert replica.weights.state is State.UNCERTAIN, f"{replica.name} is marked"
             if replica.weights.state is State.FRESH:
                 assert set(engine.holds.values()) == {replica.weights.version} == {engine.version}
@@ -317,6 +333,10 @@ class Cluster:
             if gate.admits:
                 assert engine.alive
                 assert set(engine.holds.values()) == {gate.weights.version}, "what is admitted meets one version"
+
+    @staticmethod
+    def is_whole(engine: ModelEngine) -> bool:
+        return engine.generating and engine.kv and engine.group is None
 
 
 def only(step: str, limit_s: float = SHORT_S) -> Timeouts:

@@ -7,13 +7,28 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import pytest
 
-from tests.unit.rollout.model import OF_ENGINES, PATIENT, STEP_OF, Cluster, Fault, Kind, Place, notes, only
-from tests.unit.rollout.servers import EngineServer, SglangServer, VllmServer
+from tests.unit.rollout.model import (
+    OF_ENGINES,
+    OF_LOADING_ENGINES,
+    PATIENT,
+    STEP_OF,
+    UNDOS,
+    Cluster,
+    Fault,
+    Kind,
+    Place,
+    notes,
+    only,
+)
+from tests.unit.rollout.servers import EngineServer
+from tests.unit.rollout.sglang_server import OlderSglangServer, SglangServer
+from tests.unit.rollout.vllm_server import PlainVllmServer, VllmServer
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Group, State, WeightUpdate
+from understudy_rollout import Group, State
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
 
@@ -26,15 +41,15 @@ class Conforming:
 
     adapter: Callable[[str], Adapter]
     server: type[EngineServer]
-    leaves_groups: bool  # at once, and not when it joins the next one
-    calls: tuple[str, ...] = OF_ENGINES  # of an engine's, those that an update makes at the server
+    receives: bool = True  # or takes weights from folders alone
+    faults: tuple[str, ...] | None = None  # the calls that meet faults: all of them, or those that differ here
 
 
 ENGINES = {
-    "sglang": Conforming(SglangEngine, SglangServer, leaves_groups=True),
-    "vllm": Conforming(
-        VllmEngine, VllmServer, leaves_groups=False, calls=tuple(x for x in OF_ENGINES if x != "leave_group")
-    ),
+    "sglang": Conforming(SglangEngine, SglangServer),
+    "sglang-older": Conforming(SglangEngine, OlderSglangServer, faults=("receive", "finish", "leave_group")),
+    "vllm": Conforming(VllmEngine, VllmServer),
+    "vllm-plain": Conforming(VllmEngine, PlainVllmServer, receives=False, faults=("load", "finish")),
 }
 
 
@@ -43,8 +58,8 @@ class Served(Cluster):
 
     def __init__(self, engine: Conforming) -> None:
         super().__init__(2)
-        self.leaves_groups = engine.leaves_groups
         self._made = engine
+        self.loads = not engine.receives
         self.adapters: dict[str, Adapter] = {}
         self.servers: dict[str, EngineServer] = {}
 
@@ -56,13 +71,31 @@ class Served(Cluster):
         await self.stop(name)
         self.servers[name] = server = self._made.server(self.engines[name])
         await server.start()
-        self.adapters[name] = adapter = self._made.adapter(server.url)
+        self.adapt(name)
+
+    def adapt(self, name: str) -> None:
+        """With an adapter that knows nothing of the server, as a trainer's that was started anew."""
+        self.adapters[name] = adapter = self._made.adapter(self.servers[name].url)
         next(x for x in self.replicas if x.name == name).engine = adapter
 
     async def stop(self, name: str) -> None:
         if name in self.servers:
             await self.adapters.pop(name).close()
             await self.servers.pop(name).stop()
+
+    async def restart_dead(self) -> None:
+        for server in self.servers.values():
+            await server.until_idle()
+        dead = [name for name, model in self.engines.items() if not model.alive]
+        self.restart()
+        for name in dead:
+            await self.serve(name)
+
+    def check(self, *not_undone: str) -> None:
+        super().check(*not_undone)
+        for name, server in self.servers.items():
+            if server.engine.alive and name not in not_undone:
+                server.check()
 
 
 @asynccontextmanager
@@ -76,44 +109,52 @@ async def served(engine: str) -> AsyncIterator[Served]:
             await cluster.stop(name)
 
 
-CASES = [
-    pytest.param(engine, method, place, kind, id=f"{engine}-{method}-{place.value}-{kind.value}")
+WAYS = [
+    pytest.param(engine, loads, id=f"{engine}-{'load' if loads else 'receive'}")
     for engine, made in ENGINES.items()
-    for method, place, kind in product(made.calls, Place, Kind)
+    for loads in ((False, True) if made.receives else (True,))
 ]
 
 
+def cases(sent: tuple[str, ...], loaded: tuple[str, ...]) -> list[Any]:
+    """Of each way, those of these calls that meet faults."""
+    found = []
+    for way, place, kind in product(WAYS, Place, Kind):
+        engine, loads = way.values
+        met = ENGINES[str(engine)].faults
+        for method in loaded if loads else sent:
+            if met is None or method in met:
+                name = f"{way.id}-{method}-{place.value}-{kind.value}"
+                found.append(pytest.param(engine, loads, method, place, kind, id=name))
+    return found
+
+
+CASES = cases(OF_ENGINES, OF_LOADING_ENGINES)
+UNDO_CASES = cases(UNDOS, UNDOS[1:])
 each_engine = pytest.mark.parametrize("engine", ENGINES)
+each_way = pytest.mark.parametrize(("engine", "loads"), WAYS)
 
 
-@each_engine
+@each_way
 @in_virtual_time
-async def test_updates_one_after_the_other_reach_every_server(engine: str) -> None:
+async def test_updates_one_after_the_other_reach_every_server(engine: str, loads: bool) -> None:
     async with served(engine) as cluster:
+        cluster.loads = loads
         for version in ("v1", "v2"):
             assert await cluster.update(version) is None
             cluster.check()
             assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, version)}
 
 
-@each_engine
-@in_virtual_time
-async def test_servers_load_from_a_folder(engine: str) -> None:
-    async with served(engine) as cluster:
-        async with WeightUpdate(cluster.replicas, version="v1", timeouts=PATIENT) as update:
-            await update.load("v1")
-        cluster.check()
-        assert {x.weights.version for x in cluster.replicas} == {"v1"}
-
-
-@pytest.mark.parametrize(("engine", "method", "place", "kind"), CASES)
+@pytest.mark.parametrize(("engine", "loads", "method", "place", "kind"), CASES)
 @in_virtual_time
 async def test_a_fault_at_any_call_leaves_every_server_whole_or_marked(
-    engine: str, method: str, place: Place, kind: Kind
+    engine: str, loads: bool, method: str, place: Place, kind: Kind
 ) -> None:
     async with served(engine) as cluster:
         # given two servers, and a fault in one of them
         fault, step = Fault("rollout-1", method, place, kind), STEP_OF[method]
+        cluster.loads = loads
 
         # when an update meets it
         error = await cluster.update("v1", fault, timeouts=only(step) if kind is Kind.TIMEOUT else PATIENT)
@@ -134,11 +175,64 @@ async def test_a_fault_at_any_call_leaves_every_server_whole_or_marked(
             assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
 
         # and when a server that was killed is back, the next update reaches all
-        dead = [name for name, model in cluster.engines.items() if not model.alive]
-        cluster.restart()
-        for name in dead:
-            await cluster.serve(name)
+        await cluster.restart_dead()
         assert await cluster.update("v2") is None
+        cluster.check()
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+
+
+@pytest.mark.parametrize(("engine", "loads", "undo", "place", "kind"), UNDO_CASES)
+@in_virtual_time
+async def test_a_fault_in_an_undo_leaves_every_server_whole_or_marked(
+    engine: str, loads: bool, undo: str, place: Place, kind: Kind
+) -> None:
+    async with served(engine) as cluster:
+        # given a transfer that fails on one server, and an undo that fails on the other one
+        cluster.loads = loads
+        first = Fault("rollout-0", "load" if loads else "receive", Place.IN, Kind.ERROR)
+        second = Fault("rollout-1", undo, place, kind)
+
+        # when it is undone
+        error = await cluster.update("v1", first, second, timeouts=only("undo"))
+
+        # then the caller sees what failed first, and both servers are marked
+        assert isinstance(error, EngineRefused)
+        assert second.happened
+        assert any(line.startswith("and undo: ") and "rollout-1" in line for line in notes(error))
+        cluster.check("rollout-1")
+        assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+
+        # and the next update makes both of them whole, whichever way it goes
+        await cluster.restart_dead()
+        assert await cluster.update("v2") is None
+        cluster.check()
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+
+
+@pytest.mark.parametrize("then_loads", [False, True])
+@each_way
+@in_virtual_time
+async def test_a_trainer_that_was_started_anew_meets_what_its_former_one_has_left(
+    engine: str, loads: bool, then_loads: bool
+) -> None:
+    async with served(engine) as cluster:
+        # given servers of which one has broken off in its weights, and whose trainer was killed in the update
+        cluster.loads = loads
+        name = "rollout-1"
+        method = "load" if loads else "receive"
+        await cluster.update("v1", Fault(name, method, Place.IN, Kind.ERROR), timeouts=only("undo"))
+        server = cluster.servers[name]
+        if isinstance(server, VllmServer):
+            server.waiting = server.partial = True
+            server.active = server.configured and not loads
+        if isinstance(server, SglangServer):
+            server.session = server.has_sessions and not loads
+        await cluster.adapters[name].close()
+        cluster.adapt(name)
+        # when the next one updates them
+        cluster.loads = then_loads or not ENGINES[engine].receives
+        assert await cluster.update("v2") is None
+        # then all that they hold is of that
         cluster.check()
         assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
 
@@ -163,7 +257,7 @@ async def test_a_server_that_is_gone_is_told_from_one_that_refuses(engine: str) 
         adapter = cluster.adapters["rollout-0"]
         await adapter.healthy()
         cluster.world.faults = [Fault("rollout-0", "flush_cache", Place.BEFORE, Kind.ERROR)]
-        with pytest.raises(EngineRefused, match=r"POST http://127.*: the server answered 500: .*broke before"):
+        with pytest.raises(EngineRefused, match=r"POST http://127.*: the server answered [45]00: "):
             await adapter.flush_cache()
         await cluster.servers["rollout-0"].stop()
         with pytest.raises(EngineUnreachable, match=r"GET http://127\.0\.0\.1:\d+/health"):
@@ -176,18 +270,38 @@ def test_a_url_without_its_scheme_is_named() -> None:
 
 
 @in_virtual_time
+async def test_what_an_answer_of_status_200_says_is_read() -> None:
+    async with served("vllm") as cluster:
+        # given a server whose cache cannot be reset
+        server = cluster.servers["rollout-1"]
+        assert isinstance(server, VllmServer)
+        server.holds_blocks = True
+        # when it is updated
+        error = await cluster.update("v1")
+        # then that is an error, and the server is marked
+        assert isinstance(error, EngineRefused)
+        assert 'reset_prefix_cache: requests still hold blocks; seen {"success": false}' in str(error)
+        assert [x.weights.state for x in cluster.replicas] == [State.FRESH, State.UNCERTAIN]
+
+
+@in_virtual_time
+async def test_vllms_generation_stays_paused_until_it_is_resumed() -> None:
+    async with served("vllm") as cluster:
+        adapter, model = cluster.adapters["rollout-0"], cluster.engines["rollout-0"]
+        await adapter.stop_generation()
+        await adapter.release_kv()
+        await adapter.resume_kv()
+        assert (model.kv, model.generating) == (True, False)
+        await adapter.resume_generation()
+        assert model.generating
+        # and where it runs, that it has its cache stops nothing
+        await adapter.resume_kv()
+        assert model.generating
+
+
+@in_virtual_time
 async def test_sglangs_cache_is_resumed_before_generation_though_its_release_had_no_answer() -> None:
     async with served("sglang") as cluster:
         await cluster.update("v1", Fault("rollout-1", "release_kv", Place.AFTER, Kind.RESET))
         calls = cluster.engines["rollout-1"].calls
         assert calls[-2:] == ["resume_kv", "resume_generation"]
-
-
-@in_virtual_time
-async def test_an_update_that_was_left_behind_in_vllm_does_not_keep_the_next_one_out() -> None:
-    async with served("vllm") as cluster:
-        server = cluster.servers["rollout-1"]
-        assert isinstance(server, VllmServer)
-        server.active = True
-        assert await cluster.update("v1") is None
-        cluster.check()

@@ -10,10 +10,12 @@ import pytest
 from tests.unit.rollout.model import (
     OF_ENGINES,
     OF_GATES,
+    OF_LOADING_ENGINES,
     OF_TRAINER,
     PATIENT,
     STEP_OF,
     TRAINER,
+    UNDOS,
     Broken,
     Cluster,
     Fault,
@@ -28,27 +30,27 @@ from understudy_rollout.failures import StepTimedOut
 from understudy_rollout.steps import Step
 
 REPLICAS = ("rollout-0", "rollout-1", "rollout-2")
-SIDES = {
-    **dict.fromkeys(REPLICAS, OF_ENGINES),
-    **{f"gate of {name}": OF_GATES for name in REPLICAS},
-    TRAINER: OF_TRAINER,
-}
+GATES = {f"gate of {name}": OF_GATES for name in REPLICAS}
+SENT = {**dict.fromkeys(REPLICAS, OF_ENGINES), **GATES, TRAINER: OF_TRAINER}
+LOADED = {**dict.fromkeys(REPLICAS, OF_LOADING_ENGINES), **GATES}
 CASES = [
-    pytest.param(who, method, place, kind, id=f"{who}-{method}-{place.value}-{kind.value}")
-    for who, methods in SIDES.items()
+    pytest.param(way, who, method, place, kind, id=f"{way}-{who}-{method}-{place.value}-{kind.value}")
+    for way, sides in (("sent", SENT), ("loaded", LOADED))
+    for who, methods in sides.items()
     for method, place, kind in product(methods, Place, Kind)
 ]
 TOUCHING = ("transfer", "finalize")
 AFTER_THE_LAST_TENSOR = ("leave_group", "resume_kv", "flush_cache", "resume", "open")
 
 
-@pytest.mark.parametrize(("who", "method", "place", "kind"), CASES)
+@pytest.mark.parametrize(("way", "who", "method", "place", "kind"), CASES)
 @in_virtual_time
 async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
-    who: str, method: str, place: Place, kind: Kind
+    way: str, who: str, method: str, place: Place, kind: Kind
 ) -> None:
-    # given three replicas with one version, and a fault
+    # given three replicas with one version, whose trainer sends or which load from a folder, and a fault
     cluster, fault = Cluster(len(REPLICAS)), Fault(who, method, place, kind)
+    cluster.loads = way == "loaded"
     step = STEP_OF[method]
 
     # when an update meets it
@@ -83,6 +85,73 @@ async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
     cluster.check()
     assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
     assert all(gate.admits for gate in cluster.gates.values())
+
+
+#: What fails first, by what all replicas hold then: nothing of the new weights, a part, or all of them.
+FIRST = {
+    "sent": {"old": "join_group", "mixed": "receive", "new": "leave_group"},
+    "loaded": {"old": "release_kv", "mixed": "load", "new": "resume_kv"},
+}
+UNDO_SIDES = {
+    **dict.fromkeys(REPLICAS[:2], UNDOS),  # the one that fails first, and another one
+    **dict.fromkeys(list(GATES)[:2], ("abandon", "open")),
+    TRAINER: ("leave_group",),
+}
+
+
+def is_tried(way: str, held: str, first: str, who: str, undo: str) -> bool:
+    if undo in ("abandon", "open"):
+        return undo == ("open" if held == "new" else "abandon")
+    if undo == first:
+        return who == "rollout-0"  # of the others nobody knows whether it is the step that fails, or its undo
+    return (way, undo) != ("loaded", "leave_group") and (held, undo) != ("old", "flush_cache")
+
+
+UNDO_CASES = [
+    pytest.param(way, held, who, undo, place, kind, id=f"{way}-{held}-{who}-{undo}-{place.value}-{kind.value}")
+    for way, firsts in FIRST.items()
+    for held, first in firsts.items()
+    for who, undos in UNDO_SIDES.items()
+    for undo, place, kind in product(undos, Place, Kind)
+    if is_tried(way, held, first, who, undo)
+]
+
+
+@pytest.mark.parametrize(("way", "held", "who", "undo", "place", "kind"), UNDO_CASES)
+@in_virtual_time
+async def test_a_fault_in_an_undo_leaves_every_replica_whole_or_marked(
+    way: str, held: str, who: str, undo: str, place: Place, kind: Kind
+) -> None:
+    # given an update that fails on one replica, and an undo that fails as well
+    cluster = Cluster(len(REPLICAS))
+    cluster.loads = way == "loaded"
+    first = Fault("rollout-0", FIRST[way][held], Place.BEFORE, Kind.ERROR)
+    second = Fault(who, undo, place, kind)
+
+    # when it is undone
+    error = await cluster.update("v1", first, second, timeouts=only("undo"))
+
+    # then the caller sees what failed first, with the undo as a note
+    assert error is first.raised
+    assert second.happened
+    assert any(line.startswith("and undo: ") and who.removeprefix("gate of ") in line for line in notes(error))
+    # and that replica is marked, whatever it holds, unless it is the trainer that could not leave
+    cluster.check(who)
+    weights = {replica.name: replica.weights for replica in cluster.replicas}
+    hit = weights.get(who.removeprefix("gate of "))
+    if hit is not None:
+        assert hit.state is State.UNCERTAIN
+    # and the others are what they would have been without it
+    expected = {"old": (State.FRESH, "v0"), "mixed": (State.UNCERTAIN, ""), "new": (State.FRESH, "v1")}[held]
+    for name, other in weights.items():
+        if other is not hit:
+            assert (other.state, other.version) == expected, name
+
+    # and when whoever was killed is back, the next update makes all of them whole
+    cluster.restart()
+    assert await cluster.update("v2") is None
+    cluster.check()
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
 
 
 @in_virtual_time

@@ -2,44 +2,74 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.rollout.model import OF_ENGINES, OF_GATES, OF_TRAINER, SHORT_S, TRAINER, Cluster, Fault, Kind, Place
+from tests.unit.rollout.model import (
+    OF_ENGINES,
+    OF_GATES,
+    OF_TRAINER,
+    SHORT_S,
+    TRAINER,
+    UNDOS,
+    Cluster,
+    Fault,
+    Kind,
+    Place,
+)
 from tests.unit.virtual_time import run
 from understudy_rollout import State, Timeouts
 
 REPLICAS = ("rollout-0", "rollout-1", "rollout-2")
-CALLS = [(name, method) for name in REPLICAS for method in OF_ENGINES]
+CALLS = [(name, method) for name in REPLICAS for method in (*OF_ENGINES, "load")]
 CALLS += [(f"gate of {name}", method) for name in REPLICAS for method in (*OF_GATES, "abandon")]
 CALLS += [(TRAINER, method) for method in OF_TRAINER]
-#: Undos that fail cannot be mended by an update: a server that cannot generate is marked, and stays so.
-UNDOS = ("leave_group", "resume_kv", "flush_cache", "resume_generation")
-#: Of the undos only faults that are over when they are told: the server did it, or is gone.
 FAULTS = st.builds(
-    lambda call, place, kind: Fault(call[0], call[1], Place.AFTER if call[1] in UNDOS else place, kind),
+    lambda call, place, kind: Fault(*call, place, kind),
     st.sampled_from(CALLS),
     st.sampled_from(Place),
     st.sampled_from(Kind),
 )
+#: The faults that an update meets, and whether it loads from a folder.
+UPDATES = st.tuples(st.lists(FAULTS, max_size=3), st.booleans())
 SHORT = Timeouts(*[SHORT_S] * len(Timeouts.__dataclass_fields__))
 
 
+#: A server that could not leave a group, and then loads from a folder, was in that group for ever.
+LEFT_IN_A_GROUP = [
+    (
+        [
+            Fault("rollout-0", "join_group", Place.BEFORE, Kind.ERROR),
+            Fault("rollout-1", "leave_group", Place.BEFORE, Kind.ERROR),
+        ],
+        False,
+    ),
+    ([], True),
+]
+
+
+@example(LEFT_IN_A_GROUP, False)
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.lists(FAULTS, max_size=3), min_size=1, max_size=4), st.booleans())
-def test_no_sequence_of_faults_leaves_a_replica_broken(updates: list[list[Fault]], restarts: bool) -> None:
+@given(st.lists(UPDATES, min_size=1, max_size=4), st.booleans())
+def test_no_sequence_of_faults_leaves_a_replica_broken(updates: list[tuple[list[Fault], bool]], restarts: bool) -> None:
     async def story() -> None:
         cluster = Cluster(len(REPLICAS))
-        for n, faults in enumerate(updates, 1):
+        not_undone: set[str] = set()  # and not updated since
+        for n, (faults, loads) in enumerate(updates, 1):
             for fault in faults:
                 fault.happened, fault.raised = False, None
+            cluster.loads = loads
             error = await cluster.update(f"v{n}", *faults, timeouts=SHORT)
             assert error is not None or not any(x.happened and x.method != "abandon" for x in faults)
-            cluster.check()
+            not_undone |= {x.who for x in faults if x.happened and x.method in UNDOS}
+            if error is None:
+                not_undone.clear()
+            cluster.check(*not_undone)
             if restarts:
                 cluster.restart()
         # and when whoever was killed is back, an update without faults reaches all
         cluster.restart()
+        cluster.loads = False
         assert await cluster.update("last") is None
         cluster.check()
         assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "last")}

@@ -61,6 +61,19 @@ def test_a_rollouts_pod_has_a_gateway_before_everything_else_that_starts() -> No
     assert STATE_PATH == WEIGHTS
 
 
+def test_what_a_gateway_knows_outlives_its_container_and_not_its_pod() -> None:
+    spec = pod_of(ROLLOUT, job())
+    gateway = spec["initContainers"][0]
+    (volume,) = [x for x in spec["volumes"] if x["name"] == names.GATEWAY_VOLUME]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Mi"}
+    (mount,) = [x for x in gateway["volumeMounts"] if x["name"] == names.GATEWAY_VOLUME]
+    state_file = options(gateway["args"]).state_file
+    assert state_file is not None
+    assert state_file.parent == Path(mount["mountPath"])
+    # and nobody else can change it
+    assert names.GATEWAY_VOLUME not in {x["name"] for x in spec["containers"][0].get("volumeMounts", ())}
+
+
 def test_a_gateway_is_added_to_rollouts_alone_and_where_it_is_asked_for() -> None:
     assert "initContainers" not in pod_of(DATA, job())
     assert "initContainers" not in pod_of(ROLLOUT, job(gateway=None))

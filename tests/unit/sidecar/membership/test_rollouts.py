@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.sidecar.membership.driven import Driven, running
+from tests.unit.sidecar.membership.test_uncounted import cut_off, settled, stood_still
 from understudy_protocol import membership as m
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.words import CloseReason, Fault, OnFailedUpdate, RoundToken
@@ -154,3 +155,31 @@ def test_what_fails_while_a_member_is_silent_is_its_consequence() -> None:
     tells(office, "active-0", uncertain=2, failure=FAILURE)
     assert office.coordinator.closed is None
     assert office.lost() == {"active-1": "Node"}
+
+
+def test_a_minority_does_not_end_the_job_for_a_failed_update() -> None:
+    # given a coordinator that is cut off from most of its voters
+    office = settled(**RESTARTS)
+    cut_off(office, "active-0", "spare-0", "spare-1")
+    # when a worker on its side tells of a failed update
+    tells(office, "active-1", rank=1, uncertain=2, failure=FAILURE)
+    office.later(5.0, "active-1", "active-2")
+    # then it is told, and no more: the majority may go on under another coordinator
+    assert rollouts(office).failure == FAILURE
+    assert (office.coordinator.closed, office.coordinator.snapshot().recoveries) == (None, ())
+
+
+def test_a_failed_update_that_was_told_to_a_minority_ends_the_job_once_a_majority_has_answered() -> None:
+    # given a coordinator that has stood still for so long that its members look for another
+    office = stood_still(**RESTARTS)
+    # when it is told of a failed update
+    tells(office, "active-1", rank=1, uncertain=2, failure=FAILURE)
+    assert office.coordinator.closed is None
+    # then that ends the world only when a majority still follows it
+    office.now += 0.5
+    office.answers("active-0", "active-2")
+    assert office.coordinator.closed is None
+    office.answers("spare-0")
+    assert office.coordinator.closed is not None
+    assert office.coordinator.closed.reason is CloseReason.FAILED
+    assert office.recovery().fault is Fault.WEIGHT_UPDATE

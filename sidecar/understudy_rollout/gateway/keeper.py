@@ -1,0 +1,113 @@
+"""What a gateway knows of its server's weights, kept in a file for the gateway that is started after it.
+
+Rules: what is told is in the file before it is answered, so a gateway that dies at any point knows afterwards no more
+than was so. What was kept counts only for the server that it was kept about: `listener` tells whether it is still the
+same process. Of any other server, and where that cannot be told, nothing is known: Uncertain. The file belongs on a
+memory-backed volume of the pod, which outlives its containers and not the pod.
+"""
+
+import json
+import logging
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Optional
+
+from understudy_rollout.gateway.listener import NOBODY
+from understudy_rollout.weights import Commit, Event, Held, Known, Lost, State, Weights
+
+_FORMAT = 1
+NOT_TOLD = "this gateway was restarted, and cannot tell whether its server was, too"
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """weights: what is known, whatever else is here. Without a file nothing outlives the process."""
+
+    def __init__(self, weights: Weights, file: Optional[Path] = None, server: Optional[str] = NOBODY) -> None:
+        self.weights = weights
+        self._file = file
+        self._server = server  # whose weights these are, as `listener_at` names it
+
+    def handle(self, event: Event) -> None:
+        """Raises Refused, or OSError where it could not be kept: then it must not be taken for told."""
+        self.weights.handle(event)
+        if isinstance(event, Commit) and self._server == NOBODY:
+            self._server = (
+                None  # an update has reached it, so it listens: where that is not seen, no look can be relied on
+            )
+        self.write()
+
+    def sees(self, listener: Optional[str]) -> Optional[Lost]:
+        """Who listens now. Gives what follows if that is not whose weights these are."""
+        if listener is None or listener == self._server:
+            return None
+        former, self._server = self._server, listener
+        if not former:
+            self._write_or_log()
+            return None
+        return Lost(gone("its process listens no more" if listener == NOBODY else "another process listens"))
+
+    def lost(self, lost: Lost) -> None:
+        self.weights.handle(lost)
+        self._write_or_log()
+
+    def write(self) -> None:
+        if self._file is None:
+            return
+        told = {"format": _FORMAT, "server": self._server, "weights": asdict(self.weights.known())}
+        unfinished = self._file.with_name(f"{self._file.name}.unfinished")
+        unfinished.write_text(json.dumps(told, default=lambda value: value.value))
+        os.replace(unfinished, self._file)
+
+    def _write_or_log(self) -> None:
+        try:
+            self.write()
+        except OSError as error:
+            # Whoever comes after us sees another server than the one in the file, and does not trust it.
+            log.error("what is known of the weights could not be kept: %s", error)
+
+
+def kept(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
+    """What a gateway begins with, and has written. listener: who listens at the server's port now.
+
+    initial_version: of the weights that the server starts with; counts for the first gateway alone, which finds no
+    file. Raises OSError where the file cannot be written.
+    """
+    keeper = _read(file, listener, initial_version)
+    keeper.write()
+    return keeper
+
+
+def gone(why: str) -> str:
+    return f"the inference server was gone ({why}), and what it holds is not known"
+
+
+def _read(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
+    try:
+        told = json.loads(file.read_text())
+        known, server = _known(told), told["server"]
+    except FileNotFoundError:
+        return Keeper(Weights.fresh(initial_version) if initial_version else Weights(), file, listener)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        reason = f"this gateway was restarted, and what it knew cannot be read: {type(error).__name__}: {error}"
+        return Keeper(Weights.of(Known(Held(reason=reason))), file, listener)
+    keeper = Keeper(Weights.of(known), file, server)
+    lost = keeper.sees(listener) if listener is not None and server is not None else Lost(NOT_TOLD)
+    if lost is not None:
+        keeper.weights.handle(lost)
+    log.info("goes on with what was kept: weights %s %s", keeper.weights.state.value, keeper.weights.version)
+    return keeper
+
+
+def _known(told: Any) -> Known:
+    if told["format"] != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT}; seen {told['format']!r}")
+    weights = dict(told["weights"])
+    now, before = _held(weights.pop("now")), _held(weights.pop("before"))
+    epoch, term, number = weights.pop("fence")
+    return Known(now=now, before=before, fence=(epoch, term, number), **weights)
+
+
+def _held(told: Any) -> Held:
+    return Held(State(told["state"]), told["version"], told["reason"])

@@ -1,0 +1,128 @@
+"""Whether the server behind the gateway is the one that was there: a connection held open, and a look each second.
+
+The kernel ends that connection in the moment in which the server's process ends, before another one can listen. So
+while it stands nobody can be asked who is not known, and while it does not stand nobody is asked (`connected`). Its end
+is handled where the event loop tells of it, and not in a task that it wakes: by then an answer could have come of a
+server that was started anew. Servers that hang up on idle connections are connected to again.
+"""
+
+import asyncio
+import logging
+import socket
+from typing import Callable, Optional
+
+from understudy_rollout.gateway.keeper import gone
+from understudy_rollout.gateway.listener import listener_at
+from understudy_rollout.weights import Lost
+
+LOOK_EVERY_S = 1.0
+SILENT_S = 3  # a server elsewhere whose machine is gone sends no FIN
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        sees: Callable[[Optional[str]], Optional[Lost]],
+        lost: Callable[[Lost], None],
+    ) -> None:
+        self._address, self._sees, self._lost = address, sees, lost
+        self._known = False  # a server elsewhere has been connected to, and its end was not told yet
+        self._standing = asyncio.Event()
+        self.connected = False
+
+    def look(self) -> None:
+        """Who listens now; what follows is done when this returns."""
+        lost = self._sees(listener_at(self._address))
+        if lost is not None:
+            self._lost(lost)
+
+    async def until_connected(self, limit_s: float = 2 * LOOK_EVERY_S) -> bool:
+        try:
+            await asyncio.wait_for(self._standing.wait(), limit_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            return False
+        return self.connected
+
+    async def run(self) -> None:
+        """For ever."""
+        loop = asyncio.get_running_loop()
+        short = 0  # connections in a row that did not last
+        while True:
+            since = loop.time()
+            line = await self._connect()
+            if line is None:
+                await asyncio.sleep(LOOK_EVERY_S)
+                continue
+            try:
+                while not line.ended.done():
+                    await asyncio.wait({line.ended}, timeout=LOOK_EVERY_S)
+                    self.look()
+            finally:
+                line.close()
+            short = short + 1 if loop.time() < since + LOOK_EVERY_S else 0
+            if short > 1:
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _connect(self) -> "Optional[_Line]":
+        loop = asyncio.get_running_loop()
+        try:
+            transport, line = await loop.create_connection(lambda: _Line(self._ended), *self._address)
+        except OSError as error:
+            self._refused(str(error))
+            return None
+        if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            transport.abort()  # where nobody listens, the kernel may connect a socket to itself
+            self._refused("nobody listens")
+            return None
+        self._known = self.connected = True
+        self._standing.set()
+        self.look()  # it may be another one than before that has answered
+        return line
+
+    def _ended(self) -> None:
+        self.connected = False
+        self._standing.clear()
+        self.look()
+
+    def _refused(self, why: str) -> None:
+        """Nobody was there to take a connection."""
+        self.look()
+        known, self._known = self._known, False
+        if known and listener_at(self._address) is None:
+            self._lost(Lost(gone(why)))
+
+
+class _Line(asyncio.Protocol):
+    """A connection over which nothing is said."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._told = told
+        self._transport: Optional[asyncio.BaseTransport] = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_S)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+    def eof_received(self) -> None:
+        self._end()
+
+    def connection_lost(self, error: Optional[Exception]) -> None:
+        self._end()
+
+    def close(self) -> None:
+        """Of our own accord: nothing follows from it."""
+        self._told = lambda: None
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+            self._told()

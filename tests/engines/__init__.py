@@ -1,0 +1,4 @@
+"""A real vLLM on the CPU, updated by its adapter: `make engines`, which installs it outside of the tree.
+
+It runs under the interpreter of that installation: the trainer's side needs torch, and sends real tensors over gloo.
+"""

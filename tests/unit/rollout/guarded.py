@@ -1,0 +1,161 @@
+"""A gateway in front of a server whose answers are its version: real HTTP, and either of them can be restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from understudy_rollout.gateway import Gateway
+from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
+from understudy_rollout.gateway.flights import Flights, Policy
+from understudy_rollout.gateway.keeper import kept
+from understudy_rollout.gateway.listener import address_of, listener_at
+from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.weights import NO_FENCE, Fence
+
+TOKEN = "secret"
+
+
+@dataclass
+class Server:
+    """An inference server whose answers are its version, a token each time that it is let go on."""
+
+    version: str = "v0"
+    tokens: int = 1
+    go_on: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    waits: bool = False
+    running: int = 0
+    broke_off: int = 0
+    runner: web.AppRunner | None = None
+    port: int = 0
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.running += 1
+        try:
+            if not body.get("stream"):
+                await self._token()
+                return web.json_response({"text": self.version})
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            for _ in range(self.tokens):
+                await response.write(self.version.encode() + b" ")
+                await self._token()
+            return response
+        except asyncio.CancelledError:
+            self.broke_off += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _token(self) -> None:
+        if self.waits:
+            await self.go_on.acquire()
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/generate", self.generate)
+        app.router.add_post("/update_weights", self.generate)
+        app.router.add_get("/health", self._health)
+        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            await self.runner.cleanup()
+            self.runner = None
+
+    async def restart(self, version: str) -> None:
+        """At once: nobody who looks each second sees that it was gone."""
+        await self.stop()
+        self.version = version
+        await self.start()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(text="well")
+
+
+@dataclass
+class Guarded:
+    server: Server
+    client: aiohttp.ClientSession
+    file: Path
+    initial_version: str = ""
+    policy: Policy = Policy.ABORT
+    runner: web.AppRunner | None = None
+    port: int = 0
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self.admission = Gateway("http://127.0.0.1:1", TOKEN)
+
+    async def start(self) -> None:
+        engine = f"http://127.0.0.1:{self.server.port}"
+        keeper = kept(self.file, listener_at(address_of(engine)), self.initial_version)
+        app = GatewayApp(Flights(keeper, self.policy), Proxy(engine), TOKEN).application()
+        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
+        self.port = self.runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.admission = Gateway(self.url, TOKEN)
+
+    async def stop(self) -> None:
+        """As if it was killed: what it knew is what was kept."""
+        if self.runner is not None:
+            await self.admission.disconnect()
+            await self.runner.cleanup()
+            self.runner = None
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    def ask(self, *, stream: bool = False) -> asyncio.Task[aiohttp.ClientResponse]:
+        async def post() -> aiohttp.ClientResponse:
+            response = await self.client.post(self.url + "/generate", json={"prompt": "x", "stream": stream})
+            if not stream:
+                await response.read()
+            return response
+
+        return asyncio.ensure_future(post())
+
+    async def state(self) -> dict[str, object]:
+        async with self.client.get(self.url + WEIGHTS) as response:
+            told: dict[str, object] = await response.json()
+            return told
+
+    async def close(self, update: str = "u", version: str = "v1", fence: Fence = NO_FENCE) -> None:
+        await self.admission.close(update, version, fence)
+
+
+@asynccontextmanager
+async def guarded(version: str = "v0", policy: Policy = Policy.ABORT) -> AsyncIterator[Guarded]:
+    server = Server()
+    await server.start()
+    with tempfile.TemporaryDirectory() as folder:
+        async with aiohttp.ClientSession() as client:
+            site = Guarded(server, client, Path(folder) / "weights.json", version, policy)
+            await site.start()
+            try:
+                yield site
+            finally:
+                await site.stop()
+                await server.stop()
+
+
+async def until(fulfilled: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if fulfilled():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")

@@ -1,0 +1,180 @@
+"""examples/rl/verl_manager.py, on doubles of what it uses of verl 0.9.1: the same calls, all undone by a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_time import in_virtual_time
+from understudy_rollout import State
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples/rl/verl_manager.py"
+ACTOR_RANKS, ROLLOUT_RANKS = 2, 3
+STEPS = (
+    *("abort_all_requests", "release_kv_cache", "prepare", "init_process_group", "update_weights", "finalize"),
+    *("resume_kv_cache", "clear_kv_cache", "resume_generation"),
+)
+OF_ACTORS = ("prepare", "init_process_group", "update_weights", "finalize")
+
+
+class Broken(Exception):
+    pass
+
+
+class Site:
+    """What was called, on whom, and what of that fails."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.ranks: dict[str, list[int]] = {}
+        self.fails: tuple[str, str] = ("", "")
+
+    async def call(self, who: str, method: str, answer: Any = None) -> Any:
+        self.calls.append((who, method))
+        await asyncio.sleep(0)
+        if (who, method) == self.fails:
+            self.fails = ("", "")
+            raise Broken(f"{who} {method}")
+        return answer
+
+    def of(self, who: str) -> list[str]:
+        return [method for name, method in self.calls if name == who]
+
+
+class WorkerGroup:
+    """RayWorkerGroup: a call is a list with what each worker answers."""
+
+    def __init__(self, site: Site, name: str, world_size: int) -> None:
+        self.site, self.name, self.world_size = site, name, world_size
+
+    def execute_checkpoint_engine(self, method: list[str], **each: list[Any]) -> list[Awaitable[Any]]:
+        assert len(method) == self.world_size
+        assert all(len(values) == self.world_size for values in each.values())
+        if "rank" in each:
+            self.site.ranks[self.name] = each["rank"]
+        first, *others = (f"metadata of {self.name}" for _ in range(self.world_size))
+        return [self.site.call(self.name, method[0], first), *(answer(told) for told in others)]
+
+    def update_weights(self, global_steps: int, mode: str = "") -> list[Awaitable[Any]]:
+        return [self.site.call(self.name, "update_weights", {"bytes": global_steps})]
+
+
+class VerlsReplica:
+    """RolloutReplica."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.workers = [WorkerGroup(site, name, ROLLOUT_RANKS)]
+        self._site, self._name = site, name
+
+    def __getattr__(self, method: str) -> Callable[[], Awaitable[Any]]:
+        return lambda: self._site.call(self._name, method)
+
+
+class Backend:
+    @staticmethod
+    def build_topology(actors: int, rollouts: int, metadata: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert len(metadata) == actors + rollouts
+        return {"rank": [0] * actors}, {"rank": list(range(1, 1 + rollouts))}
+
+
+class Manager:
+    """CheckpointEngineManager, as far as it is made use of."""
+
+    def __init__(self, config: Any, actor_wg: WorkerGroup, replicas: list[VerlsReplica]) -> None:
+        self.backend, self.backend_cls = config.backend, Backend
+        self.actor_wg, self.replicas = actor_wg, replicas
+
+
+async def answer(told: Any) -> Any:
+    return told
+
+
+@pytest.fixture
+def manager_class(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def module(name: str, **what: Any) -> None:
+        made = ModuleType(name)
+        made.__dict__.update(what)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    for package in ("verl", "verl.single_controller", "verl.utils"):
+        module(package)
+    module("verl.checkpoint_engine", CheckpointEngineManager=Manager)
+    module("verl.checkpoint_engine.base", CheckpointEngineWorker=object)
+    groups = {"RayWorkerGroup": lambda worker_handles, ray_cls_with_init: worker_handles[0]}
+    module("verl.single_controller.ray", RayClassWithInitArgs=lambda cls: cls, **groups)
+    module("verl.utils.ray_utils", auto_await=lambda function: function)
+    module("ray", remote=lambda cls: cls)
+    spec = importlib.util.spec_from_file_location("verl_manager", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "verl_manager", example)
+    spec.loader.exec_module(example)
+    return example.TransactionalManager
+
+
+def made(manager_class: Any, backend: str = "nccl") -> tuple[Any, Site]:
+    site = Site()
+    replicas = [VerlsReplica(site, f"rollout-{n}") for n in range(2)]
+    manager = manager_class(SimpleNamespace(backend=backend), WorkerGroup(site, "actor", ACTOR_RANKS), replicas)
+    return manager, site
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    in_virtual_time(work)()
+
+
+def test_verls_steps_are_taken_in_its_order(manager_class: Any) -> None:
+    async def story() -> None:
+        manager, site = made(manager_class)
+        for step in (7, 8):
+            site.calls.clear()
+            assert await manager.update_weights(step) == {"bytes": step}
+            for name in ("rollout-0", "rollout-1"):
+                assert site.of(name) == list(STEPS)
+            assert site.of("actor") == list(OF_ACTORS)
+        # and each worker has its own rank
+        assert site.ranks == {"actor": [0, 0], "rollout-0": [1, 2, 3], "rollout-1": [4, 5, 6]}
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("who", "method"),
+    [(f"rollout-{n}", method) for n in range(2) for method in STEPS] + [("actor", method) for method in OF_ACTORS],
+)
+def test_what_fails_is_raised_and_undone_on_every_replica(manager_class: Any, who: str, method: str) -> None:
+    async def story() -> None:
+        manager, site = made(manager_class)
+        site.fails = (who, method)
+        with pytest.raises(Broken, match=f"{who} {method}"):
+            await manager.update_weights(7)
+        for name in ("rollout-0", "rollout-1"):
+            calls = site.of(name)
+            if "abort_all_requests" in calls:
+                assert calls[-1] == "resume_generation"
+            if "release_kv_cache" in calls:
+                assert "resume_kv_cache" in calls
+            if "prepare" in calls:
+                assert "finalize" in calls[calls.index("prepare") :]
+        # and the next update is whole
+        assert await manager.update_weights(8) == {"bytes": 8}
+        assert {x.weights.state for x in manager._known.values()} == {State.FRESH}
+
+    run(story)
+
+
+def test_where_trainer_and_rollouts_are_one_verl_does_as_ever(manager_class: Any) -> None:
+    async def story() -> None:
+        manager, site = made(manager_class, "naive")
+        assert await manager.update_weights(7) == {}
+        assert site.calls == [("actor", "update_weights")]
+
+    run(story)
