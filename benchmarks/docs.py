@@ -34,6 +34,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "rollout": ROLLOUT,
     "step": STEP,
     "webhook": WEBHOOK,
+    "injection": (),  # measured by tests/e2e/test_inject.py
 }
 
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

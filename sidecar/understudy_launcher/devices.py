@@ -89,10 +89,11 @@ def _parts(nvml: Any, handle: Any) -> Optional[int]:
     if mode is None or mode(handle, byref(current), byref(pending)) != _SUCCESS or current.value != 1:
         return None
     nvml.nvmlDeviceGetMaxMigDeviceCount(handle, byref(most))
-    codes = (
-        nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(part), byref(c_void_p())) for part in range(most.value)
-    )
-    return sum(code == _SUCCESS for code in codes)
+    seen = 0
+    for part in range(most.value):
+        code: int = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(part), byref(c_void_p()))
+        seen += code == _SUCCESS
+    return seen
 
 
 def _words(nvml: Any, code: int) -> str:

@@ -78,7 +78,7 @@ class InjectedPlain:
         mount = {"name": "witness", "mountPath": WITNESS}
         image = {"image": self.cluster.base_image, "imagePullPolicy": "IfNotPresent", "volumeMounts": [mount]}
         itself = {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-        trainer = {"name": "trainer", **image, "env": [itself], "command": ["python3", "-u", "-c", STEPS]}
+        trainer: Raw = {"name": "trainer", **image, "env": [itself], "command": ["python3", "-u", "-c", STEPS]}
         if self.hooks is not None:
             trainer["lifecycle"] = self.hooks
         gate = {"name": "gate", **image, "command": ["sh", "-c", f"while [ -e {WITNESS}/hold ]; do sleep 0.1; done"]}

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -293,12 +294,12 @@ def test_a_renewed_certificate_of_ones_own_is_served_by_both_replicas_without_a_
     # when the Secret is changed
     replace_certificate(cluster, other)
 
-    def served(pod: str) -> int:
-        return cluster.kubectl("-n", SYSTEM, "logs", pod).count("serves the certificate in")
+    def has_served(pod: str, certificates: int) -> bool:
+        return cluster.kubectl("-n", SYSTEM, "logs", pod).count("serves the certificate in") == certificates
 
     # then both replicas serve the new one, as soon as their kubelets have brought it
     for pod in before:
-        wait_until(f"{pod} serves it", lambda pod=pod: served(pod) == 2, SECRET_S)
+        wait_until(f"{pod} serves it", partial(has_served, pod, 2), SECRET_S)
     assert is_injected(cluster)
     # and it is enough to trust its authority alone
     trust(other.authority)

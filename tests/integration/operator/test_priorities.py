@@ -115,7 +115,7 @@ async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_told_of_and_come
 
     async def told() -> str:
         status = await pool.status()
-        return condition({"status": status}, "Ready").get("reason", "")
+        return str(condition({"status": status}, "Ready").get("reason", ""))
 
     async def taken_away() -> bool:
         return await told() == "TakenAway"

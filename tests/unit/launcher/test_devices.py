@@ -56,7 +56,8 @@ class Library:
         return gpu
 
     def _gpu(self, handle: Any) -> int | list[int]:
-        return self._gpus[handle.value - 1]
+        gpu: int | list[int] = self._gpus[handle.value - 1]
+        return gpu
 
 
 class OldLibrary(Library):

@@ -25,7 +25,7 @@ CALLS = [(name, method) for name in REPLICAS for method in (*OF_ENGINES, "load")
 CALLS += [(f"gate of {name}", method) for name in REPLICAS for method in (*OF_GATES, "abandon")]
 CALLS += [(TRAINER, method) for method in OF_TRAINER]
 FAULTS = st.builds(
-    lambda call, place, kind: Fault(*call, place, kind),
+    lambda call, place, kind: Fault(call[0], call[1], place, kind),
     st.sampled_from(CALLS),
     st.sampled_from(Place),
     st.sampled_from(Kind),
