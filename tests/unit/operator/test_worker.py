@@ -381,6 +381,61 @@ async def test_a_node_that_no_watch_has_told_of_yet_is_asked_for_before_its_pods
     assert [method for method, _ in world.api.calls].count("DELETE") == deleted
 
 
+# Suspensions that nobody sees ---------------------------------------------------------------------------------------
+
+
+def change_unseen(world: World, changes: int = 3) -> None:
+    """While no operator is there: suspended, given another image, and resumed."""
+    raw = world.api.objects[PATH]
+    template = {"spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], "image": "example.com/trainer:2"}]}}
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = template
+    raw["metadata"]["generation"] = 1 + changes
+    world.store.put(Kind.JOB, world.api.put(PATH, raw))
+
+
+def images(world: World, kind: str) -> set[str]:
+    specs = [x["spec"]["template"]["spec"] if kind == "Job" else x["spec"] for x in world.api.of_kind(kind)]
+    return {spec["containers"][0]["image"] for spec in specs}
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Job"])
+async def test_what_was_made_of_former_templates_is_made_anew_after_a_suspension_that_nobody_saw(
+    world: World, kind: str
+):
+    world.apply_job()
+    if kind == "Job":
+        without_launcher(world)
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind(kind)) == (2 if kind == "Pod" else 1))
+        await world.until(lambda: world.status().get("observedGeneration") == 1)
+    former = {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)}
+    change_unseen(world)
+    async with at_work(world):
+        await world.until(lambda: not former & {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)})
+        # as the watch would have told
+        for uid in former:
+            gone = next(raw for raw in world.api.history if raw["metadata"]["uid"] == uid)
+            world.store.remove(Kind.POD if kind == "Pod" else Kind.CHILD, gone)
+        world.wake()
+        await world.until(lambda: images(world, kind) == {"example.com/trainer:2"})
+        await world.until(lambda: world.status()["observedGeneration"] == 4)
+        assert len(world.api.of_kind(kind)) == len(former)
+
+
+async def test_templates_that_differ_without_a_suspension_are_of_another_crd_and_change_nothing(world: World):
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await world.until(lambda: world.status().get("observedGeneration") == 1)
+    former = {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")}
+    change_unseen(world, changes=1)
+    async with at_work(world):
+        await world.until(lambda: world.status()["observedGeneration"] == 2)
+        world.wake()
+        await asyncio.sleep(0.05)
+    assert {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")} == former
+
+
 # Child Jobs ---------------------------------------------------------------------------------------------------------
 
 JOBS = "/apis/batch/v1/namespaces/research/jobs"
