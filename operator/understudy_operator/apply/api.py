@@ -49,6 +49,11 @@ class ApiError(Exception):
         """Where a list or a watch is to go on from is too long ago: only a new list tells how things are now."""
         return self.status == 410
 
+    @property
+    def of_another(self) -> bool:
+        """What was to be changed has been replaced by another object of its name: the uid that was sent is not its."""
+        return self.status == 422 and "metadata.uid" in str(self)
+
 
 class NotLeading(Exception):
     """A write was not sent, because another replica may lead by now."""

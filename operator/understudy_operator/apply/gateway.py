@@ -201,7 +201,7 @@ class Gateway:
                     self._store.put(Kind.POD, await self._api.merge(path, body))
                     log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
-            if error.status not in (404, 409):
+            if error.status not in (404, 409) and not error.of_another:
                 raise
 
     def _after_delete(self, answer: Raw, grace_s: int | None) -> None:

@@ -95,6 +95,8 @@ class JobGateway:
                     self._store.put(Kind.CHILD, await self._api.merge(path, patch))
                     log.info("%s/%s changed: %s", namespace, name, reason)
         except ApiError as error:
+            if error.of_another:
+                return None
             if refusal := judged(error.status, str(error)):
                 return refusal
             if error.status not in (404, 409):

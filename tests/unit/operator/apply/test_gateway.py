@@ -180,6 +180,13 @@ async def test_a_pod_is_released_from_one_finalizer_and_keeps_the_others(given: 
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
 
 
+async def test_a_pod_that_has_come_in_place_of_the_one_that_is_to_be_released_is_left_alone(given: Given):
+    metadata = {"namespace": "research", "finalizers": ["example.com/mine"], "uid": "second"}
+    given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})
+    await given.gateway.pods(JOB, [ReleasePod("held", "first", (), "its node is dead")])
+    assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
+
+
 async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):
     now, slept = 0.0, []
 
