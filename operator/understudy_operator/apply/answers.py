@@ -10,6 +10,8 @@ def refused(error: ApiError, intent: Intent) -> list[Refusal]:
 
     Raises the error where it means neither.
     """
+    if error.of_another:
+        return []
     refusal = judged(error.status, str(error), of=intent_key(intent))
     if refusal is None and error.status not in (404, 409):
         raise error

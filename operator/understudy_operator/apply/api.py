@@ -55,6 +55,11 @@ class ApiError(Exception):
         """Of a creation: others came in the same moment, so the quota could not be counted, and it was not done."""
         return self.status == 409 and self.reason == "Conflict"
 
+    @property
+    def of_another(self) -> bool:
+        """What was to be changed has been replaced by another object of its name: the uid that was sent is not its."""
+        return self.status == 422 and "metadata.uid" in str(self)
+
 
 class NotLeading(Exception):
     """A write was not sent, because another replica may lead by now."""

@@ -44,7 +44,11 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     await kube.until("the Job is gone", lambda: gone(kube, "jobs"))
     job = await kube.call("POST", "jobs", a_job())
     (other, *_) = await pods_of(kube, job)
-    # then they wait
+    # then what is meant for the first one does nothing to the second
+    first_uid = pod["metadata"]["labels"][names.LABEL_JOB_UID]
+    with pytest.raises(AssertionError, match=r"422.*metadata\.uid"):
+        await kube.call("PATCH", "jobs/train", {"metadata": {"uid": first_uid}, "spec": {"backoffLimit": 0}})
+    # and its pods wait
     assert await secret_of(kube, other) is None
     # and have a Secret of their own as soon as the first one's InjectedJob is gone
     await kube.call("DELETE", "injectedjobs/job.train")

@@ -67,6 +67,9 @@ class FakeApi(Api):
     async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
         path = path.removesuffix("/status")
         known = self._called("PATCH", path)
+        uid = known["metadata"]["uid"]
+        if body.get("metadata", {}).get("uid", uid) != uid:
+            raise ApiError(422, "Invalid", "metadata.uid: Invalid value: field is immutable")
         version = body.get("metadata", {}).get("resourceVersion")
         if version not in (None, known["metadata"]["resourceVersion"]):
             raise ApiError(409, "Conflict", "the object has been modified")

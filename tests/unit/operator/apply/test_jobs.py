@@ -94,3 +94,15 @@ async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_res
 async def test_what_is_gone_already_is_fine(cluster: Cluster):
     assert await cluster.do(DeleteJob("llm-workers-0", "uid", "it is not wanted")) == []
     assert await cluster.do(PatchJob("llm-workers-0", {"spec": {"suspend": True}}, "it rests")) == []
+
+
+async def test_a_change_that_is_meant_for_a_job_that_was_replaced_since_is_left_undone_and_no_refusal(cluster: Cluster):
+    """The API server takes another uid for an attempt to change it."""
+    # given a Job that has come in place of the one that was seen
+    cluster.api.put(f"{PATH}/train", {"kind": "Job", "metadata": {"name": "train", "uid": "second"}, "spec": {}})
+    # when the first one's limit is to be lifted
+    patch = {"metadata": {"uid": "first"}, "spec": {"backoffLimit": 0}}
+    told = await cluster.do(PatchJob("train", patch, "the training has failed for good"))
+    # then the second one is left alone, and nobody is told of a mistake
+    assert told == []
+    assert cluster.api.objects[f"{PATH}/train"]["spec"] == {}
