@@ -147,7 +147,7 @@ def _waits_for(observed: Observed, now: float) -> str:
 
 def _kept_off(pod: Pod) -> str:
     """What may keep a pod that waits for a node from one that is free."""
-    nodes = () if pod.node else avoided_by(pod)
+    nodes = set[str]() if pod.node else avoided_by(pod)
     return f" (it is kept off {some_of(nodes)}: see status.avoidedNodes)" if nodes else ""
 
 
