@@ -88,7 +88,7 @@ def monitoring_crd(kind: str) -> Item:
 def template(server: "ApiServer", chart: Path, release: str, *values: Item) -> "subprocess.CompletedProcess[str]":
     """Without what `helm test` makes, which is a part of the chart's own output only."""
     words = [word for each in values for word in ("--values", _file(server, each))]
-    command = [server.binaries / "helm", "template", release, chart, "--namespace", SYSTEM, *words]
+    command = [str(server.binaries / "helm"), "template", release, str(chart), "--namespace", SYSTEM, *words]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
@@ -244,7 +244,7 @@ class Administrator:
             "HOME": str(self._server.kubeconfig.parent),
             "KUBECONFIG": str(self._server.kubeconfig),
         }
-        command = [self._server.binaries / "helm", *words]
+        command = [str(self._server.binaries / "helm"), *words]
         return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
     def install(self, release: str, namespace: str, *settings: str) -> "subprocess.CompletedProcess[str]":
