@@ -12,7 +12,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -294,12 +293,13 @@ def test_a_renewed_certificate_of_ones_own_is_served_by_both_replicas_without_a_
     # when the Secret is changed
     replace_certificate(cluster, other)
 
-    def has_served(pod: str, certificates: int) -> bool:
-        return cluster.kubectl("-n", SYSTEM, "logs", pod).count("serves the certificate in") == certificates
+    def served() -> dict[str, int]:
+        """How many certificates each has served so far."""
+        logs = {pod: cluster.kubectl("-n", SYSTEM, "logs", pod) for pod in before}
+        return {pod: log.count("serves the certificate in") for pod, log in logs.items()}
 
     # then both replicas serve the new one, as soon as their kubelets have brought it
-    for pod in before:
-        wait_until(f"{pod} serves it", partial(has_served, pod, 2), SECRET_S)
+    wait_until("both serve it", lambda: set(served().values()) == {2}, SECRET_S, seen=served)
     assert is_injected(cluster)
     # and it is enough to trust its authority alone
     trust(other.authority)
