@@ -98,7 +98,9 @@ class Weights:
     @classmethod
     def fresh(cls, version: str) -> "Weights":
         """Of a server that was started with these weights."""
-        return cls.of(Known(now=Held(State.FRESH, version, "")))
+        weights = cls()
+        weights.state, weights.version, weights.reason = State.FRESH, version, ""
+        return weights
 
     @classmethod
     def of(cls, known: Known) -> "Weights":
