@@ -86,7 +86,7 @@ bench-rendezvous:  ## how long a rendezvous takes, next to its peers: 40 minutes
 bench-recovery:  ## how long until a training goes on after a fault, next to its peers: 25 minutes; ARGS as above
 	$(PY) -m benchmarks.recovery $(ARGS)
 
-bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API server of its own: 100 minutes; ARGS as above
+bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API server of its own: two hours; ARGS as above
 	$(PY) -m benchmarks.operator $(ARGS)
 
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
