@@ -62,8 +62,9 @@ async def test_rollouts_have_a_gateway_and_trainers_its_token(training: Training
     for job in made:
         (gateway,) = job["spec"]["template"]["spec"]["initContainers"]
         assert (gateway["name"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, "Always")
-    volumes = [x for job in made for x in job["spec"]["template"]["spec"]["volumes"]]
-    volumes += [x for pod in pods for x in pod["spec"]["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
+    specs = [*(job["spec"]["template"]["spec"] for job in made), *(pod["spec"] for pod in pods)]
+    volumes = [x for spec in specs for x in spec["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
+    assert len(volumes) == len(specs)
     assert {x["secret"]["items"][0]["key"] for x in volumes} == {names.ROLLOUT_TOKEN_KEY}
     secret = await training.kube.call("GET", "secrets/llm-membership")
     assert set(secret["data"]) == {names.KEY_FILE, names.ROLLOUT_TOKEN_KEY}
