@@ -86,10 +86,10 @@ class PoolWorker:
     async def _pass_over(self) -> Passed:
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         if pool is None:
-            wanted, now = claimants(self._store, self._key[0]), Moment(self._clock.wall())
+            wanted, moment = claimants(self._store, self._key[0]), Moment(self._clock.wall())
             releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
-            await self._release(without_paused_of_pool(releases, self._retries.paused(now), now))
-            return Passed(min(now.left_s, TRY_AGAIN_S))
+            await self._release(without_paused_of_pool(releases, self._retries.paused(moment), moment))
+            return Passed(min(moment.left_s, TRY_AGAIN_S))
         pool = replace(pool, log_format=self._log_format)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
