@@ -25,7 +25,10 @@ async def protected(kube: Kube) -> AsyncIterator[None]:
     updates = {**PODS, "operations": ["UPDATE"]}
     policy, binding = a_policy(kube, "labels", updates, UNCHANGED, WORDS)
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
-        probe = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        probe = {
+            "metadata": {"name": "probe", "labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
+        }
         await kube.call("POST", "pods", probe)
 
         async def in_effect() -> bool:
