@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ pytestmark = pytest.mark.timeout(600)
 
 class GlooTrainer:
     def __init__(self, version: int) -> None:
-        self._weights, self._group = tiny_llama.weights(version), None
+        self._weights = tiny_llama.weights(version)
+        self._group: GlooGroup | None = None
 
     async def open_group(self, world_size: int) -> Group:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -36,6 +37,7 @@ class GlooTrainer:
         self._group = await in_thread(GlooGroup, group.address, group.port, 0, group.world_size)
 
     async def send(self, group: Group, tensors: Sequence[Tensor]) -> None:
+        assert self._group is not None
         for tensor in tensors:
             await in_thread(self._group.broadcast, self._weights.get(tensor.name, self._weights["lm_head.weight"]))
 
@@ -43,7 +45,7 @@ class GlooTrainer:
         self._group = None
 
 
-def on_vllm(work: Callable[[str, Path], Awaitable[None]]) -> Callable[[str, Path], None]:
+def on_vllm(work: Callable[[str, Path], Coroutine[Any, Any, None]]) -> Callable[[str, Path], None]:
     def run(vllm: str, models: Path) -> None:
         asyncio.run(work(vllm, models))
 

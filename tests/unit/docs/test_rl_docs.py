@@ -39,7 +39,7 @@ def block(kind: str, *words: str) -> str:
     """The one of this kind that has all of these words."""
     found = [code for of_kind, code in BLOCKS if of_kind == kind and all(word in code for word in words)]
     assert len(found) == 1, f"{kind} with {words}: {len(found)}"
-    return found[0]
+    return str(found[0])
 
 
 async def executed(code: str, **given: Any) -> dict[str, Any]:
@@ -135,11 +135,12 @@ def test_the_trainers_send_every_tensor_and_leave(
     distributed = SimpleNamespace(
         broadcast=lambda tensor, src, group: Communicator().broadcast(tensor, src), destroy_process_group=left.append
     )
-    for module, what in {
+    doubles: dict[str, dict[str, Any]] = {
         "sglang.srt.utils.common": {"init_custom_process_group": init_custom_process_group},
         "torch": {"distributed": distributed},
         "vllm.distributed.weight_transfer.nccl_common": {"trainer_init": trainer_init},
-    }.items():
+    }
+    for module, what in doubles.items():
         parts = module.split(".")
         for depth in range(1, len(parts) + 1):
             made = ModuleType(".".join(parts[:depth]))
