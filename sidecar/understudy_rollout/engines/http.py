@@ -1,7 +1,8 @@
 """Requests to one server. It takes no time limit of its own: those are the update's, which cancels.
 
 Rules: an answer that is no success is EngineRefused, with what the server said. A request that never left here is
-NotDelivered: the server has surely not done it. Of any other failure nobody knows.
+NotDelivered: the server has surely not done it. Of any other failure nobody knows. Each request has a connection of its
+own: uvicorn hangs up after an error without having said so, and what undoes that would meet it.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,6 @@ import aiohttp
 
 from understudy_rollout.failures import EngineRefused, EngineUnreachable
 
-#: uvicorn hangs up on idle connections after 5 s. We do before, so no request meets that.
-KEEP_ALIVE_S = 3.0
 TOLD_CHARACTERS = 500
 
 
@@ -52,7 +51,7 @@ class Server:
         self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
     ) -> str:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
             no_limit = aiohttp.ClientTimeout(total=None)
             self._session = aiohttp.ClientSession(connector=connector, timeout=no_limit, headers=self._headers)
         what = f"{method} {self.url}{path}"

@@ -38,8 +38,8 @@ BLOCKS = FENCE.findall(PAGE)
 def block(kind: str, *words: str) -> str:
     """The one of this kind that has all of these words."""
     found = [code for of_kind, code in BLOCKS if of_kind == kind and all(word in code for word in words)]
-    (code,) = found
-    return str(code)
+    assert len(found) == 1, f"{kind} with {words}: {len(found)}"
+    return str(found[0])
 
 
 async def executed(code: str, **given: Any) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_the_trainers_send_every_tensor_and_leave(
         for depth in range(1, len(parts) + 1):
             made = ModuleType(".".join(parts[:depth]))
             monkeypatch.setitem(sys.modules, made.__name__, made)
-        vars(made).update(what)
+        made.__dict__.update(what)
 
     async def story() -> None:
         made = (await executed(block("python", f"class {name}:")))[name]

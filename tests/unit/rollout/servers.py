@@ -32,6 +32,7 @@ class EngineServer:
         self._one_at_a_time = asyncio.Lock()
         self._runner: web.AppRunner | None = None
         self._connections: set[asyncio.Transport] = set()
+        self._given_up: set[asyncio.Transport] = set()
 
     async def start(self) -> None:
         app = web.Application(middlewares=[self._not_found])
@@ -76,6 +77,9 @@ class EngineServer:
             transport = request.transport
             assert isinstance(transport, asyncio.Transport)
             self._connections.add(transport)
+            if transport in self._given_up:
+                _reset(transport)
+                return web.Response()
             giving_up = asyncio.ensure_future(self._go_on_without(transport))
             try:
                 async with self._one_at_a_time:
@@ -92,7 +96,10 @@ class EngineServer:
                 await self._die()
                 return web.Response()
             except Exception as error:  # noqa: BLE001 (a server answers whatever it meets)
-                return self.failed(request.path, error)
+                failed = self.failed(request.path, error)
+                if failed.status >= 500:  # uvicorn answers, and then hangs up without having said so
+                    self._given_up.add(transport)
+                return failed
             finally:
                 giving_up.cancel()
             return web.Response() if told is None else web.json_response(told)

@@ -216,7 +216,7 @@ async def test_a_gateway_restarted_at_any_call_of_an_update_knows_afterwards_wha
                     raise Broken(method)
             await strike(side, called, place)
 
-        cluster.world.at = restart  # type: ignore[method-assign, assignment]
+        cluster.world.at = restart  # type: ignore[method-assign,assignment]
         replica.admission = site.admission
         # when it comes to its end
         try:
