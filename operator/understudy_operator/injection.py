@@ -1,7 +1,8 @@
 """Pods that the webhook has injected: each job of theirs gets an InjectedJob, which a worker then cares for as for a
 TrainingJob. Pods without a launcher have no coordinator, so what is held about their nodes is written on them.
 
-Rules: the first pod that is seen makes it; where a deleted Job of the same name has left one, once that is gone.
+Rules: the first pod that is seen makes it; where a deleted Job of the same name has left one, once that is gone, whose
+end a watch may not tell.
 What cannot train as one is told once, as an event of the Job, JobSet or PyTorchJob, and tried again only once that was
 made anew: it cannot be mended as it is. Everything else that fails is tried again, with growing pauses, and writes go
 at the gateway's pace (apply/pace.py). A JobSet that has restarted is done with its former attempt.
@@ -57,9 +58,10 @@ class Injection:
         if not nproc_told(pod):
             if self._verdict(pod) is not None:
                 self._start(key_of(pod), lambda: self._tell(pod))
-        elif self._store.get(Kind.INJECTED, key) is None:
-            owner = _owner(pod)
-            if owner is not None and self._refused.get(key) != owner.uid:
+        else:
+            owner, there = _owner(pod), self._store.get(Kind.INJECTED, key)
+            is_there = owner is not None and there is not None and _target_uid(there) == owner.uid
+            if owner is not None and not is_there and self._refused.get(key) != owner.uid:
                 # Pods of a deleted Job of the same name may still be there: each owner is asked about by itself.
                 self._start((key[0], f"{key[1]}/{owner.uid}"), lambda: self._make(key, owner, pod))
 
@@ -73,6 +75,8 @@ class Injection:
 
     def look_at_job(self, key: Key) -> None:
         """When its InjectedJob is gone: a Job of the same name may have been waiting for that."""
+        for name in [name for name in self._tasks if (name[0], name[1].partition("/")[0]) == key]:
+            self._tasks.pop(name).cancel()  # it would look again in a while
         for pod in self._store.all(Kind.POD):
             if job_key_of(pod) == key:
                 self.look(pod)
@@ -126,7 +130,7 @@ class Injection:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._api.get(f"{path}/{owner.group}")
-            if raw["spec"]["target"]["uid"] != owner.uid:
+            if _target_uid(raw) != owner.uid:
                 raise  # of a Job of the same name that was deleted: it goes soon
         log.info("%s/%s created: pods of %s %s are injected", namespace, owner.group, owner.kind, owner.name)
         self._store.put(Kind.INJECTED, raw)
@@ -179,6 +183,10 @@ def _owner(pod: Raw) -> Owner | None:
     except Objection as objection:  # its labels are not as they were when it was injected
         log.warning("pod %s: %s", "/".join(key_of(pod)), objection)
         return None
+
+
+def _target_uid(injected: Raw) -> str:
+    return str(injected.get("spec", {}).get("target", {}).get("uid", ""))
 
 
 def _lives(pod: Raw) -> bool:

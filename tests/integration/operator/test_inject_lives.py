@@ -40,7 +40,7 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     first = await kube.until("the first one's Secret", lambda: secret_of(kube, pod))
     assert first is not None
     # when it is deleted, applied anew, and its pods are made while what was made for the first is still there
-    await kube.call("DELETE", "jobs/train")
+    await kube.call("DELETE", "jobs/train", {"propagationPolicy": "Background"})  # as kubectl does
     await kube.until("the Job is gone", lambda: gone(kube, "jobs"))
     job = await kube.call("POST", "jobs", a_job())
     (other, *_) = await pods_of(kube, job)

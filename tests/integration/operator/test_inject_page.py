@@ -36,7 +36,8 @@ async def shell(api_server: "ApiServer", kube: Kube, tmp_path: Path) -> AsyncIte
     yield shell
     for path in (JOBS, PODS, INJECTED):
         for raw in await kube.list(path):
-            await kube.call("DELETE", f"{path}/{raw['metadata']['name']}", {"gracePeriodSeconds": 0})
+            at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+            await kube.call("DELETE", f"{path}/{raw['metadata']['name']}", at_once)
     await must(shell, f"kubectl label namespace {NAMESPACE} understudy.dev/inject-")
 
 

@@ -10,12 +10,14 @@ from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.test_refusals import PODS, a_policy, blocked, in_force, until_free
 from tests.integration.operator.test_stuck import FINALIZER, lost, uids, until_another
 from tests.integration.operator.training import NAME, Training, is_spare, node_of
+from understudy_protocol import pod as names
 from understudy_protocol.observer import End
 from understudy_protocol.words import CloseReason
 
 pytestmark = pytest.mark.timeout(120)
 
 WORDS = "labels are the audit's"
+OTHER = "other"
 UNCHANGED = "object.metadata.labels == oldObject.metadata.labels"
 
 
@@ -105,16 +107,15 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
 
         # and nothing more is done about its pods, which are the garbage collector's by now
         before = await kube.list("pods")
-        other = await another_job(training, kube)
-        assert [pod for pod in await kube.list("pods") if pod["metadata"]["name"] not in other] == before
+        await another_job(training, kube)
+        assert await pods_of(kube, NAME) == before
 
 
-async def another_job(training: Training, kube: Kube) -> set[str]:
-    """Made and looked at meanwhile, in the same namespace: the names of its pods."""
-    await training.apply(lambda job: job["metadata"].update(name="other"))
+async def another_job(training: Training, kube: Kube) -> None:
+    """Made and looked at meanwhile, in the same namespace."""
+    await training.apply(lambda job: job["metadata"].update(name=OTHER))
+    await kube.until("pods of another job", lambda: pods_of(kube, OTHER))
 
-    async def made() -> set[str]:
-        names = {pod["metadata"]["name"] for pod in await kube.list("pods")}
-        return {name for name in names if name.startswith("other-")}
 
-    return await kube.until("pods of another job", made)
+async def pods_of(kube: Kube, job: str) -> list[Raw]:
+    return [pod for pod in await kube.list("pods") if pod["metadata"]["labels"].get(names.LABEL_JOB) == job]

@@ -5,13 +5,15 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import IMAGE
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.apply.pace import BURST, WRITES_PER_S, Pace
 from understudy_operator.clock import Clock
-from understudy_operator.injection import Injection
+from understudy_operator.injection import LONGEST_RETRY_S, Injection
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
@@ -52,7 +54,7 @@ class World:
         self.store.put(Kind.NODE, self.api.put("/api/v1/nodes/n1", {"metadata": metadata}))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(2 * LONGEST_RETRY_S):
             while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
                 await asyncio.sleep(0.01)
 
@@ -134,25 +136,34 @@ async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:
     assert world.made() == []
 
 
-async def test_a_job_that_was_applied_anew_is_made_as_soon_as_its_predecessor_is_gone() -> None:
+@in_virtual_time
+@pytest.mark.parametrize("told", [True, False], ids=["the watch tells it", "nobody tells it"])
+async def test_a_job_that_was_applied_anew_is_made_as_soon_as_its_predecessor_is_gone(told: bool) -> None:
     """The garbage collector takes a while for the InjectedJob of a Job that was deleted, and pods tell little more."""
     # given the InjectedJob of a Job that was deleted, and a pod of the one that has its name now
+    loop = asyncio.get_running_loop()
     world = World()
     world.job()
     spec = {"target": {"uid": "a former one"}}
     former = world.api.put(f"{INJECTED}/job.train", {"kind": "InjectedJob", "metadata": {}, "spec": spec})
     former["metadata"]["namespace"] = "research"
     world.store.put(Kind.INJECTED, former)
-    world.injection.look(world.pod("job"))
-    assert world.injection._tasks == {}
+    pod = world.pod("job")
+    world.store.put(Kind.POD, pod)
+    world.injection.look(pod)
+    await asyncio.sleep(300.0)
+    assert world.woken == []
     # when that InjectedJob goes
     del world.api.objects[f"{INJECTED}/job.train"]
-    world.store.remove(Kind.INJECTED, former)
-    world.injection.look_at_job(("research", "job.train"))
+    gone_at = loop.time()
+    if told:
+        world.store.remove(Kind.INJECTED, former)
+        world.injection.look_at_job(("research", "job.train"))
     # then the other one's is made
     await world.until(lambda: bool(world.woken))
     await world.injection.stop()
     assert [raw["spec"]["target"]["uid"] for raw in world.made()] == [UID]
+    assert loop.time() <= gone_at + (0.1 if told else 1.5 * LONGEST_RETRY_S)
 
 
 async def test_a_pod_that_is_left_of_a_deleted_job_holds_up_nobody() -> None:
