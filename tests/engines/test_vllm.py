@@ -188,7 +188,8 @@ async def test_the_double_answers_as_the_real_one_does(vllm: str, models: Path) 
     double = VllmServer(Cluster(1).engines["rollout-0"])
     await double.start()
     answers = {}
-    async with aiohttp.ClientSession() as session:
+    # Both hang up after an error.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
         for url in (vllm, double.url):
             answers[url] = [await _answer(session, method, url + path, body) for method, path, body in ASKED]
     await double.stop()

@@ -54,7 +54,7 @@ class VllmServer(EngineServer):
         return _error(status, kind, str(error))
 
     def not_found(self) -> web.Response:
-        return _error(404, "Not Found", "Not Found")
+        return web.json_response({"detail": "Not Found"}, status=404)
 
     def check(self) -> None:
         assert not self.active, "no update keeps the next one out"
