@@ -23,7 +23,7 @@ from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.once import once_a_pass
-from understudy_operator.plan.pool.vacancies import is_stuck, lacking
+from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.spec import ReplicatedJob
 from understudy_protocol import pod as names
@@ -119,7 +119,7 @@ def openings(observed: Observed, now: float) -> Iterator[Opening]:
     yield from made
     spares = world.spares - sum(not in_gang(pod) and not is_stuck(pod, now) for pod in live)
     if not before_first_round:
-        spares = min(spares, missing - len(made))
+        spares = refills(observed, min(spares, missing - len(made)), now)
     starts = not ours.placed or (before_first_round and bool(made or ours.waiting))
     if starts and (ours.queue is not None or known_to_scheduler(observed.job)):
         return

@@ -33,7 +33,7 @@ from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early
 from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.pool.vacancies import is_stuck, lacking
+from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
@@ -104,7 +104,7 @@ def _missing(observed: Observed, now: float) -> Iterator[Opening]:
         yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in missing)
         spares = world.spares - sum(pod.spare for pod in live)
     else:
-        spares = lacking(observed, now)
+        spares = refills(observed, lacking(observed, now), now)
     for _ in range(spares):
         yield Opening(None, None, False, f"a spare is missing ({len(live)} pods are alive)")
 

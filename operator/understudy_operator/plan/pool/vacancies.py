@@ -9,7 +9,8 @@ For a spare whose claim the API server refuses nobody waits.
 
 A pod that stands in a spare's place and finds no room there is stuck: the job makes one that may go anywhere, and
 claims nothing more until the stuck one is gone, because the next spare would be lost in the same way. One for which the
-scheduler preempts others there has room as soon as they have ended.
+scheduler preempts others there has room as soon as they have ended. Until it has its place the job makes no own spares
+anew: on a full cluster they would get that place, and by the same priority nobody could take it from them.
 """
 
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
@@ -52,6 +53,13 @@ def lacking(observed: Observed, now: float) -> int:
     """Pods that the job is to make itself, once it has trained; negative where it has too many."""
     world = observed.job.world
     return world.actives + world.spares - _of_use(observed, now) - awaited(observed, now)
+
+
+def refills(observed: Observed, missing: int, now: float) -> int:
+    """How many of the pods that are missing the job is to make now, if only to have spares again."""
+    claims = bool(coming_claims(observed)) or (vacant(observed, now) > 0 and bool(to_be_had(observed, now)))
+    placing = any(_is_from_pool(pod) and not pod.node and not is_stuck(pod, now) for pod in observed.live())
+    return max(0, missing - observed.job.world.spares) if claims or placing else missing
 
 
 @once_a_pass

@@ -308,6 +308,25 @@ def test_own_spares_that_are_made_anew_at_the_same_time_cover_no_vacant_rank():
         assert (claims(given), releases(given), creations(given)) == ([], [], [])
 
 
+def test_own_spares_are_made_anew_once_the_jobs_pod_has_the_claimed_spares_place():
+    """On a full cluster they would get it instead, and of the same priority nobody could take it from them."""
+    # given a job with a spare, which has lost a pod and the spare that had taken its ranks
+    job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
+    claimed = ended(terminating(MINE))
+    waiting = replace(pending(in_the_place_of(claimed)), trouble="Unschedulable: Insufficient cpu")
+    placed = starting(in_the_place_of(claimed))
+
+    # then it makes none while one of the pool is claimed, ends, or its own pod has no node yet
+    for given in (one_lost(P), one_lost(claimed=[terminating(MINE)]), one_lost(claimed=[claimed], pods=(A0, waiting))):
+        assert creations(replace(given, job=job)) == []
+
+    # and makes one as soon as that pod has its place, or finds no room there
+    there = replace(one_lost(claimed=[claimed], pods=(A0, placed)), job=job)
+    assert [made.reason for made in creations(there)] == ["a spare is missing (2 pods are alive)"]
+    stuck = replace(one_lost(claimed=[claimed], pods=(A0, waiting)), job=job)
+    assert creations(stuck, NOW + BOUND_S)
+
+
 def test_once_its_kubelet_has_confirmed_the_end_the_jobs_pod_is_made_for_the_same_node():
     given = one_lost(claimed=[ended(terminating(MINE))])
     (made,) = creations(given)
