@@ -204,7 +204,7 @@ async def test_an_event_that_is_not_written_is_logged_and_nothing_waits_for_it(
 async def test_a_pod_that_has_come_in_place_of_the_one_that_is_to_be_released_is_left_alone(given: Given):
     metadata = {"namespace": "research", "finalizers": ["example.com/mine"], "uid": "second"}
     given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})
-    await given.gateway.pods(JOB, [ReleasePod("held", "first", (), "its node is dead")])
+    await given.gateway.pods(JOB, [ReleasePod("held", "first", (), "its node is dead", "1")])
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
 
 
