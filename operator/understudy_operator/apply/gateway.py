@@ -11,6 +11,7 @@ ordinary create. A server-side apply would claim them again under a second entry
 remove one only by sending all the others.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from understudy_operator.plan.intents import (
     CreatePod,
     DeletePod,
     Event,
+    Manifest,
     PatchPod,
     PodIntent,
     ReleasePod,
@@ -40,9 +42,10 @@ from understudy_operator.plan.intents import (
 )
 from understudy_operator.plan.observed import Job, Pod
 from understudy_operator.plan.ownership import kind_of, object_uid, path_of
-from understudy_operator.plan.refusals import Refusal, Why, judged
+from understudy_operator.plan.refusals import ADDRESS_TAKEN, Refusal, Why, judged
 from understudy_protocol import pod as names
 
+ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 _PLURALS = {
     "Secret": ("secrets", Kind.SECRET),
     "Service": ("services", Kind.SERVICE),
@@ -80,7 +83,7 @@ class Gateway:
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
         await self.pace.turn()
         try:
-            raw = await self._api.create(path, intent.manifest)
+            raw = await self._create(path, intent.manifest)
         except ApiError as error:
             if refusal := judged(error.status, str(error), of=intent_key(intent)):
                 return refusal
@@ -96,6 +99,17 @@ class Gateway:
             )
         self._store.put(kind, raw)
         return None
+
+    async def _create(self, path: str, manifest: Manifest) -> Raw:
+        """The ClusterIP of a Service that was deleted is free a moment after its deletion was told."""
+        for pause_s in ADDRESS_PAUSES_S:
+            try:
+                return await self._api.create(path, manifest)
+            except ApiError as error:
+                if ADDRESS_TAKEN not in str(error):
+                    raise
+            await asyncio.sleep(pause_s)
+        return await self._api.create(path, manifest)
 
     async def read_unknown_nodes(self, pods: Iterable[Pod]) -> None:
         """Those of pods that no watch has told of: they are gone, or the watch of pods was faster."""

@@ -22,6 +22,7 @@ from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.refusals import ADDRESS_TAKEN
 from understudy_operator.plan.shape import job_shape
 from understudy_protocol import pod as names
 
@@ -83,7 +84,7 @@ def lost_key(job: Job) -> str:
 
 def _free_address(observed: Observed) -> str:
     """The ClusterIP that pods have been told; "" if there is none, or the API server has given it to somebody else."""
-    taken = any("already allocated" in refusal.message for refusal in observed.refusals or ())
+    taken = any(ADDRESS_TAKEN in refusal.message for refusal in observed.refusals or ())
     return "" if taken else observed.told_address.rpartition(":")[0]
 
 

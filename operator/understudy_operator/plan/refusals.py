@@ -22,6 +22,8 @@ class Why(Enum):
     KEY = "KeyLost"  # nobody refuses anything, but what the job needs cannot be made
 
 
+#: Of a Service whose ClusterIP another one has.
+ADDRESS_TAKEN = "already allocated"
 _QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
 
 

@@ -9,14 +9,15 @@ import pytest
 
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_job
+from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.gateway import ADDRESS_PAUSES_S, Gateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import AT_ONCE
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.intents import CreatePod, DeletePod, Event, ReleasePod
-from understudy_operator.plan.refusals import Why
+from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, ReleasePod
+from understudy_operator.plan.refusals import ADDRESS_TAKEN, Why
 from understudy_protocol import pod as names
 
 PODS = "/api/v1/namespaces/research/pods"
@@ -108,6 +109,22 @@ async def test_a_webhook_that_fails_leaves_nothing_open(given: Given):
     assert refusal.why is Why.WEBHOOK
     given.api.after = None
     assert await given.gateway.pods(JOB, [a_creation("b")]) == []
+
+
+@in_virtual_time
+@pytest.mark.parametrize("soon", [True, False], ids=["soon", "never"])
+async def test_a_deleted_services_address_is_waited_for_until_the_api_server_has_it_back(soon: bool):
+    # given a Service that is made again at its address, which the API server still counts as taken
+    given = Given()
+    answers = [ADDRESS_TAKEN] * (len(ADDRESS_PAUSES_S) if soon else len(ADDRESS_PAUSES_S) + 1)
+    given.api.refuse = lambda _: answers.pop(0) if answers else ""
+    metadata = {"name": "llm-coordinator", "namespace": "research", "labels": {names.LABEL_JOB_UID: JOB.uid}}
+    service = Create({"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.0.0.9"}})
+
+    # then it is there once the address is free; if that is somebody else's, its refusal is told
+    refusal = await given.gateway.create(service)
+    assert (refusal is None) is soon
+    assert [raw["spec"]["clusterIP"] for raw in given.api.of_kind("Service")] == (["10.0.0.9"] if soon else [])
 
 
 async def test_what_was_open_is_forgotten_with_the_job(given: Given):
