@@ -11,7 +11,7 @@ from tests.simulation_operator.run import Case, draw_pool_case, run_case
 from tests.simulation_operator.world import Violation
 
 SEEDS = 50
-SEEDS_TO_FIND = 60
+SEEDS_TO_FIND = 200
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
