@@ -80,6 +80,8 @@ def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_c
     job.wait_for_steps_after(token)
     lost = {victim["metadata"]["name"]}
     wait_until("both of its hooks have run", lambda: job.traces("trainer") == job.traces("helper") == lost, 30)
+    # and with another spare, once its controller has made one
+    wait_until("there is another pod", lambda: len(names_of(job.pods()) - lost) == PODS, 60, seen=job.text)
     job.wait_until_whole()
 
     # when the training ends by itself
