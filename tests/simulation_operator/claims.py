@@ -39,6 +39,7 @@ class ClaimWatch:
 
     def told(self, kind: str, pod: Raw, writer: Process | None) -> None:
         """A pod has changed; writer: the replica whose request did it."""
+        self.tick()  # the next one may have the lost rank before time passes
         labels = pod["metadata"].get("labels", {})
         stepped = False
         annotations = pod["metadata"].get("annotations", {})

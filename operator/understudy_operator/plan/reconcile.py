@@ -1,5 +1,6 @@
 """One pass over one TrainingJob: everything observed in, everything to do out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from understudy_operator.plan.attempt import of_this_attempt
@@ -7,7 +8,7 @@ from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.injection.care import as_found, plan_target
-from understudy_operator.plan.intents import AdoptSpare, Follow, Plan, Unfollow
+from understudy_operator.plan.intents import AdoptSpare, DeletePod, Follow, PatchPod, Plan, PodIntent, ReleasePod, Unfollow
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.deadline import overdue
@@ -63,11 +64,13 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
         claims=() if still else claims.claims,
         pods=()
         if still
-        else (
-            *claims.pods,
-            *(step for step in adoptions if not isinstance(step, AdoptSpare)),
-            *plan_members(observed, sidecar_image, now),
-            *plan_label(observed, office),
+        else _unhindered(
+            (
+                *claims.pods,
+                *(step for step in adoptions if not isinstance(step, AdoptSpare)),
+                *plan_members(observed, sidecar_image, now),
+                *plan_label(observed, office),
+            )
         ),
         link=turns or _link(observed, office, now),
         events=plan_events(observed, office, status),
@@ -75,6 +78,12 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     )
     plan = without_paused(plan, observed.paused, now)
     return replace(plan, again_in_s=_again_in_s(observed, now))
+
+
+def _unhindered(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:
+    """Who goes only as it was seen is not written to by the same plan: the deletion would be refused for that."""
+    as_seen = {intent.name for intent in intents if isinstance(intent, (DeletePod, ReleasePod)) and intent.version}
+    return tuple(intent for intent in intents if not isinstance(intent, PatchPod) or intent.name not in as_seen)
 
 
 def _turns(observed: Observed) -> Unfollow | None:

@@ -108,14 +108,14 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
         if dead and not pod.held_by:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
         elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
-            yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}")
+            yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}", pod.version)
         elif pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, nodes)):
             why = f"it waits for a node, and {some_of(free)} may be used again"
             yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
     for pod in ended_by_themselves(observed)[:-ENDED_KEPT]:
-        yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept")
+        yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept", pod.version)
 
 
 def _unready(pod: Pod, now: float) -> bool:
@@ -126,7 +126,7 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
     here, old = held(observed, now), outdated(observed, now)
     leaving = list(_leaving(here, old, desired))
     for pod, reason in leaving:
-        yield DeletePod(pod.name, pod.uid, None, reason)
+        yield DeletePod(pod.name, pod.uid, None, reason, pod.version)
     gone = {pod.uid for pod, _ in leaving}
     here = [pod for pod in here if pod.uid not in gone]
     old = [pod for pod in old if pod.uid not in gone]

@@ -16,6 +16,7 @@ from tests.unit.operator.given import (
     IMAGE,
     NOW,
     SUCCEEDED,
+    XID_79,
     S,
     a_job,
     a_pod,
@@ -108,6 +109,19 @@ def test_what_was_refused_is_tried_again_once_its_pause_is_over_and_all_else_goe
     tried = plan_of(facts, NOW + 1.5)
     assert {type(intent) for intent in tried.pods} == {CreatePod, DeletePod}
     assert (tried.held, tried.again_in_s) == (frozenset(), LOOK_AGAIN_S)
+
+
+def test_a_pod_that_goes_only_as_it_was_seen_is_not_written_to_by_the_same_plan():
+    # given a pod that never started on a node that is broken, of which it is to be told, and that falls silent
+    broken = {A1.node: Node(A1.node, False, findings=(XID_79,))}
+    facts = observed(a_job(), (A0, replace(starting(A1), version="7"), S))
+    facts = replace(facts, nodes={**facts.nodes, **broken})
+    # then it is removed, which counts on its resourceVersion, and nothing else is done with it
+    assert [type(intent) for intent in plan_of(facts).pods if _name(intent) == A1.name] == [DeletePod]
+
+
+def _name(intent: PodIntent) -> str:
+    return "" if isinstance(intent, CreatePod) else intent.name
 
 
 def test_while_something_is_refused_the_job_is_looked_at_more_often():

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import NOW, XID_79, ended
-from tests.unit.operator.given_pool import SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
+from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod
-from understudy_operator.plan.observed import Node
+from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.placement import PREFERRED, REQUIRED
-from understudy_operator.plan.pool.holding import plan_spares
+from understudy_operator.plan.pool.holding import UNREADY_S, plan_spares
 from understudy_protocol import pod as names
 from understudy_protocol.words import FaultClass
 
@@ -125,3 +125,22 @@ def test_a_spare_that_waits_is_made_anew_when_a_node_that_it_is_kept_off_is_well
     (gone,) = plan_spares(mended, 1, NOW)
     assert isinstance(gone, DeletePod)
     assert (gone.name, gone.grace_s, gone.reason) == ("t", 0, "it waits for a node, and node-0 may be used again")
+
+
+@pytest.mark.parametrize(
+    "spare",
+    [
+        a_spare("p"),
+        a_spare("p", template=OLD, ready=False),
+        a_spare("p", node="bad"),
+        replace(a_spare("p"), ready=False, unready_since=NOW - UNREADY_S),
+    ],
+    ids=["one too many", "of an old template", "on a broken node", "never ready"],
+)
+def test_a_spare_goes_only_if_nobody_has_claimed_it_since_it_was_seen(spare: Pod):
+    """A claim Warm makes it a job's, and it may train by the time that the deletion arrives."""
+    nodes = {**NODES, spare.node: NODES.get(spare.node, Node(spare.node, True))}
+    given = observed_pool(a_pool(replicas=0), [spare], nodes=nodes)
+    deletions = [step for step in plan_spares(given, 0, NOW) if isinstance(step, DeletePod)]
+    assert deletions
+    assert {step.version for step in deletions} == {spare.version}
