@@ -12,7 +12,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
 FIRST_S = 0.1
@@ -51,19 +52,19 @@ class _Supervisor:
 
     def _once(self) -> int:
         """Its exit code, or the number of the signal that ended it, negative."""
-        # Blocked, so that no SIGTERM falls between the child's start and the moment its pid is known.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        try:
+        with _sigterm_blocked():
             self._child = os.posix_spawn(self._command[0], self._command, os.environ, setsigmask=[])
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self._asked_to_end:
             self._end_child()
         while True:
-            pid, status = os.wait()  # as pid 1 it reaps whatever is left to it
-            if pid == self._child:
-                self._child = 0
-                return os.waitstatus_to_exitcode(status)
+            # As pid 1 it reaps whatever is left to it.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            assert ended is not None, "it waits until there is one"
+            with _sigterm_blocked():
+                _, status = os.waitpid(ended.si_pid, 0)
+                if ended.si_pid == self._child:
+                    self._child = 0
+                    return os.waitstatus_to_exitcode(status)
 
     def _sleep(self) -> None:
         until = time.monotonic() + self._pause_s
@@ -77,6 +78,16 @@ class _Supervisor:
     def _end_child(self) -> None:
         if self._child:
             os.kill(self._child, signal.SIGTERM)
+
+
+@contextmanager
+def _sigterm_blocked() -> Iterator[None]:
+    """While the child's pid is not known yet, or is not the child's any more."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _told(code: int) -> str:

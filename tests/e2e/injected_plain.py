@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.cluster import Cluster
 from tests.e2e.report import Token, token_of
+from tests.e2e.success import codes_of
 from tests.e2e.training import LABEL_JOB, Raw
 from tests.e2e.waiting import wait_until
 
@@ -24,7 +25,8 @@ STEPS = """
 import os, pathlib, time
 from understudy_torch import step
 folder, n = pathlib.Path("/witness"), 0
-mine, new = (folder / f"{word}-{os.environ['RANK']}" for word in ("rank", "new"))
+mine = folder / f"rank-{os.environ['RANK']}"
+new = folder / f"new-{os.environ['RANK']}-{os.environ['POD']}"  # a former life's pods may still end
 while not (folder / "done").exists():
     n += 1
     step(n)
@@ -211,14 +213,7 @@ class InjectedPlain:
 
         wait_until(f"the {self.kind} has completed", completed, 90, seen=self.text)
         self.wait_for("its success is told", lambda status: status.get("phase") == "Succeeded")
-        return {code: number for pod in self.pods() for code, number in _codes(pod)}
+        return codes_of(self.pods())
 
     def _kubectl(self, *words: str, check: bool = True) -> str:
         return self.cluster.kubectl("-n", self.namespace, *words, check=check)
-
-
-def _codes(pod: Raw) -> Iterator[tuple[str, int]]:
-    for field in ("initContainerStatuses", "containerStatuses"):
-        for container in pod["status"].get(field, ()):
-            terminated = container.get("state", {}).get("terminated")
-            yield f"{pod['metadata']['name']}/{container['name']}", terminated["exitCode"] if terminated else -1

@@ -78,13 +78,22 @@ def wait_for_end(training: Training, limit_s: float = 60) -> Raw:
 
 
 def exit_codes(training: Training) -> dict[str, int]:
-    """The exit code of every container of the pods that have succeeded, by "pod/container"."""
+    """Of the pods that have succeeded."""
+    return codes_of([pod for pod in training.pods() if pod["status"]["phase"] == "Succeeded"])
+
+
+def codes_of(pods: list[Raw]) -> dict[str, int]:
+    """The exit code of every container, by "pod/container"; -1 while it runs."""
     codes = {}
-    for pod in training.pods():
+    for pod in pods:
         statuses = (*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ()))
         for container in statuses:
             terminated = container.get("state", {}).get("terminated")
-            code = terminated["exitCode"] if terminated else -1
-            if pod["status"]["phase"] == "Succeeded":
-                codes[f"{pod['metadata']['name']}/{container['name']}"] = code
+            codes[f"{pod['metadata']['name']}/{container['name']}"] = terminated["exitCode"] if terminated else -1
     return codes
+
+
+def ended_badly(codes: dict[str, int]) -> dict[str, int]:
+    """Those with another code than 0."""
+    assert codes, "no container is known"
+    return {container: code for container, code in codes.items() if code != 0}

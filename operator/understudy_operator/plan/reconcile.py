@@ -8,7 +8,16 @@ from understudy_operator.plan.checks import plan_checks
 from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.injection.care import as_found, plan_target
-from understudy_operator.plan.intents import AdoptSpare, DeletePod, Follow, PatchPod, Plan, PodIntent, ReleasePod, Unfollow
+from understudy_operator.plan.intents import (
+    AdoptSpare,
+    DeletePod,
+    Follow,
+    PatchPod,
+    Plan,
+    PodIntent,
+    ReleasePod,
+    Unfollow,
+)
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.deadline import overdue

@@ -12,6 +12,20 @@ import pytest
 from tests.unit.launcher.fake_sidecar import wait_for
 
 RUN = "import sys; from understudy_sidecar import supervisor; sys.exit(supervisor.run(sys.argv[1:]))"
+#: As RUN; and SIGTERM comes right after a child was reaped, as when the kubelet ends a sidecar that ends by itself.
+RUN_LATE = (
+    """
+import os, signal
+def late(reap):
+    def reaped(*given):
+        found = reap(*given)
+        signal.raise_signal(signal.SIGTERM)
+        return found
+    return reaped
+os.wait, os.waitpid = late(os.wait), late(os.waitpid)
+"""
+    + RUN
+)
 _STARTED: list[subprocess.Popen[bytes]] = []
 #: Writes its pid, and goes on as told: the number of the child picks the word.
 CHILD = """
@@ -30,8 +44,8 @@ time.sleep(60)
 """
 
 
-def start(folder: Path, *lives: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", RUN, sys.executable, "-c", CHILD, str(folder), *lives]
+def start(folder: Path, *lives: str, run: str = RUN) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", run, sys.executable, "-c", CHILD, str(folder), *lives]
     process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command])
     _STARTED.append(process)
     return process
@@ -80,3 +94,10 @@ def test_sigterm_while_nothing_runs_starts_nothing_anew(tmp_path: Path) -> None:
     before = time.monotonic()
     process.wait(20)
     assert time.monotonic() - before < 3
+
+
+def test_sigterm_in_the_moment_after_the_child_was_reaped_is_nothing_to_pass_on(tmp_path: Path) -> None:
+    """The pid is free: nobody has it, or somebody else."""
+    process = start(tmp_path, "0", run=RUN_LATE)
+    assert process.wait(20) == 0
+    assert len(children(tmp_path)) == 1

@@ -7,7 +7,8 @@ that is not ready, or that a fault source speaks against, is replaced; so is one
 one that is well again. One of an old template is still a spare: it goes only once there are more ready ones than are
 wanted, so a new one is made first (a surge of one at a time). Where there is no room for that, the roll waits until a
 claim takes a spare. Spares that end by themselves are replaced with growing pauses, and the newest of them are kept for
-their logs. One that is not ready for UNREADY_S is of no use, and is replaced, elsewhere if there is room.
+their logs. One that is not ready for UNREADY_S is of no use, and is replaced, elsewhere if there is room. Each goes
+only as it was seen: a job may have claimed it since.
 """
 
 from collections.abc import Iterator
@@ -108,7 +109,9 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
         if dead and not pod.held_by:
             yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
         elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
-            yield DeletePod(pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}", pod.version)
+            yield DeletePod(
+                pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}", pod.version
+            )
         elif pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, nodes)):
             why = f"it waits for a node, and {some_of(free)} may be used again"
             yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
