@@ -14,9 +14,10 @@ from tests.cluster import Cluster
 from tests.e2e.acts import worker_pids
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.installation import operator_node
-from tests.e2e.rl import RlJob, clients
+from tests.e2e.rl import RlJob, clients, version_of
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
+from understudy_protocol.pod import GATEWAY_CONTAINER
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -106,6 +107,44 @@ def test_a_trainer_killed_in_a_transfer_updates_its_servers_in_its_next_round(ma
         assert status["recoveries"][0]["strategy"] == "InPlace"
         assert uids(job.pods("rollout")) == servers
         assert status["restarts"] == 0
+
+
+def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob) -> None:
+    # given a job whose updates are far apart
+    job = make_job("rl-gateway", pause_s=8.0)
+    job.apply()
+    with clients(job) as seen:
+        version = version_of(job.wait_for_whole_updates())
+        servers, (pod, _) = uids(job.pods("rollout")), job.pods("rollout")
+        # when a gateway is killed between two of them
+        killed = kill_gateway(job, pod)
+        # then another one admits the same weights again, at the next update at the latest
+        wait_until("there is another gateway", lambda: gateway_pid(job, pod) not in (0, killed), 30, seen=job.text)
+        told = wait_until("it answers", lambda: job.weights(pod), 30, seen=job.text)
+        assert (told["state"], told["version"]) == ("Fresh", str(version))
+        before = seen["whole"]
+        wait_until("answers come", lambda: seen["whole"] > before + 10, 30, seen=lambda: seen)
+        # and the next update is whole, with the same pods
+        status = job.wait_for_whole_updates()
+        assert status.get("recoveries", []) == []
+        assert uids(job.pods("rollout")) == servers
+
+        # when one is killed in mid transfer
+        job.wait_for_transfer()
+        kill_gateway(job, pod)
+        # then both have whole weights again in the end, and newer ones
+        job.wait_for_whole_updates()
+
+
+def gateway_pid(job: RlJob, pod: Raw) -> int:
+    """0 while there is none."""
+    return int(job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"]).get(GATEWAY_CONTAINER, 0))
+
+
+def kill_gateway(job: RlJob, pod: Raw) -> int:
+    pid = gateway_pid(job, pod)
+    os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
