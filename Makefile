@@ -11,7 +11,8 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test: check simulation integration torchrun rollout e2e  ## all tests, the e2e ones on the real local cluster included
+test:  ## all tests: check, then e2e on the real local cluster, and beside it simulation, integration, torchrun and rollout
+	$(PY) -m tests.all
 
 check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: under a minute
 	$(PY) -m ruff check .

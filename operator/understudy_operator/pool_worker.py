@@ -21,6 +21,7 @@ from understudy_operator.observe.read_pool import (
     pods_from_pool,
     pods_of_pool,
     read_pool,
+    split,
 )
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
@@ -113,6 +114,7 @@ class PoolWorker:
             pool=pool,
             pods=pods_of_pool(self._store, owner),
             lent=pods_from_pool(self._store, owner),
+            former=split(claimed_pods(self._store, self._key), pool.uid)[1],
             nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
             claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),

@@ -1,9 +1,9 @@
 """The periodic lists behind the watches: what a watch has lost is known a minute later at most.
 
 Rules: a list is consistent (no resourceVersion is given: the API server answers with its newest state, and not with
-some cache's), because what it lacks is taken for gone; it comes page by page. One that fails is tried again soon, with
-a growing pause; every pause is of random length, so that replicas and operators do not come all at once when an API
-server is back.
+some cache's), because what it lacks is taken for gone; it comes page by page. One that fails is tried again soon, and
+those before it count: an API server that fails now and then is got through, one that is away is asked with growing
+pauses. Every pause is of random length, so that replicas and operators do not come all at once when it is back.
 """
 
 import asyncio
@@ -49,18 +49,22 @@ class Resync:
         self.done_once = False
 
     async def run(self) -> None:
-        retry_s = FIRST_RETRY_S
         while True:
-            try:
-                await self.once()
-            except TROUBLE as error:
-                log.warning("a list of everything failed, and is tried again in about %.0f s: %r", retry_s, error)
-                await asyncio.sleep(jittered(retry_s))
-                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
-                continue
-            self.done_once, retry_s = True, FIRST_RETRY_S
+            await self._turn()
+            self.done_once = True
             self._on_listed()
             await asyncio.sleep(jittered(RESYNC_S))
+
+    async def _turn(self) -> None:
+        due, retry_s = self.due(), 0.0
+        while due:
+            before = len(due)
+            try:
+                await self.list_all(due)
+            except TROUBLE as error:
+                retry_s = FIRST_RETRY_S if len(due) < before else min(max(2 * retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
+                log.warning("a list of %s failed, and is tried again in about %.0f s: %r", due[0].value, retry_s, error)
+                await asyncio.sleep(jittered(retry_s))
 
     async def list_kind(self, kind: Kind) -> str:
         """The version that a watch goes on from."""
@@ -77,11 +81,15 @@ class Resync:
         await self._listed[kind].wait()
         return self._versions[kind]
 
-    async def once(self) -> None:
-        """List what is due. Raises one of TROUBLE."""
-        for kind in PATHS:
-            if not self._is_known(kind):
-                await self.list_kind(kind)
+    def due(self) -> list[Kind]:
+        """What is to be listed by now, in the order of PATHS."""
+        return [kind for kind in PATHS if not self._is_known(kind)]
+
+    async def list_all(self, due: list[Kind]) -> None:
+        """Takes each kind from `due` once it is listed. Raises one of TROUBLE."""
+        while due:
+            await self.list_kind(due[0])
+            del due[0]
 
     def _is_known(self, kind: Kind) -> bool:
         listed_at = self._listed_at.get(kind)

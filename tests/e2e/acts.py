@@ -17,15 +17,13 @@ from typing import Any, Protocol
 from tests.cluster import Cluster
 from tests.e2e.installation import NAMESPACE, OPERATOR_PODS, operator_node, scale_operator
 from tests.e2e.report import Token, first_step_after, newest_step
-from tests.e2e.training import Raw, Training
+from tests.e2e.training import CHECKPOINT_EVERY, Raw, Training
 from tests.e2e.waiting import wait_until
 
 RECOVERY_LIMIT_S = 90.0
 READY_LIMIT_S = 90.0
 #: A fault is only made after so many steps of the round, so that there is something to lose.
-SETTLED_STEPS = 25
-#: As the example's manifest says.
-CHECKPOINT_EVERY = 20
+SETTLED_STEPS = CHECKPOINT_EVERY + 2
 FREEZE_S = 40.0
 SPARE_MOVES_S = 120.0
 

@@ -132,7 +132,6 @@ def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controlle
     act = acts.delete_pod(training)
     assert act.strategy == training.replacement
     note(samples, training, "pod", act)
-    acts.settle(training)
 
 
 def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: list[Sample]) -> None:

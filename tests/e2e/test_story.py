@@ -11,7 +11,7 @@ from tests.cluster import Cluster
 from tests.e2e import acts
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.success import ended_badly, exit_codes, wait_for_end, watch_exits
-from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.training import CHECKOUT, CHECKPOINT_EVERY, Training
 from tests.e2e.undisturbed import TOLERANCE, undisturbed_loss
 from tests.e2e.waiting import wait_until
 
@@ -48,7 +48,7 @@ def test_killed_worker_restarts_in_place(training: Training) -> None:
     assert acts.restarts(training) == 0
     assert training.status()["round"] == act.round_before + 1
     # training went on from the checkpoint: at most the steps since it were lost
-    assert 0 <= act.lost_steps <= acts.CHECKPOINT_EVERY
+    assert 0 <= act.lost_steps <= CHECKPOINT_EVERY
     # and status names the cause
     assert (act.fault, act.strategy) == ("Process", "InPlace")
     cause = act.recovery["cause"]

@@ -23,6 +23,7 @@ LABEL_ROLE = "understudy.dev/role"
 TORCH = "/torch"
 HURRY = "hurry"
 NEAR_THE_END = 40  # steps
+CHECKPOINT_EVERY = 8  # steps: the fewer, the sooner there is something that a fault may cost
 
 Raw = dict[str, Any]
 
@@ -159,6 +160,7 @@ class Training:
             *given,
             f"--steps={self.steps}",
             f"--min-step-seconds={self.pace_s}",
+            f"--checkpoint-every={CHECKPOINT_EVERY}",
             f"--report=/checkpoints/{NAME}.jsonl",
             f"--hurry=/checkpoints/{HURRY}",
         ]

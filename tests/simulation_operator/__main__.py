@@ -32,6 +32,8 @@ def main(arguments: list[str]) -> int:
         for size, broken in pool.imap_unordered(_batch, batches):
             done += size
             failed |= broken
+            for seed in broken:
+                print(f"seed {seed} breaks something", flush=True)
             if time.monotonic() - said >= SAY_EVERY_S:
                 said = time.monotonic()
                 left_s = (said - begun) / done * (options.seeds - done)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from tests.simulation_operator.api_server import Raw
@@ -87,7 +87,8 @@ class ClaimWatch:
         self.tick()
         done = self._taken.keys() | self._world.cluster.adopted.keys()
         under_way = [uid for uid, claimant in self._claimants.items() if claimant == job_uid and uid not in done]
-        there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods") if not _was_given_up(pod)}
+        dead = {node["metadata"]["name"] for node in self._world.server.of("nodes") if not _is_ready(node)}
+        there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods") if not _was_given_up(pod, dead)}
         lacked = max((count for _, count in self._lacked.get(job_uid, ())), default=len(under_way))
         if self._world.has_lease and len(there.intersection(under_way)) > lacked:
             self._world.violate(f"{job_uid} lacks {lacked} pods, and claims {len(under_way)}")
@@ -141,8 +142,13 @@ def _has_no_room(pod: Raw) -> bool:
     return any(entry.get("reason") == "Unschedulable" for entry in pod.get("status", {}).get("conditions", ()))
 
 
-def _was_given_up(pod: Raw) -> bool:
-    """A spare that was claimed Warm, and goes: the claim was for nothing."""
+def _was_given_up(pod: Raw, dead: Collection[str]) -> bool:
+    """A spare that was claimed Warm, and goes, or is on a node of these: the claim was for nothing."""
     metadata = pod["metadata"]
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
-    return over and names.ANNOTATION_WARM in metadata.get("annotations", {})
+    gone = over or pod["spec"].get("nodeName") in dead
+    return gone and names.ANNOTATION_WARM in metadata.get("annotations", {})
+
+
+def _is_ready(node: Raw) -> bool:
+    return any((x["type"], x["status"]) == ("Ready", "True") for x in node.get("status", {}).get("conditions", ()))

@@ -54,7 +54,7 @@ def _lists_only_add(self: Store, kind: Kind, raws: list[Raw], asked_at: float) -
 async def _lists_once(self: Resync) -> None:
     while not self.done_once:
         with suppress(*TROUBLE):
-            await self.once()
+            await self.list_all(self.due())
             self.done_once = True
     self._on_listed()
     await asyncio.Event().wait()

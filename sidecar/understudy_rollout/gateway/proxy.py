@@ -79,4 +79,7 @@ class Answer:
 
 
 def _passed(headers: Mapping[str, str]) -> "CIMultiDict[str]":
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION)
+    passed = CIMultiDict(headers)
+    for name in _OF_THE_CONNECTION:
+        passed.popall(name, None)
+    return passed

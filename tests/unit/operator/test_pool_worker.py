@@ -34,8 +34,8 @@ class World:
         self.api, self.store = FakeApi(), Store()
         self.gone: list[Any] = []
 
-    def apply(self, replicas: int = 2, **spec: Any) -> None:
-        metadata = {"namespace": "research", "name": "shared", "uid": "pool-uid", "creationTimestamp": CREATED}
+    def apply(self, replicas: int = 2, uid: str = "pool-uid", **spec: Any) -> None:
+        metadata = {"namespace": "research", "name": "shared", "uid": uid, "creationTimestamp": CREATED}
         body = {"metadata": metadata, "spec": {"replicas": replicas, "template": SPARE_TEMPLATE, **spec}}
         self.store.put(Kind.POOL, self.api.put(PATH, {"kind": "HotSparePool", **body}))
 
@@ -173,6 +173,26 @@ async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world:
         await world.until(lambda: not world.pods()[0]["metadata"].get("finalizers"))
         worker.wake()
         await world.until(lambda: world.gone == [KEY])
+
+
+async def test_a_claim_on_a_former_pool_of_the_same_name_is_released_too(world: World):
+    # given a pool whose spare a job has claimed that is gone by now
+    world.apply(replicas=1)
+    async with at_work(world) as worker:
+        await world.until(lambda: len(world.pods()) == 1)
+        (name,) = (pod["metadata"]["name"] for pod in world.pods())
+        world.claim(name, "gone-uid")
+
+        # when the pool is deleted, and another one of its name is applied
+        world.delete()
+        world.apply(replicas=1, uid="other-uid")
+        worker.wake()
+
+        # then nothing holds the former one's spare any more
+        path = f"{PODS}/{name}"
+        await world.until(lambda: not world.api.objects[path]["metadata"].get("finalizers"))
+        # and the new one has its own
+        await world.until(lambda: len(world.pods()) == 2)
 
 
 def deny_release_of(world: World, name: str) -> None:

@@ -57,6 +57,7 @@ class ObservedPool:
     pool: Pool
     pods: tuple[Pod, ...]  # its own
     lent: tuple[Pod, ...]  # pods of jobs that stand in the place of one of its
+    former: tuple[Pod, ...] = field(default=(), kw_only=True)  # claimed ones of a pool of its name that is gone
     nodes: Mapping[str, Node]
     claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
     entropy: str  # fresh randomness of this pass, for names

@@ -22,7 +22,7 @@ AT_ONCE_S = 0.2
 def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     """The plan of this pass. Pure: the same facts give the same plan."""
     now = Moment(at)
-    releases = plan_releases(observed.pods, observed.claimants)
+    releases = plan_releases((*observed.pods, *observed.former), observed.claimants)
     if observed.pool.deleting:
         plan = without_paused_of_pool(PoolPlan(releases=releases), observed.paused, now)
         return replace(plan, again_in_s=TRY_AGAIN_S if plan.held else None)
