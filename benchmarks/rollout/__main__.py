@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import uvloop
+
 from benchmarks import tables
 from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT
@@ -45,7 +47,7 @@ def measure(cases: Sequence[str], replicas: int, rate: int, runs: int, seconds: 
             samples += asyncio.run(updates.restore(port, replicas, runs))
         if "gateway" in cases:
             with load.gateway(port) as gateway:
-                samples += asyncio.run(load.measure(port, gateway, rate, seconds, runs))
+                samples += uvloop.run(load.measure(port, gateway, rate, seconds, runs))
     return samples
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import uvloop
 from aiohttp import web
 
 CALL_S = 0.05
@@ -48,4 +49,4 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    uvloop.run(serve())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional
+from typing import Any, Optional
 
 from understudy_rollout.gateway.keeper import Keeper
 from understudy_rollout.weights import Begin, Lost, State
@@ -36,11 +36,19 @@ class Denied:
     retry_after_s: int
 
 
+@dataclass(eq=False)
+class Flight:
+    """One request under way, in the task that handles it."""
+
+    task: "Optional[asyncio.Task[Any]]"
+    aborted: bool = False
+
+
 class Flights:
     def __init__(self, keeper: Keeper, policy: Policy = Policy.ABORT, await_limit_s: float = AWAIT_LIMIT_S) -> None:
         self.keeper, self.weights = keeper, keeper.weights
         self._policy, self._await_limit_s = policy, await_limit_s
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[Flight] = set()
         self._all_ended: Optional[asyncio.Future[None]] = None
 
     def __len__(self) -> int:
@@ -53,14 +61,15 @@ class Flights:
         return Denied(weights.state, weights.reason, RETRY_AFTER_S[weights.state])
 
     @contextmanager
-    def flight(self, work: "asyncio.Task[None]") -> Iterator[str]:
-        """While it is under way. Gives the version that it meets; `work` is cancelled when it has to end."""
+    def flight(self) -> Iterator[Flight]:
+        """While this task is under way: it is cancelled, and marked as aborted, when it has to end."""
         assert self.weights.state is State.FRESH
-        self._under_way.add(work)
+        flight = Flight(asyncio.current_task())
+        self._under_way.add(flight)
         try:
-            yield self.weights.version
+            yield flight
         finally:
-            self._under_way.discard(work)
+            self._under_way.discard(flight)
             if not self._under_way and self._all_ended is not None and not self._all_ended.done():
                 self._all_ended.set_result(None)
 
@@ -80,8 +89,10 @@ class Flights:
 
     def _abort(self) -> int:
         aborted = list(self._under_way)
-        for work in aborted:
-            work.cancel()
+        for flight in aborted:
+            flight.aborted = True
+            if flight.task is not None:
+                flight.task.cancel()
         return len(aborted)
 
     async def _until_all_ended(self, limit_s: Optional[float]) -> None:

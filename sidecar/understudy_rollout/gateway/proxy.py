@@ -52,7 +52,7 @@ class Proxy:
             headers = _passed(upstream.headers)
             if version:
                 headers[VERSION_HEADER] = version
-            if upstream.content_length is not None and not upstream.content.is_eof():
+            if upstream.content_length is not None and request.method != "HEAD":
                 answer.whole = web.Response(
                     status=upstream.status, reason=upstream.reason, headers=headers, body=await upstream.read()
                 )

@@ -87,6 +87,15 @@ async def test_an_update_that_touched_nothing_leaves_the_old_version_open() -> N
 
 
 @in_virtual_time
+async def test_an_answer_of_known_length_comes_whole() -> None:
+    async with guarded() as site:
+        response = await site.ask()
+        assert response.status == 200
+        assert response.headers.get("Transfer-Encoding") is None
+        assert response.headers["Content-Length"] == str(len(await response.read()))
+
+
+@in_virtual_time
 async def test_what_is_under_way_is_aborted_before_the_update_goes_on() -> None:
     async with guarded() as site:
         site.server.waits, site.server.tokens = True, 5
