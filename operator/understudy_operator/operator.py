@@ -30,6 +30,8 @@ from understudy_protocol import pod as names
 #: Makes an Api whose writes are sent only while the given function says so.
 Connect = Callable[[Callable[[], bool]], Api]
 BEGIN_AGAIN_S = 0.5
+#: Of these what a former leader wrote last may not have been told yet, and who goes by less deletes what trains.
+WRITTEN_BY_LEADERS = (Kind.POD, Kind.POOL, Kind.INJECTED, Kind.JOB)
 #: What a write that is on its way has at a clean stop. The lease is given back only if all have had their answers.
 FINISH_S = 1.0
 log = logging.getLogger(__name__)
@@ -171,13 +173,13 @@ class Operator:
         self._beginning = asyncio.create_task(self._begin(), name="begin to lead")
 
     async def _begin(self) -> None:
-        """Act, once it is known which pods there are now: a former leader's last ones may not have been told yet."""
-        while True:
+        """Act, once it is known what a former leader has made and written last: its pods, and what it told of jobs."""
+        due = list(WRITTEN_BY_LEADERS)
+        while due:
             try:
-                await self._resync.list_kind(Kind.POD)
-                break
+                await self._resync.list_all(due)
             except TROUBLE as error:
-                log.warning("the pods could not be listed before this replica acts, which is tried again: %r", error)
+                log.warning("no list of %s before this replica acts, which is tried again: %r", due[0].value, error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
         self._keeping = [

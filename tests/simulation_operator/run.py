@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import logging
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from unittest import mock
@@ -53,20 +55,11 @@ def run_case(case: Case) -> list[str]:
     """Its trace. Raises Violation, with all that is needed to see why."""
     trace: list[str] = []
     worlds: list[World] = []
-    tokens = itertools.count()
     random.seed(case.seed)  # of the pauses' lengths
     logging.getLogger("understudy_operator").setLevel(logging.CRITICAL)
 
-    def link(*given: object) -> object:
-        return worlds[0].link(*given)  # type: ignore[arg-type]
-
     try:
-        with (
-            mock.patch.object(worker, "CoordinatorLink", link),
-            mock.patch.object(adoption_link, "adopt", lambda *given: worlds[0].adopt(*given)),
-            mock.patch.object(worker, "secrets", SimpleNamespace(token_hex=lambda _: f"token-{next(tokens)}")),
-            mock.patch.object(resync, "RESYNC_S", RESYNC_S),
-        ):
+        with played(worlds):
             run_simulated(_main(case, worlds))
     except Exception as error:
         raise Violation(_report(case, worlds, error)) from error
@@ -74,6 +67,23 @@ def run_case(case: Case) -> list[str]:
         logging.getLogger("understudy_operator").setLevel(logging.NOTSET)
         trace += worlds[0].trace if worlds else []
     return trace
+
+
+@contextmanager
+def played(worlds: list[World]) -> Iterator[None]:
+    """Real replicas of the operator, in the first of these worlds: lines to sidecars, random names, and the time."""
+
+    def link(*given: object) -> object:
+        return worlds[0].link(*given)  # type: ignore[arg-type]
+
+    tokens = itertools.count()
+    with (
+        mock.patch.object(worker, "CoordinatorLink", link),
+        mock.patch.object(adoption_link, "adopt", lambda *given: worlds[0].adopt(*given)),
+        mock.patch.object(worker, "secrets", SimpleNamespace(token_hex=lambda _: f"token-{next(tokens)}")),
+        mock.patch.object(resync, "RESYNC_S", RESYNC_S),
+    ):
+        yield
 
 
 async def _main(case: Case, worlds: list[World]) -> None:
