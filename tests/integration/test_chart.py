@@ -215,6 +215,13 @@ def test_what_is_misspelt_or_means_nothing_is_refused_with_its_path(setting: str
     assert message in told.stderr
 
 
+@pytest.mark.parametrize("name", ["serviceMonitor", "prometheusRule"])
+def test_what_needs_metrics_is_refused_without_them(name: str):
+    told = template("metrics.enabled=false", f"metrics.{name}.enabled=true")
+    assert told.returncode != 0
+    assert f"metrics.{name}.enabled is true, and metrics.enabled is false" in told.stderr
+
+
 def test_pods_can_be_injected_in_all_namespaces():
     (webhook,) = rendered("webhook.namespaceSelector.matchLabels=null", webhook=True)["MutatingWebhookConfiguration"][
         "webhooks"

@@ -42,6 +42,12 @@ def read_times(raw: Raw) -> tuple[float, float | None]:
     return unix(raw["metadata"]["creationTimestamp"]), unix(ended) if ended else None
 
 
+def counted(labels: Mapping[str, str], name: str) -> int:
+    """A number in a label; 0 where there is none, or somebody has written something else."""
+    text = labels.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
 def read_pod(raw: Raw) -> Pod:
     metadata, status = raw["metadata"], raw.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
@@ -68,7 +74,7 @@ def read_pod(raw: Raw) -> Pod:
         close=_close(sidecar),
         trouble=_trouble(status),
         out_of_memory=_out_of_memory(spec, status),
-        attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
+        attempt=counted(labels, names.LABEL_ATTEMPT),
         version=metadata.get("resourceVersion", ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
         finalizers=tuple(metadata.get("finalizers", ())),

@@ -1,6 +1,6 @@
 """A raw Job of batch/v1 -> a ChildJob."""
 
-from understudy_operator.observe.read import unix
+from understudy_operator.observe.read import counted, unix
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import FINGERPRINT
@@ -21,9 +21,9 @@ def read_child(raw: Raw) -> ChildJob:
         uid=metadata["uid"],
         name=metadata["name"],
         group=labels.get(keys.REPLICATED_JOB, ""),
-        index=int(labels.get(keys.JOB_INDEX, 0)),
-        attempt=int(labels.get(keys.RESTART_ATTEMPT, 0)),
-        own_attempt=int(labels.get(keys.JOB_RESTART_ATTEMPT, 0)),
+        index=counted(labels, keys.JOB_INDEX),
+        attempt=counted(labels, keys.RESTART_ATTEMPT),
+        own_attempt=counted(labels, keys.JOB_RESTART_ATTEMPT),
         wanted=min(parallelism, int(spec.get("completions", parallelism))),
         deleting="deletionTimestamp" in metadata,
         suspended=bool(spec.get("suspend", False)),

@@ -200,6 +200,13 @@ def test_a_pod_is_read():
     assert (pod.alive, pod.sidecar_started, pod.sidecar_ran, pod.close, pod.trouble) == (True, True, True, None, "")
 
 
+@pytest.mark.parametrize(("told", "attempt"), [("3", 3), ("", 0), ("three", 0), ("-1", 0), ("²", 0)])
+def test_a_label_in_which_somebody_has_written_what_is_no_number_is_as_if_it_were_not_there(told: str, attempt: int):
+    pod = pod_with()
+    pod["metadata"].setdefault("labels", {})[names.LABEL_ATTEMPT] = told
+    assert read_pod(pod).attempt == attempt
+
+
 def test_a_pod_that_has_just_been_created_has_nothing_yet():
     raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
     pod = read_pod(raw)
