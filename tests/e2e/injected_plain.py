@@ -17,7 +17,7 @@ from tests.cluster import Cluster
 from tests.e2e.report import Token, token_of
 from tests.e2e.success import codes_of
 from tests.e2e.training import LABEL_JOB, Raw
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_for_status, wait_until
 
 ENDS = ("Succeeded", "Failed")
 WITNESS = "/witness"
@@ -172,14 +172,7 @@ class InjectedPlain:
 
     def wait_for(self, what: str, condition: Any, limit_s: float = 90) -> Raw:
         """The first status that fulfils the condition."""
-
-        def met() -> Raw | None:
-            status = self.status()
-            return status if condition(status) else None
-
-        found = wait_until(what, met, limit_s, seen=self.text)
-        assert found is not None
-        return found
+        return wait_for_status(what, self.status, condition, limit_s, seen=self.text)
 
     def wait_until_whole(self) -> Raw:
         def whole(status: Raw) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.cluster import Cluster
 from tests.e2e.training import LABEL_JOB, Raw
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_for_status, wait_until
 
 STEPS = """
 import time
@@ -110,14 +110,7 @@ class PlainJob:
 
     def wait_for(self, what: str, condition: Any, limit_s: float = 60) -> Raw:
         """The first status that fulfils the condition."""
-
-        def met() -> Raw | None:
-            status = self.status()
-            return status if condition(status) else None
-
-        found = wait_until(what, met, limit_s, seen=self.text)
-        assert found is not None
-        return found
+        return wait_for_status(what, self.status, condition, limit_s, seen=self.text)
 
     def wait_until_whole(self) -> Raw:
         """Until all ranks step and all spares are ready."""

@@ -22,7 +22,7 @@ import yaml
 from tests.cluster import Cluster
 from tests.cluster.torch_install import torch_python
 from tests.e2e.training import CHECKOUT, LABEL_JOB, TORCH, Raw
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_for_status, wait_until
 
 EXAMPLE = CHECKOUT / "examples" / "rl"
 LIBRARIES = "/libraries"
@@ -134,14 +134,7 @@ class RlJob:
 
     def wait_for(self, what: str, condition: Any, limit_s: float = 120) -> Raw:
         """The first status that fulfils the condition."""
-
-        def met() -> Raw | None:
-            status = self.status()
-            return status if condition(status) else None
-
-        found = wait_until(what, met, limit_s, seen=self.text)
-        assert found is not None
-        return found
+        return wait_for_status(what, self.status, condition, limit_s, seen=self.text)
 
     def wait_for_whole_updates(self, number: int = 1) -> Raw:
         """Both replicas Fresh, so many whole updates on from now."""

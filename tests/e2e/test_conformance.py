@@ -16,7 +16,7 @@ import yaml
 
 from tests.cluster import Cluster
 from tests.e2e.training import CHECKOUT, Raw
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_for_status, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -56,14 +56,7 @@ class Applied:
 
     def wait_for(self, what: str, condition: Callable[[Raw], Any]) -> Raw:
         """The first status that fulfils the condition."""
-
-        def met() -> Raw | None:
-            status = self.status()
-            return status if condition(status) else None
-
-        found = wait_until(f"{self.name}: {what}", met, LIMIT_S, seen=self.text)
-        assert found is not None
-        return found
+        return wait_for_status(f"{self.name}: {what}", self.status, condition, LIMIT_S, seen=self.text)
 
     def wait_for_end(self) -> Raw:
         return self.wait_for("it has ended", lambda status: status.get("terminalState"))

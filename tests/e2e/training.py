@@ -14,7 +14,7 @@ import yaml
 
 from tests.cluster import Cluster
 from tests.e2e.report import NAME, Entry, newest_step, read_report
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_for_status, wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "examples" / "ddp"
@@ -113,13 +113,10 @@ class Training:
     def wait_for_status(self, what: str, condition: Any, limit_s: float) -> Raw:
         """The first status that fulfils the condition."""
 
-        def met() -> Raw | None:
-            status = self.status()
-            return status if condition(status) else None
+        def seen() -> str:
+            return json.dumps(self.status(), indent=1) + self.pods_text()
 
-        found = wait_until(what, met, limit_s, seen=lambda: json.dumps(self.status(), indent=1) + self.pods_text())
-        assert found is not None
-        return found
+        return wait_for_status(what, self.status, condition, limit_s, seen=seen)
 
     # What is local ----------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+Raw = dict[str, Any]
 
 EVERY_S = 0.1
 
@@ -24,3 +25,22 @@ def wait_until(what: str, condition: Callable[[], T], limit_s: float, *, seen: C
             state = seen() if seen is not None else value
             raise NotInTime(f"waited {limit_s:g} s in vain until {what}; last seen:\n{state}")
         time.sleep(EVERY_S)
+
+
+def wait_for_status(
+    what: str,
+    status: Callable[[], Raw],
+    condition: Callable[[Raw], Any],
+    limit_s: float,
+    *,
+    seen: Callable[[], object],
+) -> Raw:
+    """The first status that fulfils the condition. Raises NotInTime, as wait_until."""
+
+    def met() -> tuple[Raw] | None:
+        told = status()
+        return (told,) if condition(told) else None
+
+    found = wait_until(what, met, limit_s, seen=seen)
+    assert found is not None
+    return found[0]
