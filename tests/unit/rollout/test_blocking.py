@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -48,6 +49,15 @@ def test_a_failure_on_the_way_in_is_undone_too() -> None:
     cluster.check()
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C, which a shell has what it starts in the background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> None:
     # given an update that hangs in its transfer, and an undo that waits for us
     cluster = run(_cluster())
