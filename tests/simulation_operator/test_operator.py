@@ -7,7 +7,7 @@ from tests.simulation_operator.run import draw_case, run_case
 from tests.simulation_operator.world import Violation
 
 SEEDS = 50
-SEEDS_TO_FIND = 30
+SEEDS_TO_FIND = 60
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
