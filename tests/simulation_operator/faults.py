@@ -13,6 +13,7 @@ from tests.simulation_operator.client import Process
 from tests.simulation_operator.world import World
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply.api import ApiError
+from understudy_operator.observe.store import Kind, key_of
 
 FAULTS_S = 45.0  # in which they begin
 LASTS_S = 35.0  # each at most
@@ -185,8 +186,12 @@ def _delete_service(world: World, fault: Fault) -> None:
 
 def _delete_secret(world: World, fault: Fault) -> None:
     secrets = world.server.of("secrets")
-    if secrets and not world.loses_replicas:  # else the one that has seen the key may be gone
-        world.server.remove("secrets", secrets[int(fault.draw * 1000) % len(secrets)])
+    if not secrets or world.loses_replicas:  # the one that has seen the key may be gone
+        return
+    secret = secrets[int(fault.draw * 1000) % len(secrets)]
+    stores = [process.operator.store for process in world.alive() if process.operator is not None]
+    if all(store.get(Kind.SECRET, key_of(secret)) is not None for store in stores):  # whoever leads next, too
+        world.server.remove("secrets", secret)
 
 
 def _node(world: World, fault: Fault) -> None:
