@@ -11,10 +11,10 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test:  ## all tests: check, then e2e on the real local cluster, and beside it simulation, integration, torchrun and rollout
+test:  ## all tests: check, integration, then e2e on the real local cluster, and beside it simulation, torchrun and rollout
 	$(PY) -m tests.all
 
-check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: under a minute
+check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: two minutes on two cores
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -39,7 +39,7 @@ simulate-operator:  ## the operator against a faulty API server, with SEEDS=n se
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries
-	$(PY) -m pytest -q -n 3 tests/integration
+	$(PY) -m pytest -q -n 3 --timeout 180 tests/integration
 
 kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries

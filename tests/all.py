@@ -1,5 +1,5 @@
-"""`make test`: all tests. The e2e ones wait for a cluster half of the time, so most others run beside them, at a lower
-priority, in the time that they leave.
+"""`make test`: all tests. The e2e ones wait for a cluster half of the time, so some others run beside them, at a lower
+priority, in the time that they leave; not those of the integration, whose processes are to answer within limits.
 
 What runs beside writes into build/beside.log, which is printed at its end. All of it runs to its end, whatever fails.
 """
@@ -13,12 +13,13 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
 LOG = CHECKOUT / "build" / "beside.log"
-BESIDE = ("simulation", "integration", "torchrun", "rollout")
+BEFORE = ("check", "integration")
+BESIDE = ("simulation", "torchrun", "rollout")
 NICE = 10
 
 
 def main() -> int:
-    if code := subprocess.run(["make", "check"], cwd=CHECKOUT, check=False).returncode:
+    if code := subprocess.run(["make", *BEFORE], cwd=CHECKOUT, check=False).returncode:
         return code
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:

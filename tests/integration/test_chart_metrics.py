@@ -48,10 +48,10 @@ def test_nothing_of_the_prometheus_operator_is_installed_unless_it_is_asked_for(
     assert ("ConfigMap", "understudy-dashboard") not in rendered()
 
 
-def test_without_metrics_nothing_serves_and_nothing_is_scraped():
-    documents = rendered("metrics.enabled=false", "metrics.serviceMonitor.enabled=true")
+def test_without_metrics_nothing_serves_them():
+    documents = rendered("metrics.enabled=false")
     assert ENV_PORT not in environment(container(documents, "understudy-operator"))
-    assert not {("Service", "understudy-operator-metrics"), ("ServiceMonitor", "understudy")} & documents.keys()
+    assert ("Service", "understudy-operator-metrics") not in documents
 
 
 def test_a_monitor_finds_the_services_and_a_prometheus_finds_the_monitor():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Raw = dict[str, Any]
 T = TypeVar("T")
-LIMIT_S = 20.0
+LIMIT_S = 40.0
 POLL_S = 0.05
 GROUPS = {
     "trainingjobs": "/apis/understudy.dev/v1alpha1",

@@ -150,7 +150,8 @@ class Nodes:
 
         async def look() -> Raw | None:
             raw = await self.kube.call("GET", f"pods/{pod['metadata']['name']}")
-            return raw if condition(raw, "DisruptionTarget").get("reason") == "PreemptionByScheduler" else None
+            preempted = condition(raw, "DisruptionTarget").get("reason") == "PreemptionByScheduler"
+            return raw if preempted and "deletionTimestamp" in raw["metadata"] else None
 
         raw = await self.kube.until(f"pod {pod['metadata']['name']} is preempted", look)
         assert raw is not None
