@@ -19,6 +19,7 @@ from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Fault, Office, RoundToken, Strategy
+from understudy_sidecar.membership.recoveries import NOT_COUNTED
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0
@@ -125,6 +126,8 @@ class Invariants:
     def each_rung_has_its_reason(self, recovery: Recovery) -> None:
         """8. Of what a worker has done, as far as a coordinator has decided about it."""
         if recovery.fault not in (Fault.PROCESS, Fault.HANG) or recovery.strategy is None:
+            return
+        if recovery.reason.startswith(NOT_COUNTED):
             return
         in_place = re.match(r"restart \d+ of \d+ |.* failed again before", recovery.reason)
         upward = re.match(r"pod .* failed |the budget .* is spent|node .* is Faulty|(.*; )?its pod ", recovery.reason)

@@ -117,7 +117,8 @@ class Link:
 
     def carry(self, sender: End, item: Any) -> None:
         world = self._network.world
-        slow_s = max(end.machine.slow_s for end in self.ends)
+        local = self.ends[0].machine is self.ends[1].machine  # as a launcher's line to its sidecar: no network
+        slow_s = 0.0 if local else max(end.machine.slow_s for end in self.ends)
         delay = world.between(*self._latency) + (world.between(0.0, slow_s) if slow_s else 0.0)
         sender.sent_until = max(sender.sent_until, world.now + delay)
         world.at(sender.sent_until, lambda: self._arrive(sender.peer, item))

@@ -225,7 +225,7 @@ def inherit(desk: Desk, history: History, now: float) -> None:
     if not desk.offences.inherit(history):
         return
     if desk.state is State.SETTLING:
-        desk.book.open = list(history.open)
+        desk.book.inherit(history.open)
         desk.backoff.inherit(history.failed_starts)
     for uid in history.given_up.keys() & desk.roster.members.keys():
         give_up(desk, desk.roster.members[uid], history.given_up[uid], now)

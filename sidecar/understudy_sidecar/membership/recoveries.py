@@ -7,13 +7,15 @@ step ends them all. What lasts at the end of an office goes on in the next one, 
 """
 
 from collections import Counter, deque
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.words import Fault, Strategy
 
 KEPT = 10
+#: Of a worker's fault that comes without a reason: whoever counts one says why.
+NOT_COUNTED = "a former coordinator was cut off before it had counted it"
 OF_A_WORKER = (Fault.PROCESS, Fault.HANG)
 
 
@@ -48,6 +50,13 @@ class RecoveryBook:
     def unmended(self) -> Recovery | None:
         """The newest open entry for which no round has been formed."""
         return next((entry for entry in reversed(self.open) if entry.strategy is None), None)
+
+    def inherit(self, entries: Iterable[Recovery]) -> None:
+        """What lasts, as the former coordinator has told it."""
+        self.open = [
+            replace(entry, reason=NOT_COUNTED) if entry.fault in OF_A_WORKER and not entry.reason else entry
+            for entry in entries
+        ]
 
     def take_over(self, round_number: int) -> None:
         """The former coordinator's round, of this number: it mended what was open when that was told."""

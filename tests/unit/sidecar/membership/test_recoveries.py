@@ -4,7 +4,7 @@ import pytest
 
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy
-from understudy_sidecar.membership.recoveries import KEPT, RecoveryBook
+from understudy_sidecar.membership.recoveries import KEPT, NOT_COUNTED, RecoveryBook
 
 WORKER = Cause(3, "pod-1", "node-1", 1, None, "exit code 1")
 POD = Cause(0, "pod-0", "node-0", None, None, "its connection ended")
@@ -38,6 +38,20 @@ def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> N
         (Strategy.IN_PLACE, "restart 1 of 10 within 1 h"),
         (Strategy.POD_RECREATE, "its pod is lost; no spare was there"),
     ]
+
+
+def test_what_a_coordinator_without_a_majority_left_uncounted_says_so() -> None:
+    # given what a coordinator leaves: a worker's fault that it has not counted, one that it has, and a lost pod
+    left = RecoveryBook()
+    left.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    left.begin(Fault.HANG, WORKER, 1, 11.0, "restart 1 of 10 within 1 h")
+    left.begin(Fault.POD, POD, 1, 12.0)
+    # when the next one goes on with it
+    given = RecoveryBook()
+    given.inherit(left.open)
+    given.formed(1, Strategy.SPARE_SWAP)
+    # then each rung has its reason
+    assert [x.reason for x in given.newest()] == [NOT_COUNTED, "restart 1 of 10 within 1 h", ""]
 
 
 def test_one_that_was_to_stay_and_is_lost_says_so() -> None:
