@@ -64,7 +64,6 @@ def count(
     if step.rung is not Rung.GIVE_UP:
         _stays(desk, member, cause, step, at, now, certain=not stays)
         return
-    desk.book.explain(at, step.reason)
     others = [x for x in desk.roster.active() if x is not member]
     number = desk.ask([x.link for x in others if x.link is not None])
     until = now + desk.silence.answer_s_of(len(others))
@@ -142,6 +141,7 @@ def _decide(desk: Desk, dismissal: Dismissal, now: float) -> None:
         step = climb(_case(desk, member, dismissal.cause, UNCERTAIN, now), desk.offences.limits)
         _stays(desk, member, dismissal.cause, step, dismissal.at, now, certain=False)
         return
+    desk.book.explain(dismissal.at, dismissal.reason)  # not before: who comes next in office may decide otherwise
     if not desk.faulty(member.node):
         rank = _rank(desk, member, dismissal.cause)
         desk.offences.add(Offence(dismissal.at, member.uid, rank, dismissal.charged, given_up=True))

@@ -131,4 +131,5 @@ def test_the_budget_counts_as_ever() -> None:
     crash_loop(office, 2)
     office.started(*BOTH)
     office.worker_fails("active-1")
+    office.answers("active-0")
     assert office.recovery().reason == "the budget of 3 restarts within 1 h is spent"
