@@ -17,7 +17,7 @@ from understudy_operator.plan.coordination import plan_label, plan_link, plan_of
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import avoided_nodes, plan_members
-from understudy_operator.plan.observed import Coordination, Job, Node, Observed
+from understudy_operator.plan.observed import TERMINAL_STATES, Coordination, Job, Node, Observed
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_protocol.words import FaultClass
 
@@ -91,6 +91,7 @@ class Operator:
             self.status["recoveriesByStrategy"] = {name[0].lower() + name[1:]: count for name, count in counts.items()}
         if observed.close is not None:
             self.status.setdefault("completedAt", now)
+            self.status.setdefault("terminalState", TERMINAL_STATES[observed.close.reason])
         link = plan_link(observed, office, now)
         for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, office)):
             self._do(intent, observed, now)
