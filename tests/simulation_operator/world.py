@@ -273,8 +273,9 @@ class World:
                 self.spare_keys.setdefault(metadata["uid"], key)
 
     def _has_pods(self, job_uid: str) -> bool:
-        pods = (raw for (plural, _, _), raw in self.server.objects.items() if plural == "pods")
-        return any(raw["metadata"]["labels"].get(names.LABEL_JOB_UID) == job_uid for raw in pods)
+        """That have mounted a key: they run."""
+        pods = self.server.of("pods", **{names.LABEL_JOB_UID: job_uid})
+        return any(pod.get("status", {}).get("phase") == "Running" for pod in pods)
 
     def _tick(self) -> None:
         self.claims.tick()
