@@ -2,7 +2,8 @@
 
 `with BlockingWeightUpdate(replicas, trainer, version=…) as update:` is WeightUpdate for a synchronous trainer. The
 update runs on an event loop in a thread of its own, the same for all of them, so connections stay open between
-updates. Ctrl-C cancels the update and waits until it is undone; a second one does not cut that short.
+updates. Ctrl-C, or whatever else the handler of a signal raises, cancels the update and is raised when that is undone;
+a second one does not cut that short.
 
 `await in_thread(call, …)` runs a blocking call, such as a broadcast of torch's, beside the loop. A thread cannot be
 ended: when the waiting is cancelled the call goes on alone, in a daemon thread, until something makes it return.
@@ -14,12 +15,14 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Generic, Optional, TypeVar
 
 from understudy_rollout.engine import Tensor
+from understudy_rollout.interruptions import Interruptions
 from understudy_rollout.update import WeightUpdate
 
 T = TypeVar("T")
+Work = Callable[[], Coroutine[Any, Any, T]]
 
 
 class BlockingWeightUpdate:
@@ -27,47 +30,99 @@ class BlockingWeightUpdate:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._update = WeightUpdate(*args, **kwargs)
+        self._interruptions = Interruptions(_CLOSED)
+        self._entered = False
 
     @property
     def id(self) -> str:
         return self._update.id
 
     def __enter__(self) -> "BlockingWeightUpdate":
-        run(self._update.__aenter__())
+        try:
+            _run(self._enter, self._interruptions)
+        except BaseException as error:
+            self._leave(error)
+            raise
         return self
 
     def transfer(self, tensors: Sequence[Tensor]) -> None:
-        run(self._update.transfer(tensors))
+        _run(lambda: self._update.transfer(tensors), self._interruptions)
 
     def load(self, path: str) -> None:
-        run(self._update.load(path))
+        _run(lambda: self._update.load(path), self._interruptions)
 
     def __exit__(
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        run(self._update.__aexit__(kind, error, trace))
+        self._leave(error)
 
+    async def _enter(self) -> None:
+        await self._update.__aenter__()
+        self._entered = True
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run it on the loop of the updates' thread, to its end: an interruption cancels it, and is raised afterwards."""
-    loop = _loop()
-    result: Future[T] = Future()
-    started: Future[asyncio.Task[T]] = Future()
-    loop.call_soon_threadsafe(_start, loop, work, started, result)
-    interrupted: Optional[BaseException] = None
-    while True:
+    def _leave(self, error: Optional[BaseException]) -> None:
         try:
-            value = result.result()
-            break
-        except BaseException as error:  # noqa: BLE001 (Ctrl-C too: it is raised when the update is undone)
-            if result.done():
-                raise (interrupted or error) from None
-            if interrupted is None:
-                loop.call_soon_threadsafe(started.result().cancel)
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
-    return value
+            if self._entered:  # it may have been, and was interrupted then
+                _run(lambda: self._update.__aexit__(None, error, None), self._interruptions)
+        finally:
+            self._interruptions.leave()
+
+
+_CLOSED = (BlockingWeightUpdate.__enter__.__code__, BlockingWeightUpdate.__exit__.__code__)
+
+
+def _run(work: Work[T], interruptions: Interruptions) -> T:
+    """Run it on the loop of the updates' thread, to its end: an interruption cancels it, and is raised afterwards."""
+    interruptions.hear()
+    interruptions.held = True
+    try:
+        call = _Call(_loop(), work)
+        call.start()
+        interruptions.cancel = call.cancel
+        if interruptions.kept is not None:  # it came before there was anything to cancel
+            call.cancel()
+        error = call.result.exception()
+    finally:
+        interruptions.held = False
+    interruptions.raise_kept(error)
+    return call.result.result()
+
+
+class _Call(Generic[T]):
+    """A coroutine that another thread's loop runs. result: once it has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Work[T]) -> None:
+        self.result: Future[T] = Future()
+        self._loop, self._work = loop, work
+        self._task: Optional[asyncio.Task[T]] = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        self._loop.call_soon_threadsafe(self._start)
+
+    def cancel(self) -> None:
+        """Once it is started; a second time it does nothing."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._work())
+        self._task.add_done_callback(self._hand_over)
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        if not self._cancelled:
+            self._cancelled = True
+            self._loop.call_soon(self._task.cancel)  # after its first step: without that it never begins, to undo
+
+    def _hand_over(self, task: "asyncio.Task[T]") -> None:
+        if task.cancelled():
+            self.result.set_exception(asyncio.CancelledError())
+            return
+        error = task.exception()
+        if error is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(task.result())
 
 
 async def in_thread(call: Callable[..., T], *args: Any) -> T:
@@ -93,28 +148,6 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
 
     threading.Thread(target=work, name=f"understudy-rollout {call!r}", daemon=True).start()
     return await done
-
-
-def _start(
-    loop: asyncio.AbstractEventLoop,
-    work: Coroutine[Any, Any, T],
-    started: "Future[asyncio.Task[T]]",
-    result: "Future[T]",
-) -> None:
-    task = loop.create_task(work)
-    started.set_result(task)
-    task.add_done_callback(lambda task: _hand_over(task, result))
-
-
-def _hand_over(task: "asyncio.Task[T]", result: "Future[T]") -> None:
-    if task.cancelled():
-        result.set_exception(asyncio.CancelledError())
-        return
-    error = task.exception()
-    if error is not None:
-        result.set_exception(error)
-    else:
-        result.set_result(task.result())
 
 
 _starting = threading.Lock()

@@ -31,6 +31,10 @@ class NothingTransferred(UpdateFailed):
     """The body of a WeightUpdate ended without a transfer."""
 
 
+class TransferCancelled(UpdateFailed):
+    """The body of a WeightUpdate went on after a transfer of it had been cancelled, by its own time limit maybe."""
+
+
 def note(error: BaseException, text: str) -> None:
     """Add a line to what a traceback of this error shows (PEP 678; before Python 3.11 only in `__notes__`)."""
     if sys.version_info >= (3, 11):

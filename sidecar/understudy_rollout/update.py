@@ -20,7 +20,14 @@ from typing import Callable, Optional
 
 from understudy_rollout.calls import Call, limited, together, undisturbed
 from understudy_rollout.engine import Group, Replica, Tensor, Trainer
-from understudy_rollout.failures import NothingTransferred, StepTimedOut, UpdateInProgress, note, told
+from understudy_rollout.failures import (
+    NothingTransferred,
+    StepTimedOut,
+    TransferCancelled,
+    UpdateInProgress,
+    note,
+    told,
+)
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.steps import Held, Progress, Step, Undo
 from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State
@@ -118,6 +125,8 @@ class WeightUpdate:
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         first = self._failed or error
+        if isinstance(first, TransferCancelled) and error is not None:
+            first = error  # the cancellation, or what the body has made of it, such as asyncio.timeout's TimeoutError
         if first is None:
             try:
                 await self._complete()
@@ -209,6 +218,10 @@ class WeightUpdate:
             self._progress = self._progress.begin(Step.TRANSFER)
         try:
             await together(Step.TRANSFER.value, {**sender, **self._each(call)}, self._timeouts.transfer)
+        except asyncio.CancelledError as error:
+            self._failed = TransferCancelled("a transfer of this update was cancelled: it is undone, and not committed")
+            self._failed.__cause__ = error
+            raise
         except BaseException as error:
             self._failed = error  # a body that catches it does not commit what is not there
             raise

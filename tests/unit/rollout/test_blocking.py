@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.rollout.model import PATIENT, TENSORS, Broken, Cluster, Fault, Kind, Place
-from understudy_rollout import BlockingWeightUpdate, State, in_thread
-from understudy_rollout.blocking import run
+from tests.unit.rollout.model import PATIENT, TENSORS, Broken, Cluster, Fault, Kind, Place, notes
+from understudy_rollout import BlockingWeightUpdate, State, blocking, in_thread, interruptions
 
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
-async def _cluster() -> Cluster:
-    return Cluster()
+OURS = frozenset([blocking.__file__, interruptions.__file__])
 
 
 def test_a_synchronous_trainer_updates_its_replicas_more_than_once() -> None:
-    cluster = run(_cluster())
+    cluster = Cluster()
     for version in ("v1", "v2"):
         cluster.sends = version
         with BlockingWeightUpdate(cluster.replicas, cluster.trainer, version=version, timeouts=PATIENT) as update:
@@ -30,7 +33,7 @@ def test_a_synchronous_trainer_updates_its_replicas_more_than_once() -> None:
 
 
 def test_what_fails_is_raised_in_the_trainers_thread_when_it_is_undone() -> None:
-    cluster = run(_cluster())
+    cluster = Cluster()
     cluster.world.faults = [Fault("rollout-1", "receive", Place.IN, Kind.ERROR)]
     with (
         pytest.raises(Broken),
@@ -42,7 +45,7 @@ def test_what_fails_is_raised_in_the_trainers_thread_when_it_is_undone() -> None
 
 
 def test_a_failure_on_the_way_in_is_undone_too() -> None:
-    cluster = run(_cluster())
+    cluster = Cluster()
     cluster.world.faults = [Fault("rollout-1", "join_group", Place.IN, Kind.ERROR)]
     with pytest.raises(Broken), BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT):
         raise AssertionError("not reached")
@@ -58,9 +61,34 @@ def heard() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("heard")
+def test_ctrl_c_in_a_transfer_is_raised_as_such_with_what_could_not_be_undone() -> None:
+    # given a transfer that hangs, on a server that does not generate again
+    cluster = Cluster()
+    hanging = Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)
+    cluster.world.faults = [hanging, Fault("rollout-1", "resume_generation", Place.BEFORE, Kind.ERROR)]
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: hanging.happened)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    # when it is interrupted, then the interruption is what is raised
+    with (
+        pytest.raises(KeyboardInterrupt) as raised,
+        BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
+    ):
+        update.transfer(TENSORS)
+    cluster.check("rollout-1")
+    assert any("resume generation, rollout-1" in line for line in notes(raised.value))
+    interrupting.join()
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> None:
     # given an update that hangs in its transfer, and an undo that waits for us
-    cluster = run(_cluster())
+    cluster = Cluster()
     cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)]
     engine = cluster.engines["rollout-1"]
     undoing, go_on = threading.Event(), threading.Event()
@@ -91,6 +119,58 @@ def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> 
         update.transfer(TENSORS)
     cluster.check()
     interrupting.join()
+
+
+class InterruptedAt:
+    """Ctrl-C in the main thread, before the n-th instruction of the module that is tested, for as long as it lasts."""
+
+    def __init__(self, instruction: int) -> None:
+        self.left = instruction
+
+    def __enter__(self) -> InterruptedAt:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        if frame.f_code.co_filename not in OURS:
+            return None
+        frame.f_trace_opcodes = True
+        if event in ("opcode", "line"):  # Python 3.12's first versions have no event for most opcodes
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+
+@pytest.mark.usefixtures("heard")
+def test_ctrl_c_at_any_instruction_leaves_nothing_half_done_and_is_always_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signal, "valid_signals", lambda: {signal.SIGINT, signal.SIGTERM})  # most of the instructions
+    # given Ctrl-C before the first instruction of an update, the second, and so on
+    instruction, happened = 0, True
+    while happened:
+        instruction += 1
+        cluster = Cluster()
+        cluster.sends = "v1"
+        update = BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+        # when it runs
+        raised = False
+        try:
+            with InterruptedAt(instruction) as at, update:
+                update.transfer(TENSORS)
+        except KeyboardInterrupt:
+            raised = True
+        # then all is in order, it was raised, and handlers are what they were
+        happened = at.left <= 0
+        cluster.check()
+        assert raised == happened, instruction
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {x.weights.version for x in cluster.replicas} == {"v1"}, "the last one came after the update"
+    assert instruction > 50, "the module's instructions were seen"
 
 
 def until(fulfilled) -> None:

@@ -26,7 +26,7 @@ from tests.unit.rollout.model import (
 )
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
-from understudy_rollout.failures import NothingTransferred, StepTimedOut, UpdateInProgress
+from understudy_rollout.failures import NothingTransferred, StepTimedOut, TransferCancelled, UpdateInProgress
 
 
 @in_virtual_time
@@ -201,6 +201,39 @@ async def test_a_time_limit_around_an_update_undoes_it() -> None:
         async with asyncio.timeout(SHORT_S), update:
             await update.transfer(TENSORS)
     cluster.check()
+
+
+@in_virtual_time
+async def test_a_time_limit_in_the_body_is_raised_as_a_time_limit() -> None:
+    cluster = Cluster()
+    cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)]
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+    with pytest.raises(TimeoutError):
+        async with update, asyncio.timeout(SHORT_S):
+            await update.transfer(TENSORS)
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+
+
+@in_virtual_time
+async def test_a_body_that_goes_on_after_a_cancelled_transfer_is_told_so_and_is_not_cancelled_itself() -> None:
+    # given a body that gives a transfer little time, and tries it again
+    cluster = Cluster()
+    cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)]
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+
+    async def careless() -> None:
+        async with update:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(update.transfer(TENSORS), SHORT_S)
+            with pytest.raises(TransferCancelled):
+                await update.transfer(TENSORS)
+
+    # when it ends, then the update has failed, with an error
+    with pytest.raises(TransferCancelled, match="was cancelled"):
+        await careless()
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
 
 
 @in_virtual_time
