@@ -157,13 +157,19 @@ async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_anew_at_eac
     assert min(later - former for former, later in pairwise(decided)) >= LONGEST_REST_S - 0.001
 
 
+async def spare_of_a_job_that_is_gone(world: World) -> str:
+    """The name of the pool's one spare, which it has claimed."""
+    await world.until(lambda: len(world.pods()) == 1)
+    (name,) = (pod["metadata"]["name"] for pod in world.pods())
+    world.claim(name, "gone-uid")
+    return str(name)
+
+
 async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world: World):
     # given a pool whose spare a job has claimed that is gone by now
     world.apply(replicas=1)
     async with at_work(world) as worker:
-        await world.until(lambda: len(world.pods()) == 1)
-        (name,) = (pod["metadata"]["name"] for pod in world.pods())
-        world.claim(name, "gone-uid")
+        await spare_of_a_job_that_is_gone(world)
 
         # when the pool is deleted, too
         world.delete()
@@ -179,9 +185,7 @@ async def test_a_claim_on_a_former_pool_of_the_same_name_is_released_too(world: 
     # given a pool whose spare a job has claimed that is gone by now
     world.apply(replicas=1)
     async with at_work(world) as worker:
-        await world.until(lambda: len(world.pods()) == 1)
-        (name,) = (pod["metadata"]["name"] for pod in world.pods())
-        world.claim(name, "gone-uid")
+        name = await spare_of_a_job_that_is_gone(world)
 
         # when the pool is deleted, and another one of its name is applied
         world.delete()
