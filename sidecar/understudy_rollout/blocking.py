@@ -158,6 +158,12 @@ def _loop() -> asyncio.AbstractEventLoop:
     with _starting:
         if not _running:
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="understudy-rollout", daemon=True).start()
+            threading.Thread(target=_run_for_ever, args=[loop], name="understudy-rollout", daemon=True).start()
             _running.append(loop)
         return _running[0]
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        with suppress(SystemExit, KeyboardInterrupt):  # a task that ends with one stops the loop, and has it as well
+            loop.run_forever()

@@ -52,6 +52,25 @@ def test_a_failure_on_the_way_in_is_undone_too() -> None:
     cluster.check()
 
 
+def test_an_engine_that_exits_is_undone_and_the_next_update_runs() -> None:
+    # given an engine that calls sys.exit in a thread of its own
+    cluster = Cluster()
+    receive = cluster.engines["rollout-1"].receive
+    cluster.engines["rollout-1"].receive = lambda *_: in_thread(sys.exit, 3)  # type: ignore[method-assign]
+    # when an update meets it
+    with (
+        pytest.raises(SystemExit),
+        BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
+    ):
+        update.transfer(TENSORS)
+    cluster.check()
+    # then the next one comes to its end
+    cluster.engines["rollout-1"].receive, cluster.sends = receive, "v2"  # type: ignore[method-assign]
+    with BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v2", timeouts=PATIENT) as update:
+        update.transfer(TENSORS)
+    assert {x.weights.version for x in cluster.replicas} == {"v2"}
+
+
 @pytest.fixture
 def heard() -> Iterator[None]:
     """Ctrl-C, which a shell has what it starts in the background ignore."""
