@@ -54,7 +54,7 @@ rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fa
 	$(PY) -m tests.cluster torch
 	$(PY) -m pytest -q tests/rollout
 
-engines:  ## weight updates of a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
+engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
 	scripts/engines -m pytest -q -W ignore tests/engines
 
 e2e:  ## real pods, real torch, real faults on the local cluster
@@ -125,7 +125,8 @@ lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
 	done
 	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --override requirements/engines.overrides -o requirements/engines.lock requirements/engines.in
+	  --no-header --no-annotate --config-file requirements/engines.toml \
+	  --override requirements/engines.overrides -o requirements/engines.lock requirements/engines.in
 
 format:  ## format the code, and mend what ruff can mend
 	$(PY) -m ruff check --fix .

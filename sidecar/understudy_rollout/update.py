@@ -29,6 +29,7 @@ from understudy_rollout.failures import (
     told,
 )
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
+from understudy_rollout.sender import Sender
 from understudy_rollout.steps import Held, Progress, Step, Undo
 from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State
 
@@ -86,7 +87,8 @@ class WeightUpdate:
             raise ValueError(f"replicas: the name {TRAINER!r} stands for the sending side; give the replica another")
         if not version:
             raise ValueError("version: expected a name of these weights that no others have, such as the step; seen ''")
-        self._trainer, self._release_kv = trainer, release_kv
+        self._sender = None if trainer is None else Sender(trainer)
+        self._release_kv = release_kv
         self._fence = fence_of(os.environ) if fence is None else fence
         self._job = link_of_this_process() if job is None else job
         self._blocked: list[str] = []  # replicas that did not leave the group, and that nobody has ended
@@ -109,11 +111,11 @@ class WeightUpdate:
 
     async def transfer(self, tensors: Sequence[Tensor]) -> None:
         """Have the trainer send these and all replicas receive them. As often as there are buckets, one at a time."""
-        trainer, group = self._trainer, self._group
-        if trainer is None or group is None:
+        sender, group = self._sender, self._group
+        if sender is None or group is None:
             raise ValueError("transfer: this update has no trainer; call load, or give WeightUpdate a trainer")
         await self._transferred(
-            {TRAINER: lambda: trainer.send(group, tensors)},
+            {TRAINER: lambda: sender.trainer.send(group, tensors)},
             lambda replica: replica.engine.receive(group, tensors),
         )
 
@@ -191,25 +193,29 @@ class WeightUpdate:
 
     async def _build_group(self) -> None:
         self._progress = self._progress.begin(Step.BUILD_GROUP)
-        leaving = {replica.name: replica.leave_group for replica in self.replicas if replica.group is not None}
+        leaving: dict[str, Call] = {x.name: x.leave_group for x in self.replicas if x.group is not None}
+        if self._sender is not None and self._sender.group is not None:
+            leaving[TRAINER] = self._sender.leave_group
         if leaving:  # which an update before could not undo
             await together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
-        if self._trainer is not None:
-            await together(Step.BUILD_GROUP.value, {TRAINER: self._open_group}, self._timeouts.build_group)
-            trainer, group = self._trainer, self._group
-            assert group is not None
-            calls: dict[str, Call] = {TRAINER: lambda: trainer.join_group(group)}
-            first_rank = 1
-            for replica in self.replicas:
-                replica.group = group
-                calls[replica.name] = partial(replica.engine.join_group, group, first_rank)
-                first_rank += replica.ranks
-            await together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
+        if self._sender is not None:
+            await self._build_group_with(self._sender)
         self._progress = self._progress.end()
 
-    async def _open_group(self) -> None:
-        assert self._trainer is not None
-        self._group = await self._trainer.open_group(1 + sum(replica.ranks for replica in self.replicas))
+    async def _build_group_with(self, sender: Sender) -> None:
+        async def open_group() -> None:
+            self._group = await sender.open_group(1 + sum(replica.ranks for replica in self.replicas))
+
+        await together(Step.BUILD_GROUP.value, {TRAINER: open_group}, self._timeouts.build_group)
+        group = self._group
+        assert group is not None
+        calls: dict[str, Call] = {TRAINER: lambda: sender.trainer.join_group(group)}
+        first_rank = 1
+        for replica in self.replicas:
+            replica.group = group
+            calls[replica.name] = partial(replica.engine.join_group, group, first_rank)
+            first_rank += replica.ranks
+        await together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
 
     async def _transferred(self, sender: Mapping[str, Call], call: Callable[[Replica], Awaitable[None]]) -> None:
         if self._failed is not None:
@@ -227,11 +233,10 @@ class WeightUpdate:
             raise
 
     async def _leave_group(self) -> None:
-        trainer, group = self._trainer, self._group
         self._progress = self._progress.begin(Step.LEAVE_GROUP)
-        if trainer is not None and group is not None:
+        if self._sender is not None:
             leaving = self._each(lambda replica: replica.leave_group())
-            leaving[TRAINER] = lambda: trainer.leave_group(group)
+            leaving[TRAINER] = self._sender.leave_group
             await together(Step.LEAVE_GROUP.value, leaving, self._timeouts.leave_group)
         self._progress = self._progress.end()
 
@@ -255,12 +260,12 @@ class WeightUpdate:
     async def _undo_everywhere(self, first: BaseException) -> None:
         owed = self._progress.owed
         works = [self._undo_replica(replica, owed, first) for replica in self.replicas]
-        if self._trainer is not None and self._group is not None and Undo.LEAVE_GROUP in owed:
-            works.append(self._undo_trainer(self._trainer, self._group, first))
+        if self._sender is not None and self._sender.group is not None and Undo.LEAVE_GROUP in owed:
+            works.append(self._undo_sender(self._sender, first))
         await asyncio.gather(*works)
 
-    async def _undo_trainer(self, trainer: Trainer, group: Group, first: BaseException) -> None:
-        await self._try(Undo.LEAVE_GROUP, TRAINER, lambda: trainer.leave_group(group), first, self._timeouts.undo)
+    async def _undo_sender(self, sender: Sender, first: BaseException) -> None:
+        await self._try(Undo.LEAVE_GROUP, TRAINER, sender.leave_group, first, self._timeouts.undo)
 
     async def _undo_replica(self, replica: Replica, owed: Sequence[Undo], first: BaseException) -> None:
         engine = replica.engine

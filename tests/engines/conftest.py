@@ -1,24 +1,18 @@
-"""One vLLM for all tests, in its development mode, with a model that is made here: nothing is fetched."""
+"""Real servers, each for all tests of its module, with models that are made here: nothing is fetched."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.engines import tiny_llama
+from tests.engines.server import CHECKOUT, started
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-UP_S = 300.0
 PLUGIN = "[vllm.general_plugins]\nunderstudy_gloo = tests.engines.gloo_plugin:register\n"
+STAND_INS = CHECKOUT / "tests/engines/stand_ins"
 
 
 @pytest.fixture(scope="session")
@@ -30,48 +24,37 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its URL; it starts with version 3."""
+    """Its URL. It runs in its development mode, and starts with version 3."""
     folder = tmp_path_factory.mktemp("vllm")
     plugin = folder / "understudy_gloo-0.dist-info"
     plugin.mkdir()
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: understudy-gloo\nVersion: 0\n")
     (plugin / "entry_points.txt").write_text(PLUGIN)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models / "3")]
-    command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--skip-tokenizer-init"]
+    command += ["--served-model-name", "tiny", "--skip-tokenizer-init"]
     command += ["--enforce-eager", "--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "4"]
     command += ["--weight-transfer-config", '{"backend": "gloo"}']
     ours = {
-        "PYTHONPATH": os.pathsep.join([str(folder), str(CHECKOUT), str(CHECKOUT / "sidecar")]),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_TARGET_DEVICE": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
     }
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(command, env=os.environ | ours, stdout=output, stderr=subprocess.STDOUT)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _until_up(url, process, log)
+    with started(command, ours, [folder], "/health", folder / "log") as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
-def _until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + UP_S
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(url + "/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise RuntimeError(f"vLLM does not come up:\n{log.read_text()[-6000:]}")
+@pytest.fixture(scope="module")
+def sglang(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its URL. It starts with version 3."""
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(models / "3")]
+    command += ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32", "--enable-memory-saver"]
+    command += ["--skip-tokenizer-init", "--skip-server-warmup", "--grammar-backend", "none", "--disable-cuda-graph"]
+    command += ["--disable-overlap-schedule", "--max-total-tokens", "256", "--max-running-requests", "4"]
+    command += ["--context-length", "64"]
+    log = tmp_path_factory.mktemp("sglang") / "log"
+    with started(command, {"SGLANG_USE_CPU_ENGINE": "1"}, [STAND_INS], "/server_info", log) as url:
+        yield url

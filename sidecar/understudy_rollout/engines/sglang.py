@@ -3,15 +3,20 @@ with what it calls in `srt/managers`. Older ones of 0.5 are asked in the same wa
 
 It needs `--enable-memory-saver` for the KV cache's memory to be given back; without it release and resume do nothing.
 
-A trap: SGLang ends its scheduler, and with it the server, when memory is to be resumed that is not released. So it is
-kept here whether it is. A request that was sent and not answered is taken for done: the server finishes what it has
-received, in the order of its arrival, whether anybody still waits or not. One that is refused is taken for not done.
-After either, `resume_generation` has the server generate a token, and mends what was taken wrongly.
+Two traps. SGLang ends its scheduler, and with it the server, when memory is to be released while that is not idle: a
+pause ends when all requests have their answers, and it may still hold the last of them. So it is waited for, which a
+flush does.
+
+The same follows when memory is to be resumed that is not released. So it is kept here whether it is. A request that was
+sent and not answered is taken for done: the server finishes what it has received, in the order of its arrival, whether
+anybody still waits or not. One that is refused is taken for not done. After either, `resume_generation` has the server
+generate a token, and mends what was taken wrongly.
 
 Tensors are received within a session, `/begin_weight_update` to `/end_weight_update`. One that was left open keeps the
 next one out, so it is ended in any case.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Optional
 
@@ -20,6 +25,8 @@ from understudy_rollout.engines.http import NotDelivered, Refused, Server, beare
 from understudy_rollout.failures import UpdateFailed
 
 KV = {"tags": ["kv_cache"]}
+IDLE_S = 30.0
+ASK_AGAIN_S = 0.05  # older ones take no time limit for a flush, and refuse at once
 NO_SUCH_GROUP = "does not exist"
 NO_SESSION = "no weight-update session is open"
 NOT_FOUND = 404
@@ -38,8 +45,10 @@ class SglangEngine:
         await self.server.post("/pause_generation", {"mode": "abort"})
 
     async def release_kv(self) -> None:
-        if not self._kv_released:  # by an update that could not resume it
-            await self._change_memory("/release_memory_occupation", released=True)
+        if self._kv_released:
+            return  # by an update that could not resume it
+        await self._until_idle()
+        await self._change_memory("/release_memory_occupation", released=True)
 
     async def join_group(self, group: Group, first_rank: int) -> None:
         body = {
@@ -105,6 +114,19 @@ class SglangEngine:
 
     async def close(self) -> None:
         await self.server.close()
+
+    async def _until_idle(self) -> None:
+        """Raises Refused where it is not within IDLE_S."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + IDLE_S
+        while True:
+            try:
+                await self.server.post("/flush_cache", params={"timeout": f"{IDLE_S:g}"})
+                return
+            except Refused:
+                if loop.time() >= end:
+                    raise
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _begin_session(self) -> None:
         try:

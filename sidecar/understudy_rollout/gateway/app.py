@@ -3,7 +3,11 @@
     POST /understudy/v1/weights/{close,open,abandon}   what an update tells, with the token
     GET  /understudy/v1/weights                        what is known of the weights
     POST GENERATION                                    passed on while the weights are Fresh, 503 otherwise
-    GET  READING                                       passed on always: health checks, metrics, the models
+    GET  READING                                       passed on always: metrics, the models
+    GET  HEALTH                                        passed on, but answered here during an update
+
+A server may generate a token to see whether it is well. Paused for an update it cannot, and says after a while that it
+is not, as SGLang does. So a health check meets no update, as no request does.
 
 Everything else is answered 403: the server's own ways to change its weights are not for clients. The server is watched
 (`watch`): one that was there and listens no more has lost what it held, and comes back Uncertain.
@@ -30,8 +34,9 @@ GENERATION = {
     *("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"),
     *("/v1/score", "/v1/rerank", "/encode", "/classify", "/inference/v1/generate", "/tokenize", "/detokenize"),
 }
+HEALTH = {"/health", "/health_generate"}
 READING = {
-    *("/health", "/health_generate", "/ping", "/metrics", "/version", "/v1/models", "/load"),
+    *("/ping", "/metrics", "/version", "/v1/models", "/load"),
     *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
 }
 log = logging.getLogger(__name__)
@@ -104,7 +109,9 @@ class GatewayApp:
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         if request.method in ("GET", "HEAD") and request.path in READING:
-            return await self._passed_on(request, "")
+            return await self._passed_on(request)
+        if request.method in ("GET", "HEAD") and request.path in HEALTH:
+            return await self._health(request)
         if request.method != "POST" or request.path not in self._generation:
             text = (
                 f"{request.method} {request.path} is not for clients of this gateway (--generation PATH admits one)\n"
@@ -115,20 +122,24 @@ class GatewayApp:
         denied = self._flights.denied()
         if denied is not None:
             return _unavailable(denied)
+        answer, error = await self._in_flight(request, self._flights.weights.version)
+        return _given(answer) if error is None else self._broken_off(request, error, answer)
+
+    async def _in_flight(self, request: web.Request, version: str) -> tuple[Answer, Optional[BaseException]]:
+        """What the client has got, and what has ended that early."""
         answer = Answer()
-        error: Optional[BaseException] = None
         with self._flights.flight() as flight:
             # In this task, and not in one of its own: that costs a tenth of all that a request costs.
             try:
-                await self._proxy.pass_on(request, answer, self._flights.weights.version)
+                await self._proxy.pass_on(request, answer, version)
             except asyncio.CancelledError as cancelled:
                 if not flight.aborted:
                     raise  # the client has gone away
                 _goes_on(flight.task)
-                error = cancelled
+                return answer, cancelled
             except Exception as failed:  # noqa: BLE001 (whatever it is, the client is told)
-                error = failed
-        return _given(answer) if error is None else self._broken_off(request, error, answer)
+                return answer, failed
+        return answer, None
 
     def _broken_off(self, request: web.Request, error: BaseException, answer: Answer) -> web.StreamResponse:
         if isinstance(error, EngineGone):
@@ -142,10 +153,22 @@ class GatewayApp:
             return _unavailable(denied)
         return web.Response(status=502, text=f"the inference server broke off: {error}\n")
 
-    async def _passed_on(self, request: web.Request, version: str) -> web.StreamResponse:
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        error: Optional[BaseException] = None
+        if self._flights.weights.state is not State.UPDATING:
+            answer, error = await self._in_flight(request, "")
+            if error is None:
+                return _given(answer)
+            if answer.begun is not None:
+                return self._broken_off(request, error, answer)
+        if self._flights.weights.state is not State.UPDATING or not self._watch.connected:
+            return web.Response(status=502, text=f"the inference server does not answer: {error or 'it is gone'}\n")
+        return web.Response(text="the inference server is there; its weights are being updated\n")
+
+    async def _passed_on(self, request: web.Request) -> web.StreamResponse:
         answer = Answer()
         try:
-            await self._proxy.pass_on(request, answer, version)
+            await self._proxy.pass_on(request, answer, "")
         except (EngineGone, aiohttp.ClientError) as error:
             return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
         return _given(answer)

@@ -63,7 +63,7 @@ class Flights:
     @contextmanager
     def flight(self) -> Iterator[Flight]:
         """While this task is under way: it is cancelled, and marked as aborted, when it has to end."""
-        assert self.weights.state is State.FRESH
+        assert self.weights.state is not State.UPDATING
         flight = Flight(asyncio.current_task())
         self._under_way.add(flight)
         try:

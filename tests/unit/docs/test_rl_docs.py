@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.docs.rl_page import BLOCKS, block, executed
 from tests.unit.rollout.guarded import TOKEN, guarded
 from tests.unit.rollout.model import PATIENT, TENSORS, Cluster, ModelEngine, ModelTrainer, World
 from tests.unit.rollout.servers import EngineServer
@@ -30,25 +30,6 @@ from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
 from understudy_rollout.gateway.__main__ import options
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-PAGE = (CHECKOUT / "docs/rl.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = FENCE.findall(PAGE)
-
-
-def block(kind: str, *words: str) -> str:
-    """The one of this kind that has all of these words."""
-    found = [code for of_kind, code in BLOCKS if of_kind == kind and all(word in code for word in words)]
-    assert len(found) == 1, f"{kind} with {words}: {len(found)}"
-    return str(found[0])
-
-
-async def executed(code: str, **given: Any) -> dict[str, Any]:
-    """Run it as the body of a coroutine; gives what it has defined."""
-    body = textwrap.indent(code, "    ")
-    given = {**given, "__name__": "docs"}
-    exec(f"async def block():\n{body}\n    return locals()", given)
-    defined: dict[str, Any] = await given["block"]()
-    return defined
 
 
 @pytest.mark.parametrize("code", [code for kind, code in BLOCKS if kind == "python"])
@@ -116,7 +97,7 @@ def test_the_trainers_send_every_tensor_and_leave(
     meetings: list[Any] = []
 
     def init_custom_process_group(**meeting: Any) -> str:
-        meetings.append((meeting["init_method"], meeting["world_size"], meeting["rank"], meeting["backend"]))
+        meetings.append((meeting["store"], meeting["world_size"], meeting["rank"], meeting["backend"]))
         return "group"
 
     class Communicator:
@@ -129,11 +110,18 @@ def test_the_trainers_send_every_tensor_and_leave(
 
     def trainer_init(meeting: dict[str, Any]) -> Communicator:
         address = f"tcp://{meeting['master_address']}:{meeting['master_port']}"
-        meetings.append((address, meeting["world_size"], 0, "nccl"))
+        meetings.append(((None, address), meeting["world_size"], 0, "nccl"))
         return Communicator()
 
+    def store(address: str, port: int, world_size: int, is_master: bool, *, wait_for_workers: bool) -> Any:
+        assert (port, world_size, is_master, wait_for_workers) == (0, 9, True, False)
+        return SimpleNamespace(port=29500, at=f"tcp://{address}:29500")
+
     distributed = SimpleNamespace(
-        broadcast=lambda tensor, src, group: Communicator().broadcast(tensor, src), destroy_process_group=left.append
+        TCPStore=store,
+        PrefixStore=lambda prefix, store: (prefix, store.at),
+        broadcast=lambda tensor, src, group: Communicator().broadcast(tensor, src),
+        destroy_process_group=left.append,
     )
     doubles: dict[str, dict[str, Any]] = {
         "sglang.srt.utils.common": {"init_custom_process_group": init_custom_process_group},
@@ -152,11 +140,13 @@ def test_the_trainers_send_every_tensor_and_leave(
         trainer = made("127.0.0.1", {"a": "tensor a", "b": "tensor b"})
         group = await trainer.open_group(9)
         await trainer.leave_group(group)  # of a group that never came to be
+        group = await trainer.open_group(9)
         await trainer.join_group(group)
         await trainer.send(group, TENSORS)
         await trainer.leave_group(group)
         assert (sent, left) == (["tensor a", "tensor b"], ["group"])
-        assert meetings == [(f"tcp://{group.address}:{group.port}", 9, 0, "nccl")]
+        prefix = None if name == "VllmTrainer" else group.name
+        assert meetings == [((prefix, f"tcp://{group.address}:{group.port}"), 9, 0, "nccl")]
 
     asyncio.run(story())
 

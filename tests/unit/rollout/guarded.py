@@ -81,6 +81,12 @@ class Server:
         await self.start()
 
     async def _health(self, request: web.Request) -> web.Response:
+        """As SGLang's: it generates a token."""
+        self.running += 1
+        try:
+            await self._token()
+        finally:
+            self.running -= 1
         return web.Response(text="well")
 
 
@@ -128,6 +134,13 @@ class Guarded:
             return response
 
         return asyncio.ensure_future(post())
+
+    def probe(self) -> asyncio.Task[tuple[int, str]]:
+        async def get() -> tuple[int, str]:
+            async with self.client.get(self.url + "/health") as response:
+                return response.status, await response.text()
+
+        return asyncio.ensure_future(get())
 
     async def state(self) -> dict[str, object]:
         async with self.client.get(self.url + WEIGHTS) as response:

@@ -223,6 +223,7 @@ class ModelTrainer(Side):
     groups: int = 0
 
     async def open_group(self, world_size: int) -> Group:
+        assert self.group is None, "it has left the former one, or is asked to"
         await self.call("open_group", lambda: None, lambda: None)
         self.groups += 1
         return Group("127.0.0.1", 29500 + self.groups, world_size, f"update-{self.groups}", "gloo")

@@ -54,7 +54,7 @@ class EngineServer:
             pass
 
     def routes(self) -> dict[tuple[str, str], Do]:
-        """What each request does: given the query and the JSON body. It returns the body of the answer, if it has one.
+        """What each request does: given the query and the JSON body. It returns the answer, or its body, if it has one.
 
         A Refusal is answered as it says, any other Exception as `failed` does; a ServerDies ends the server.
         """
@@ -102,6 +102,8 @@ class EngineServer:
                 return failed
             finally:
                 giving_up.cancel()
+            if isinstance(told, web.Response):
+                return told
             return web.Response() if told is None else web.json_response(told)
 
         return answer

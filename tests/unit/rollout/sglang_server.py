@@ -12,6 +12,10 @@ from tests.unit.rollout.servers import Do, EngineServer, Refusal, ServerDies, gr
 from understudy_rollout import Group
 
 OUTSIDE = "update_weights_from_distributed must run between begin_weight_update() and end_weight_update()"
+FLUSHED = (
+    "Cache flushed.\nPlease check backend logs for more details. "
+    "(When there are running or waiting requests, the operation will not be performed.)\n"
+)
 OK = {"success": True, "message": "Success"}
 
 
@@ -21,6 +25,8 @@ class SglangServer(EngineServer):
     def __init__(self, engine: ModelEngine) -> None:
         super().__init__(engine)
         self.session = False
+        self.idle = False  # its scheduler, which notices that a request has ended after whoever has asked it
+        self.refuses_flushes = 0  # the next ones
 
     def routes(self) -> dict[tuple[str, str], Do]:
         sessions: dict[tuple[str, str], Do] = {
@@ -63,19 +69,23 @@ class SglangServer(EngineServer):
         await self.engine.stop_generation()
         return {"message": "Generation paused successfully.", "status": "ok"}
 
-    async def _release(self, query: Any, body: Any) -> None:
+    async def _release(self, query: Any, body: Any) -> Any:
         assert body == {"tags": ["kv_cache"]}
         if self.engine.generating:
             raise ServerDies("memory is released only where nothing runs")
+        if not self.idle:
+            raise ServerDies("release_memory_occupation should be called only when server is idle.")
         if not self.engine.kv:
             raise ServerDies("memory is released only once")
         await self._wholly_or_not(self.engine.release_kv)
+        return web.json_response(None)
 
-    async def _resume(self, query: Any, body: Any) -> None:
+    async def _resume(self, query: Any, body: Any) -> Any:
         assert body == {"tags": ["kv_cache"]}
         if self.engine.kv:
             raise ServerDies("KeyError: 'kv_cache'")
         await self._wholly_or_not(self.engine.resume_kv)
+        return web.json_response(None)
 
     async def _wholly_or_not(self, change: Callable[[], Awaitable[None]]) -> None:
         """Its scheduler does not survive an error of its own, so what it answers with one has not happened."""
@@ -131,10 +141,18 @@ class SglangServer(EngineServer):
         return {"success": True, "message": "Succeeded to destroy custom process group."}
 
     async def _flush(self, query: Any, body: Any) -> Any:
-        await self.engine.flush_cache()
-        return "Cache flushed."
+        if self.refuses_flushes:
+            self.refuses_flushes -= 1
+            raise Broken
+        if "timeout" in query:  # what is waited for
+            self.idle = True
+            self.engine.prefixes_of.clear()
+        else:
+            await self.engine.flush_cache()
+        return web.Response(text=FLUSHED)
 
     async def _resume_generation(self, query: Any, body: Any) -> Any:
+        self.idle = False
         if self.engine.kv:
             await self.engine.resume_generation()
         else:

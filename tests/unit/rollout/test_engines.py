@@ -28,7 +28,7 @@ from tests.unit.rollout.servers import EngineServer
 from tests.unit.rollout.sglang_server import OlderSglangServer, SglangServer
 from tests.unit.rollout.vllm_server import PlainVllmServer, VllmServer
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Group, State
+from understudy_rollout import Group, State, Timeouts
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
 
@@ -297,6 +297,33 @@ async def test_vllms_generation_stays_paused_until_it_is_resumed() -> None:
         # and where it runs, that it has its cache stops nothing
         await adapter.resume_kv()
         assert model.generating
+
+
+@pytest.mark.parametrize("engine", ["sglang", "sglang-older"])
+@in_virtual_time
+async def test_sglangs_memory_is_released_only_when_its_scheduler_is_idle(engine: str) -> None:
+    async with served(engine) as cluster:
+        # given a server whose scheduler still holds the last request, for a while
+        server = cluster.servers["rollout-1"]
+        assert isinstance(server, SglangServer)
+        server.refuses_flushes = 3
+        # when it is updated, then it is waited for
+        assert await cluster.update("v1") is None
+        cluster.check()
+        assert server.refuses_flushes == 0
+
+
+@in_virtual_time
+async def test_an_sglang_whose_scheduler_is_never_idle_is_not_asked_for_its_memory() -> None:
+    async with served("sglang") as cluster:
+        server = cluster.servers["rollout-1"]
+        assert isinstance(server, SglangServer)
+        server.refuses_flushes = 1 << 30
+        error = await cluster.update("v1", timeouts=Timeouts())
+        assert isinstance(error, EngineRefused)
+        assert "flush_cache" in str(error)
+        assert cluster.engines["rollout-1"].alive
+        assert "POST /release_memory_occupation" not in server.asked
 
 
 @in_virtual_time

@@ -48,9 +48,28 @@ async def test_during_an_update_a_request_is_denied_with_the_reason_and_when_to_
         assert (response.status, response.headers["Retry-After"]) == (503, "1")
         error = (await response.json())["error"]
         assert (error["type"], error["message"]) == ("weights_updating", "weights of version v1 are on their way")
-        # and health checks are answered
-        async with site.client.get(site.url + "/health") as health:
-            assert (health.status, await health.text()) == (200, "well")
+
+
+@in_virtual_time
+async def test_a_health_check_meets_no_update() -> None:
+    async with guarded("") as site:
+        # given a server that generates to see whether it is well, whatever weights it has
+        assert await site.probe() == (200, "well")
+        site.server.waits = True
+        probe = site.probe()
+        await until(lambda: site.server.running == 1)
+        # when an update begins, then neither the check that is under way nor one that comes is the server's
+        await site.close()
+        await until(lambda: site.server.running == 0)
+        there = (200, "the inference server is there; its weights are being updated\n")
+        assert await probe == there
+        assert await site.probe() == there
+        # but that it is gone is told
+        await site.server.stop()
+        told = 200
+        async with asyncio.timeout(10):
+            while told != 502:
+                told, _ = await site.probe()
 
 
 @in_virtual_time

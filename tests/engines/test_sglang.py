@@ -1,0 +1,325 @@
+"""The adapter for SGLang against SGLang itself: what its tests on a double believe of it, and updates that fail.
+
+The trainer is that of docs/rl.md, with gloo in NCCL's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.engines import tiny_llama
+from tests.engines.conftest import STAND_INS
+from tests.unit.docs.rl_page import block, executed
+from tests.unit.rollout.model import Cluster
+from tests.unit.rollout.sglang_server import SglangServer
+from understudy_rollout import Group, Replica, State, Tensor, Timeouts, Trainer, WeightUpdate
+from understudy_rollout.engines import SglangEngine
+from understudy_rollout.failures import EngineRefused
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def trainer_of(sglang: str) -> Callable[[int], Trainer]:
+    """The page's trainer, of this version's weights. `sglang`: before it, as that takes the other's stand-ins too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_USE_CPU_ENGINE", "1")
+        patch.setattr(sys, "path", [str(STAND_INS), *sys.path])
+        page = asyncio.run(executed(block("python", "class SglangTrainer:")))["SglangTrainer"]
+
+    class GlooTrainer(page):  # type: ignore[valid-type, misc]
+        async def open_group(self, world_size: int) -> Group:
+            group: Group = await super().open_group(world_size)
+            return replace(group, backend="gloo")
+
+    def made(version: int) -> Trainer:
+        trainer: Trainer = GlooTrainer("127.0.0.1", Weights(version))
+        return trainer
+
+    return made
+
+
+class Weights(dict[str, Any]):
+    """Also of what is in no model: something."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(tiny_llama.weights(version))
+
+    def __missing__(self, name: str) -> Any:
+        return self["lm_head.weight"]
+
+
+Story = Callable[..., Coroutine[Any, Any, None]]
+
+
+def told(story: Story) -> Callable[..., None]:
+    """As a test: pytest's own loop would be another one for each fixture."""
+
+    @wraps(story)
+    def run(**given: Any) -> None:
+        asyncio.run(story(**given))
+
+    return run
+
+
+@asynccontextmanager
+async def replica(url: str) -> AsyncIterator[Replica]:
+    engine = SglangEngine(url)
+    yield Replica("rollout-0", engine)
+    await engine.close()
+
+
+async def send(one: Replica, trainer: Trainer, version: int, tensors: Sequence[Tensor] = (), buckets: int = 1) -> None:
+    sent = list(tensors or tiny_llama.tensors(version))
+    size = -(-len(sent) // buckets)
+    async with WeightUpdate([one], trainer, version=f"v{version}") as update:
+        for first in range(0, len(sent), size):
+            await update.transfer(sent[first : first + size])
+
+
+async def load(one: Replica, folder: Path, version: int) -> None:
+    async with WeightUpdate([one], version=f"v{version}") as update:
+        await update.load(str(folder / str(version)))
+
+
+async def generated(url: str) -> tuple[set[int], str]:
+    """The tokens of an answer, and the version that it tells."""
+    sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+    body = {"input_ids": [5, 6, 7], "sampling_params": sampling}
+    async with aiohttp.ClientSession() as session, session.post(url + "/generate", json=body) as response:
+        assert response.status == 200, await response.text()
+        answer = await response.json()
+        return set(answer["output_ids"]), answer["meta_info"]["weight_version"]
+
+
+@told
+async def test_sent_weights_are_asked_and_so_are_those_of_a_folder(
+    sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
+) -> None:
+    async with replica(sglang) as one:
+        for buckets, version in ((1, 4), (0, 5), (3, 6), (0, 7), (1, 8)):
+            if buckets:
+                await send(one, trainer_of(version), version, buckets=buckets)
+            else:
+                await load(one, models, version)
+            assert await generated(sglang) == ({version}, f"v{version}")
+            assert (one.weights.state, one.weights.version) == (State.FRESH, f"v{version}")
+
+
+@contextmanager
+def busy_machine() -> Iterator[None]:
+    """So that a process which has told another one something goes on later than that one."""
+    idlers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for idler in idlers:
+            idler.kill()
+            idler.wait()
+
+
+@told
+async def test_memory_may_be_released_right_after_an_answer(sglang: str, models: Path) -> None:
+    async with replica(sglang) as one, aiohttp.ClientSession() as session:
+        with busy_machine():
+            for turn in range(20):
+                # given an answer, whose request the scheduler still holds
+                sampling = {"max_new_tokens": 1 + turn % 8, "temperature": 0, "ignore_eos": True}
+                body = {"input_ids": [5, 6, 7], "sampling_params": sampling}
+                async with session.post(sglang + "/generate", json=body) as response:
+                    await response.read()
+                # when memory is released at once, then the server lives
+                await one.engine.stop_generation()
+                await one.engine.release_kv()
+                await one.engine.resume_kv()
+                await one.engine.resume_generation()
+
+
+@told
+async def test_an_update_aborts_what_runs(sglang: str, models: Path) -> None:
+    async with replica(sglang) as one, aiohttp.ClientSession() as session:
+        await load(one, models, 4)
+        # given requests that run
+        body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 50, "temperature": 0, "ignore_eos": True}}
+
+        async def ask() -> tuple[str, set[int]]:
+            async with session.post(sglang + "/generate", json=body) as response:
+                answer = await response.json()
+                return answer["meta_info"]["finish_reason"]["type"], set(answer["output_ids"])
+
+        for version in (5, 6, 7):
+            asked = [asyncio.ensure_future(ask()) for _ in range(3)]
+            # when an update comes
+            await load(one, models, version)
+            # then each has what was made until then, of one version
+            for ended, tokens in await asyncio.gather(*asked):
+                assert ended in ("abort", "length")
+                assert len(tokens) <= 1
+        assert await generated(sglang) == ({7}, "v7")
+
+
+@told
+async def test_a_tensor_of_another_shape_spoils_neither_the_server_nor_the_next_update(
+    sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
+) -> None:
+    async with replica(sglang) as one:
+        await load(one, models, 4)
+        # given an update that breaks off behind some tensors
+        tensors = tiny_llama.tensors(5)[:4]
+        with pytest.raises(EngineRefused):
+            await send(one, trainer_of(5), 5, [*tensors, replace(tensors[0], name="model.norm.weight")])
+        assert one.weights.state is State.UNCERTAIN
+        # then the server can generate, whatever that is
+        await generated(sglang)
+    # and the next update, of another trainer, is whole
+    async with replica(sglang) as one:
+        await send(one, trainer_of(6), 6)
+        assert await generated(sglang) == ({6}, "v6")
+
+
+@told
+async def test_a_folder_that_is_not_there_spoils_neither_the_server_nor_the_next_update(
+    sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
+) -> None:
+    async with replica(sglang) as one:
+        with pytest.raises(EngineRefused):
+            await load(one, models, 99)
+        assert one.weights.state is State.UNCERTAIN
+        await generated(sglang)
+        await load(one, models, 8)
+        assert await generated(sglang) == ({8}, "v8")
+        await send(one, trainer_of(5), 5)
+        assert await generated(sglang) == ({5}, "v5")
+
+
+@pytest.mark.parametrize("fails_in", ["join_group", "send"])
+def test_a_trainer_that_fails_lets_the_server_go(
+    sglang: str, models: Path, trainer_of: Callable[[int], Trainer], fails_in: str
+) -> None:
+    async def story() -> None:
+        async with replica(sglang) as one:
+            await load(one, models, 4)
+            # given a trainer that does not do its part, of which the server waits
+            trainer, asked = trainer_of(5), asyncio.Event()
+
+            async def fail(*_: Any) -> None:
+                asked.set()
+                await asyncio.sleep(1)
+                raise ZeroDivisionError
+
+            setattr(trainer, fails_in, fail)
+            # when it updates, then that is its error
+            with pytest.raises(ZeroDivisionError):
+                await send(one, trainer, 5)
+            assert asked.is_set()
+            assert one.group is None
+            before = (State.FRESH, "v4") if fails_in == "join_group" else (State.UNCERTAIN, "")
+            assert (one.weights.state, one.weights.version if before[1] else "") == before
+            # and the next one is whole
+            await send(one, trainer_of(6), 6)
+            assert await generated(sglang) == ({6}, "v6")
+
+    asyncio.run(story())
+
+
+@told
+async def test_a_session_that_a_former_trainer_left_keeps_nobody_out(
+    sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        for version in (6, 7):
+            async with session.post(sglang + "/begin_weight_update", json={}) as response:
+                assert response.status == 200
+            async with replica(sglang) as one:
+                await (send(one, trainer_of(6), 6) if version == 6 else load(one, models, 7))
+                assert await generated(sglang) == ({version}, f"v{version}")
+
+
+@told
+async def test_undoing_what_never_happened_is_no_error(sglang: str, models: Path) -> None:
+    async with replica(sglang) as one:
+        for _ in range(2):
+            await one.engine.leave_group(Group("127.0.0.1", 1, 2, "never", "gloo"))
+            await one.engine.resume_kv()
+            await one.engine.flush_cache()
+            await one.engine.resume_generation()
+        assert await generated(sglang)
+
+
+#: What is asked, one after the other, of the real one and of the double.
+TENSOR = {"names": ["x"], "dtypes": ["float32"], "shapes": [[1]], "group_name": "never", "flush_cache": False}
+KV = {"tags": ["kv_cache"]}
+ASKED: tuple[tuple[str, str, Any], ...] = (
+    ("GET", "/health", None),
+    ("POST", "/pause_generation", {"mode": "abort"}),
+    ("POST", "/pause_generation", {"mode": "abort"}),
+    ("POST", "/flush_cache?timeout=30", None),
+    ("POST", "/release_memory_occupation", KV),
+    ("POST", "/update_weights_from_distributed", TENSOR),
+    ("POST", "/begin_weight_update", {}),
+    ("POST", "/begin_weight_update", {}),
+    ("POST", "/update_weights_from_distributed", TENSOR),
+    ("POST", "/end_weight_update", {}),
+    ("POST", "/end_weight_update", {}),
+    ("POST", "/destroy_weights_update_group", {"group_name": "never"}),
+    ("POST", "/update_weight_version", {"new_version": "v9", "abort_all_requests": False}),
+    ("POST", "/resume_memory_occupation", KV),
+    ("POST", "/flush_cache", None),
+    ("POST", "/continue_generation", {}),
+    ("GET", "/health_generate", None),
+    ("POST", "/no_such_thing", None),
+)
+
+
+@told
+async def test_the_double_answers_as_the_real_one_does(sglang: str, models: Path) -> None:
+    double = SglangServer(Cluster(1).engines["rollout-0"])
+    await double.start()
+    answers = {}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+        for url in (sglang, double.url):
+            answers[url] = [await _answer(session, method, url + path, body) for method, path, body in ASKED]
+    await double.stop()
+    for asked, real, pretended in zip(ASKED, *answers.values(), strict=True):
+        assert (asked, pretended) == (asked, real)
+
+
+async def _answer(session: aiohttp.ClientSession, method: str, url: str, body: Any) -> tuple[int, Any]:
+    """Status and body."""
+    async with session.request(method, url, json=body) as response:
+        text = await response.text()
+        return response.status, await response.json() if re.match(r"[{n]", text) else text
+
+
+@told
+async def test_a_trainer_that_says_nothing_has_its_time(
+    sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
+) -> None:
+    async with replica(sglang) as one:
+        await load(one, models, 4)
+        trainer = trainer_of(5)
+
+        async def wait(*_: Any) -> None:
+            await asyncio.Event().wait()
+
+        trainer.send = wait  # type: ignore[method-assign, assignment]
+        # when the trainer never sends, then the transfer ends when its time is over, and the server is let go
+        with pytest.raises(Exception, match="transfer the weights"):
+            async with WeightUpdate([one], trainer, version="v5", timeouts=Timeouts(transfer=2)) as update:
+                await update.transfer(tiny_llama.tensors(5))
+        assert (one.weights.state, one.group) == (State.UNCERTAIN, None)
+        await send(one, trainer_of(6), 6)
+        assert await generated(sglang) == ({6}, "v6")
