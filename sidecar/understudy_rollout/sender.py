@@ -1,32 +1,42 @@
-"""The sending side, and the group that it was to join and has not left, kept over updates as Replica keeps its own.
+"""The sending side in an update, and the groups that it could not leave: the next update with that trainer has it leave
+them, as a Replica remembers its own.
 
-A trainer is an object of the user's, and the same one for all updates: so this is kept beside it.
+A trainer is an object of the user's, so what it has not left is kept beside it. It may be in several updates at once.
 """
 
 from typing import Optional
 
 from understudy_rollout.engine import Group, Trainer
 
-_in_group: dict[int, tuple[Trainer, Group]] = {}  # by the trainer's id, which stays its own as long as it is here
+_not_left: dict[int, tuple[Trainer, list[Group]]] = {}  # by the trainer's id, its own as long as it is held here
 
 
 class Sender:
+    """group: of this update, that it was to join, and has not left."""
+
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.group: Optional[Group] = None
 
-    @property
-    def group(self) -> Optional[Group]:
-        entry = _in_group.get(id(self.trainer))
-        return None if entry is None else entry[1]
-
-    async def open_group(self, world_size: int) -> Group:
-        group = await self.trainer.open_group(world_size)
-        _in_group[id(self.trainer)] = (self.trainer, group)
-        return group
+    async def open_group(self, world_size: int) -> None:
+        self.group = await self.trainer.open_group(world_size)
 
     async def leave_group(self) -> None:
-        """Whichever it is in."""
-        group = self.group
-        if group is not None:
-            await self.trainer.leave_group(group)
-            _in_group.pop(id(self.trainer), None)
+        if self.group is not None:
+            await self.trainer.leave_group(self.group)
+            self.group = None
+
+    def has_former_groups(self) -> bool:
+        return id(self.trainer) in _not_left
+
+    async def leave_former_groups(self) -> None:
+        groups = _not_left[id(self.trainer)][1]
+        while groups:
+            await self.trainer.leave_group(groups[0])
+            groups.pop(0)
+        _not_left.pop(id(self.trainer), None)
+
+    def end(self) -> None:
+        """Of the update."""
+        if self.group is not None:
+            _not_left.setdefault(id(self.trainer), (self.trainer, []))[1].append(self.group)

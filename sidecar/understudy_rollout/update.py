@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Callable, Optional
 
 from understudy_rollout.calls import Call, limited, together, undisturbed
-from understudy_rollout.engine import Group, Replica, Tensor, Trainer
+from understudy_rollout.engine import Replica, Tensor, Trainer
 from understudy_rollout.failures import (
     NothingTransferred,
     StepTimedOut,
@@ -94,7 +94,6 @@ class WeightUpdate:
         self._blocked: list[str] = []  # replicas that did not leave the group, and that nobody has ended
         self._timeouts, self._end_blocked = timeouts, end_blocked
         self._progress = Progress()
-        self._group: Optional[Group] = None
         self._failed: Optional[BaseException] = None
 
     async def __aenter__(self) -> "WeightUpdate":
@@ -111,7 +110,8 @@ class WeightUpdate:
 
     async def transfer(self, tensors: Sequence[Tensor]) -> None:
         """Have the trainer send these and all replicas receive them. As often as there are buckets, one at a time."""
-        sender, group = self._sender, self._group
+        sender = self._sender
+        group = None if sender is None else sender.group
         if sender is None or group is None:
             raise ValueError("transfer: this update has no trainer; call load, or give WeightUpdate a trainer")
         await self._transferred(
@@ -194,8 +194,8 @@ class WeightUpdate:
     async def _build_group(self) -> None:
         self._progress = self._progress.begin(Step.BUILD_GROUP)
         leaving: dict[str, Call] = {x.name: x.leave_group for x in self.replicas if x.group is not None}
-        if self._sender is not None and self._sender.group is not None:
-            leaving[TRAINER] = self._sender.leave_group
+        if self._sender is not None and self._sender.has_former_groups():
+            leaving[TRAINER] = self._sender.leave_former_groups
         if leaving:  # which an update before could not undo
             await together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
         if self._sender is not None:
@@ -203,11 +203,9 @@ class WeightUpdate:
         self._progress = self._progress.end()
 
     async def _build_group_with(self, sender: Sender) -> None:
-        async def open_group() -> None:
-            self._group = await sender.open_group(1 + sum(replica.ranks for replica in self.replicas))
-
-        await together(Step.BUILD_GROUP.value, {TRAINER: open_group}, self._timeouts.build_group)
-        group = self._group
+        opening = partial(sender.open_group, 1 + sum(replica.ranks for replica in self.replicas))
+        await together(Step.BUILD_GROUP.value, {TRAINER: opening}, self._timeouts.build_group)
+        group = sender.group
         assert group is not None
         calls: dict[str, Call] = {TRAINER: lambda: sender.trainer.join_group(group)}
         first_rank = 1
@@ -339,5 +337,7 @@ class WeightUpdate:
             replica.updated_by = self.id
 
     def _unclaim(self) -> None:
+        if self._sender is not None:
+            self._sender.end()
         for replica in self.replicas:
             replica.updated_by = None

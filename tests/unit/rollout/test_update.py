@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -132,6 +133,41 @@ async def test_a_replica_takes_part_in_one_update_at_a_time() -> None:
         await update.load("v1")
     cluster.check()
     assert [x.weights.version for x in cluster.replicas] == ["v1", "v0"]
+
+
+@in_virtual_time
+async def test_a_trainer_may_be_in_two_updates_of_different_replicas() -> None:
+    # given a trainer that keeps its groups apart
+    cluster = Cluster()
+    groups: list[Group] = []
+
+    class OfMany:
+        async def open_group(self, world_size: int) -> Group:
+            return Group("127.0.0.1", 29500, world_size, f"update-{len(groups)}", "gloo")
+
+        async def join_group(self, group: Group) -> None:
+            groups.append(group)
+
+        async def send(self, group: Group, tensors: Sequence[Tensor]) -> None:
+            assert group in groups
+
+        async def leave_group(self, group: Group) -> None:
+            groups.remove(group)
+
+    async def does_nothing(*_: object) -> None: ...
+
+    for engine, call in product(cluster.engines.values(), ("join_group", "receive", "leave_group")):
+        setattr(engine, call, does_nothing)
+    trainer = OfMany()
+    # when a second update begins, then the first one's group is as it was
+    one, other = ([replica] for replica in cluster.replicas)
+    async with WeightUpdate(one, trainer, version="v1", timeouts=PATIENT) as first:
+        async with WeightUpdate(other, trainer, version="v2", timeouts=PATIENT) as second:
+            assert len(groups) == 2
+            await second.transfer(TENSORS)
+        assert len(groups) == 1
+        await first.transfer(TENSORS)
+    assert not groups
 
 
 @pytest.mark.parametrize(
