@@ -162,7 +162,8 @@ class GatewayApp:
             if answer.begun is not None:
                 return self._broken_off(request, error, answer)
         if self._flights.weights.state is not State.UPDATING or not self._watch.connected:
-            return web.Response(status=502, text=f"the inference server does not answer: {error or 'it is gone'}\n")
+            why = str(error or "") or "it is gone"
+            return web.Response(status=502, text=f"the inference server does not answer: {why}\n")
         return web.Response(text="the inference server is there; its weights are being updated\n")
 
     async def _passed_on(self, request: web.Request) -> web.StreamResponse:
