@@ -47,6 +47,9 @@ class VerlReplica:
         await self.replica.abort_all_requests()
 
     async def release_kv(self) -> None:
+        # SGLang does not survive that memory is released while its scheduler still holds the last request, which has
+        # its answer already. This goes through the scheduler, which is done with that request when the next call comes.
+        await self.replica.clear_kv_cache()
         self._released = True
         await self.replica.release_kv_cache()
 

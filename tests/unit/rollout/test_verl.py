@@ -18,7 +18,8 @@ from understudy_rollout import State
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/rl/verl_manager.py"
 ACTOR_RANKS, ROLLOUT_RANKS = 2, 3
 STEPS = (
-    *("abort_all_requests", "release_kv_cache", "prepare", "init_process_group", "update_weights", "finalize"),
+    *("abort_all_requests", "clear_kv_cache", "release_kv_cache"),
+    *("prepare", "init_process_group", "update_weights", "finalize"),
     *("resume_kv_cache", "clear_kv_cache", "resume_generation"),
 )
 OF_ACTORS = ("prepare", "init_process_group", "update_weights", "finalize")
@@ -148,7 +149,8 @@ def test_verls_steps_are_taken_in_its_order(manager_class: Any) -> None:
 
 @pytest.mark.parametrize(
     ("who", "method"),
-    [(f"rollout-{n}", method) for n in range(2) for method in STEPS] + [("actor", method) for method in OF_ACTORS],
+    [(f"rollout-{n}", method) for n in range(2) for method in dict.fromkeys(STEPS)]
+    + [("actor", method) for method in OF_ACTORS],
 )
 def test_what_fails_is_raised_and_undone_on_every_replica(manager_class: Any, who: str, method: str) -> None:
     async def story() -> None:
