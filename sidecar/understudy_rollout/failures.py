@@ -31,6 +31,10 @@ class NothingTransferred(UpdateFailed):
     """The body of a WeightUpdate ended without a transfer."""
 
 
+class UpdateNotOpen(UpdateFailed):
+    """A WeightUpdate was used outside of its body, or a second time."""
+
+
 class TransferCancelled(UpdateFailed):
     """The body of a WeightUpdate went on after a transfer of it had been cancelled, by its own time limit maybe."""
 

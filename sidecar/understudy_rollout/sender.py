@@ -30,13 +30,19 @@ class Sender:
         return id(self.trainer) in _not_left
 
     async def leave_former_groups(self) -> None:
-        groups = _not_left[id(self.trainer)][1]
-        while groups:
-            await self.trainer.leave_group(groups[0])
-            groups.pop(0)
-        _not_left.pop(id(self.trainer), None)
+        _, groups = _not_left.pop(id(self.trainer), (self.trainer, []))  # so no other update leaves them as well
+        try:
+            while groups:
+                await self.trainer.leave_group(groups[0])
+                del groups[0]
+        finally:
+            self._remember(groups)
 
     def end(self) -> None:
         """Of the update."""
         if self.group is not None:
-            _not_left.setdefault(id(self.trainer), (self.trainer, []))[1].append(self.group)
+            self._remember([self.group])
+
+    def _remember(self, groups: list[Group]) -> None:
+        if groups:
+            _not_left.setdefault(id(self.trainer), (self.trainer, []))[1].extend(groups)

@@ -25,6 +25,7 @@ from understudy_rollout.failures import (
     StepTimedOut,
     TransferCancelled,
     UpdateInProgress,
+    UpdateNotOpen,
     note,
     told,
 )
@@ -95,9 +96,13 @@ class WeightUpdate:
         self._timeouts, self._end_blocked = timeouts, end_blocked
         self._progress = Progress()
         self._failed: Optional[BaseException] = None
+        self._used = self._in_body = False
 
     async def __aenter__(self) -> "WeightUpdate":
+        if self._used:
+            raise UpdateNotOpen("this WeightUpdate was used already: make a new one for each update")
         self._claim()
+        self._used = True
         try:
             await self._close()
             await self._step(Step.STOP, self._timeouts.stop, lambda replica: replica.engine.stop_generation())
@@ -106,14 +111,17 @@ class WeightUpdate:
         except BaseException as error:
             await self._undo(error)
             raise
+        self._in_body = True
         return self
 
     async def transfer(self, tensors: Sequence[Tensor]) -> None:
         """Have the trainer send these and all replicas receive them. As often as there are buckets, one at a time."""
         sender = self._sender
-        group = None if sender is None else sender.group
-        if sender is None or group is None:
+        if sender is None:
             raise ValueError("transfer: this update has no trainer; call load, or give WeightUpdate a trainer")
+        self._check_open("transfer")
+        group = sender.group
+        assert group is not None
         await self._transferred(
             {TRAINER: lambda: sender.trainer.send(group, tensors)},
             lambda replica: replica.engine.receive(group, tensors),
@@ -121,11 +129,13 @@ class WeightUpdate:
 
     async def load(self, path: str) -> None:
         """Have all replicas take the weights from this folder, which their servers can read."""
+        self._check_open("load")
         await self._transferred({}, lambda replica: replica.engine.load(path))
 
     async def __aexit__(
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
+        self._in_body = False
         first = self._failed or error
         if isinstance(first, TransferCancelled) and error is not None:
             first = error  # the cancellation, or what the body has made of it, such as asyncio.timeout's TimeoutError
@@ -328,6 +338,10 @@ class WeightUpdate:
             note(first, f"and undo: {undo.value}, {who}: {told(error)}")
             return error
         return None
+
+    def _check_open(self, call: str) -> None:
+        if not self._in_body:
+            raise UpdateNotOpen(f"{call}: call it in the body of `async with WeightUpdate(…) as update:`, not outside")
 
     def _claim(self) -> None:
         busy = [replica.name for replica in self.replicas if replica.updated_by is not None]

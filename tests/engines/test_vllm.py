@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from tests.engines import tiny_llama
+from tests.engines.alike import answers_alike
 from tests.engines.gloo_plugin import Group as GlooGroup
 from tests.unit.rollout.model import Cluster
 from tests.unit.rollout.vllm_server import VllmServer
@@ -185,23 +186,4 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
 
 @on_vllm
 async def test_the_double_answers_as_the_real_one_does(vllm: str, models: Path) -> None:
-    double = VllmServer(Cluster(1).engines["rollout-0"])
-    await double.start()
-    answers = {}
-    # Both hang up after an error.
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
-        for url in (vllm, double.url):
-            answers[url] = [await _answer(session, method, url + path, body) for method, path, body in ASKED]
-    await double.stop()
-    for asked, real, pretended in zip(ASKED, *answers.values(), strict=True):
-        assert (asked, pretended) == (asked, real)
-
-
-async def _answer(session: aiohttp.ClientSession, method: str, url: str, body: Any) -> tuple[int, Any]:
-    """Status and body, without what errors say in words."""
-    async with session.request(method, url, json=body) as response:
-        text = await response.text()
-        told = await response.json() if text.startswith("{") else text
-    if isinstance(told, dict) and isinstance(told.get("error"), dict):
-        told["error"]["message"] = "…"
-    return response.status, told
+    await answers_alike(ASKED, vllm, VllmServer(Cluster(1).engines["rollout-0"]))

@@ -161,10 +161,9 @@ class GatewayApp:
                 return _given(answer)
             if answer.begun is not None:
                 return self._broken_off(request, error, answer)
-        if self._flights.weights.state is not State.UPDATING or not self._watch.connected:
-            why = str(error or "") or "it is gone"
-            return web.Response(status=502, text=f"the inference server does not answer: {why}\n")
-        return web.Response(text="the inference server is there; its weights are being updated\n")
+        if self._flights.weights.state is State.UPDATING:  # no more, as soon as the server is lost
+            return web.Response(text="the inference server is there; its weights are being updated\n")
+        return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it is gone'}\n")
 
     async def _passed_on(self, request: web.Request) -> web.StreamResponse:
         answer = Answer()

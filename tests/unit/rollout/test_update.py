@@ -27,7 +27,13 @@ from tests.unit.rollout.model import (
 )
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
-from understudy_rollout.failures import NothingTransferred, StepTimedOut, TransferCancelled, UpdateInProgress
+from understudy_rollout.failures import (
+    NothingTransferred,
+    StepTimedOut,
+    TransferCancelled,
+    UpdateInProgress,
+    UpdateNotOpen,
+)
 
 
 @in_virtual_time
@@ -133,6 +139,32 @@ async def test_a_replica_takes_part_in_one_update_at_a_time() -> None:
         await update.load("v1")
     cluster.check()
     assert [x.weights.version for x in cluster.replicas] == ["v1", "v0"]
+
+
+@in_virtual_time
+async def test_outside_of_its_body_an_update_touches_no_weights() -> None:
+    cluster = Cluster()
+    cluster.sends = "v1"
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+
+    async def refused() -> None:
+        before = {name: list(engine.calls) for name, engine in cluster.engines.items()}
+        with pytest.raises(UpdateNotOpen, match="transfer: call it in the body of `async with WeightUpdate"):
+            await update.transfer(TENSORS)
+        with pytest.raises(UpdateNotOpen, match="load: call it in the body"):
+            await update.load("v2")
+        assert {name: engine.calls for name, engine in cluster.engines.items()} == before
+
+    # before it is entered, when it has ended, and a second time
+    await refused()
+    async with update:
+        await update.transfer(TENSORS)
+    await refused()
+    with pytest.raises(UpdateNotOpen, match="make a new one for each update"):
+        async with update:
+            raise AssertionError("not reached")
+    cluster.check()
+    assert {x.weights.version for x in cluster.replicas} == {"v1"}
 
 
 @in_virtual_time
