@@ -1,6 +1,8 @@
 # `make help` lists the commands. Everything slow is kept in one folder outside the tree: $UNDERSTUDY_CACHE.
 PY := scripts/py
-E2E_LOGS := build/e2e-logs
+CACHE := $(or $(UNDERSTUDY_CACHE),$(HOME)/.cache/understudy)
+#: pytest with a JUnit file named for the target, of which `make test` reads the slowest tests.
+PYTEST = $(PY) -m pytest -q --junitxml build/junit/$@.xml
 .DEFAULT_GOAL := help
 # Every target is a command: none names a file.
 .PHONY: $(shell awk -F: '/^[a-z0-9-]+:.*## /{print $$1}' $(MAKEFILE_LIST))
@@ -11,25 +13,33 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test:  ## all tests: check, integration, then e2e on the real local cluster, and beside it simulation, torchrun and rollout
-	$(PY) -m tests.all
+test:  ## all tests of a change: check, integration, e2e on the real local cluster, simulation, torchrun, rollout: 20 minutes
+	$(PY) -m tests.all test
 
-check:  ## ruff, types, import layers, unit tests, drift of CRD, chart and docs: two minutes on two cores
+smoke:  ## the inner loop: check, integration and one test on the real local cluster: 8 minutes
+	$(PY) -m tests.all smoke
+
+test-all:  ## every night: test, all injected kinds through all faults, new seeds, Kueue, engines, 50 kills: hours
+	$(PY) -m tests.all test-all
+
+check:  ## ruff, types, import layers, drift of CRD, chart and docs, and beside these the unit tests: two minutes
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
+
+static:  ## ruff, types, import layers, drift of CRD, chart and docs
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	$(PY) -m mypy --cache-dir $(CACHE)/mypy
 	$(PY) -c "from importlinter.cli import lint_imports_command as main; main()"
 	$(PY) crds/generator/generate.py --check
 	$(PY) scripts/protocol_docs.py --check
 	$(PY) scripts/chart_values.py --check
 	$(PY) scripts/metrics_docs.py --check
-	$(PY) -m pytest -q -n 4 tests/unit
 
-unit:  ## unit tests: pure, seconds
-	$(PY) -m pytest -q -n 4 tests/unit
+unit:  ## unit tests: pure, or of single processes
+	$(PYTEST) -n 4 tests/unit
 
 simulation:  ## data plane, and operator, each in simulated time under seeded faults
-	$(PY) -m pytest -q -n 2 tests/simulation tests/simulation_operator
+	$(PYTEST) -n 2 tests/simulation tests/simulation_operator
 
 simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
 	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)
@@ -39,35 +49,46 @@ simulate-operator:  ## the operator against a faulty API server, with SEEDS=n se
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries
-	$(PY) -m pytest -q -n 3 --timeout 180 tests/integration
+	$(PYTEST) -n 3 --timeout 180 tests/integration
 
 kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.kueue.build
-	$(PY) -m pytest -q tests/kueue
+	$(PYTEST) tests/kueue
 
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
-	$(PY) -m pytest -q -n 2 tests/torchrun
+	$(PYTEST) -n 2 tests/torchrun
 
 rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fail
 	$(PY) -m tests.cluster torch
-	$(PY) -m pytest -q tests/rollout
+	$(PYTEST) tests/rollout
 
 engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
 	scripts/engines -m pytest -q -W ignore tests/engines
 
-e2e:  ## real pods, real torch, real faults on the local cluster
-	$(PY) -m tests.e2e.prepare
-	$(PY) -m pytest -q -x $(or $(E2E),tests/e2e) --logs $(E2E_LOGS)
+e2e: e2e-lanes e2e-alone  ## real pods, real torch, real faults on the local cluster; E2E="FILE -k WORD" for some of them
+
+e2e-lanes:  ## of these the tests that run two at a time, each on its own nodes
+ifdef E2E
+	$(PYTEST) -m "not nightly" $(E2E)
+else
+	$(PYTEST) -n 2 -m "not nightly and not alone" tests/e2e
+endif
+
+e2e-alone:  ## of these the tests that stop or replace the operator
+ifndef E2E
+	$(PYTEST) -m "not nightly and alone" tests/e2e
+endif
+
+e2e-nightly:  ## of these the tests that only make test-all runs
+	$(PYTEST) -m nightly tests/e2e
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
-	$(PY) -m tests.e2e.prepare
-	UNDERSTUDY_KILLS=50 $(PY) -m pytest -q tests/e2e/test_pool.py -k no_kill --logs $(E2E_LOGS)
+	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill
 
 conformance:  ## of the e2e tests those that run JobSet's examples as TrainingJobs
-	$(PY) -m tests.e2e.prepare
-	$(PY) -m pytest -q tests/e2e/test_conformance.py --logs build/conformance-logs
+	$(PYTEST) tests/e2e/test_conformance.py
 
 cluster-up:  ## start the local cluster (4 nodes), or heal it
 	$(PY) -m tests.cluster up

@@ -1,51 +1,168 @@
-"""`make test`: all tests. The e2e ones wait for a cluster half of the time, so some others run beside them, at a lower
-priority, in the time that they leave; not those of the integration, whose processes are to answer within limits.
+"""`make smoke`, `make test` and `make test-all`: the commands of each, their order, and a report of their times.
 
-What runs beside writes into build/beside.log, which is printed at its end. All of it runs to its end, whatever fails.
+    smoke       check, integration, one test on the real cluster: the inner loop
+    test        everything that a change has to pass
+    test-all    also what takes hours: all injected kinds through all faults, 50 kills of the operator, Kueue, real
+                inference engines, and simulations with new seeds
+
+The end-to-end tests run in two lanes of nodes; those that stop or replace the operator run afterwards, one at a time.
+They mostly wait, so simulation, torchrun and rollout run beside them at a lower priority, with their output in
+build/beside.log. Every pytest run leaves a JUnit file in build/junit; build/durations.json has the seconds of each
+phase and test.
 """
 
+import argparse
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.machine_speed import REFERENCE_S, machine_seconds
 
 CHECKOUT = Path(__file__).parents[1]
-LOG = CHECKOUT / "build" / "beside.log"
-BEFORE = ("check", "integration")
+BUILD = CHECKOUT / "build"
+JUNIT = BUILD / "junit"
+LOG = BUILD / "beside.log"
 BESIDE = ("simulation", "torchrun", "rollout")
+SLOWEST = 10
 NICE = 10
+#: Seeds of one night; consecutive nights take consecutive ranges.
+NIGHTLY_SEEDS = {"simulate": 20_000, "simulate-operator": 3_000}
+EPOCH = date(2026, 1, 1)
+
+
+@dataclass
+class Run:
+    """What has run so far. seconds: by phase, in order."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    def make(self, target: str, *variables: str) -> bool:
+        """Run a target of the Makefile; whether it passed."""
+        with self._timed(target):
+            code = subprocess.run(["make", target, *variables], cwd=CHECKOUT, check=False).returncode
+        if code != 0:
+            self.failed.append(target)
+        return code == 0
+
+    @contextmanager
+    def beside(self, *targets: str) -> Iterator[None]:
+        """Run targets at a lower priority during the body, and wait for their end after it."""
+        LOG.parent.mkdir(exist_ok=True)
+        with LOG.open("w") as log:
+            # A process group of its own, so that all of it can be ended; it stays in this session, which `nice` needs.
+            others = subprocess.Popen(
+                ["nice", "-n", str(NICE), "make", "--keep-going", *targets],
+                cwd=CHECKOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        names = ", ".join(targets)
+        print(f"beside the next tests: {names}; their output: {LOG.relative_to(CHECKOUT)}", flush=True)
+        try:
+            yield
+            with self._timed(f"wait for {names}"):
+                code = others.wait()
+        finally:
+            if others.poll() is None:
+                os.killpg(others.pid, signal.SIGTERM)
+                others.wait()
+        print(LOG.read_text())
+        if code != 0:
+            self.failed.append(names)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - start, 1)
+
+
+def smoke(run: Run) -> None:
+    if run.make("check") and run.make("integration"):
+        run.make("e2e", "E2E=tests/e2e/test_faults.py -k killed_alone")
+
+
+def test(run: Run) -> None:
+    if not (run.make("check") and run.make("integration")):
+        return
+    with run.beside(*BESIDE):
+        run.make("e2e")
+
+
+def test_all(run: Run) -> None:
+    night = (datetime.now(UTC).date() - EPOCH).days
+    test(run)
+    run.make("e2e-nightly")
+    for target, seeds in NIGHTLY_SEEDS.items():
+        run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}")
+    for target in ("kueue", "engines", "e2e-kills"):
+        run.make(target)
+
+
+SUITES = {"smoke": smoke, "test": test, "test-all": test_all}
+
+
+def test_seconds() -> dict[str, float]:
+    """The seconds of each test with its fixtures, from the JUnit files, longest first."""
+    found: dict[str, float] = {}
+    for file in JUNIT.glob("*.xml"):
+        for case in ElementTree.parse(file).iter("testcase"):
+            found[f"{case.get('classname')}::{case.get('name')}"] = float(case.get("time", "0"))
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def report(suite: str, run: Run, total_s: float, speed_s: float) -> None:
+    """Print the times, and write them to build/durations.json."""
+    tests = test_seconds()
+    written = {
+        "suite": suite,
+        "passed": not run.failed,
+        "seconds": round(total_s, 1),
+        "machine_seconds": round(speed_s, 2),
+        "phases": run.seconds,
+        "tests": tests,
+    }
+    (BUILD / "durations.json").write_text(json.dumps(written, indent=1) + "\n")
+    print(f"\nthe {SLOWEST} slowest tests, in seconds:")
+    for name, seconds in list(tests.items())[:SLOWEST]:
+        print(f"  {seconds:6.1f}  {name}")
+    print("phases, in seconds:")
+    for name, seconds in run.seconds.items():
+        print(f"  {seconds:6.1f}  {name}")
+    print(
+        f"make {suite}: {total_s / 60:.1f} minutes; this machine takes {speed_s:.2f} s for a fixed calculation "
+        f"on each of its cores (reference: {REFERENCE_S:.2f} s)"
+    )
+    print(f"make {suite}: {'passed' if not run.failed else 'FAILED: ' + '; '.join(run.failed)}")
 
 
 def main() -> int:
-    if code := subprocess.run(["make", *BEFORE], cwd=CHECKOUT, check=False).returncode:
-        return code
-    LOG.parent.mkdir(exist_ok=True)
-    with LOG.open("w") as log:
-        # A group of its own, so that all of it can be ended; the session stays ours, in which priorities count.
-        others = subprocess.Popen(
-            ["nice", "-n", str(NICE), "make", "--keep-going", *BESIDE],
-            cwd=CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-    print(f"beside the e2e tests: {', '.join(BESIDE)}; their output: {LOG.relative_to(CHECKOUT)}", flush=True)
-    try:
-        e2e = subprocess.run(["make", "e2e"], cwd=CHECKOUT, check=False).returncode
-        began = time.monotonic()
-        beside = others.wait()
-    finally:
-        if others.poll() is None:
-            os.killpg(others.pid, signal.SIGTERM)
-            others.wait()
-    print(LOG.read_text())
-    print(f"waited {time.monotonic() - began:.0f} s for what ran beside")
-    for what, code in {"e2e": e2e, ", ".join(BESIDE): beside}.items():
-        print(f"{what}: {'passed' if code == 0 else 'FAILED'}")
-    return e2e or beside
+    parser = argparse.ArgumentParser(prog="python -m tests.all", description=__doc__)
+    parser.add_argument("suite", choices=SUITES)
+    suite: str = parser.parse_args().suite
+    shutil.rmtree(JUNIT, ignore_errors=True)
+    JUNIT.mkdir(parents=True)
+    start, run = time.monotonic(), Run()
+    speed_s = machine_seconds()
+    print(f"machine: {speed_s:.2f} s for a fixed calculation on each core (reference: {REFERENCE_S:.2f} s)", flush=True)
+    SUITES[suite](run)
+    report(suite, run, time.monotonic() - start, speed_s)
+    return 1 if run.failed else 0
 
 
 if __name__ == "__main__":

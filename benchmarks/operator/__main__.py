@@ -102,7 +102,7 @@ def main() -> int:
     skipped: list[str] = []
     try:
         progress, paths = Progress(), Paths.from_environment()
-        ensure_binaries(paths, progress)
+        ensure_binaries(paths, progress, kwok=True)
         jobset = ensure_jobset(progress)
         start = time.monotonic()
         network.enter()

@@ -150,24 +150,21 @@ class Trainer:
         """Train to the last step and return the process's exit code."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._resume()
-        stopped = False
-        while self.step < self.args.steps and not stopped:
+        stopped = finished = False
+        while self.step < self.args.steps and not stopped and not finished:
             started = time.monotonic()
-            stopped = self._train_step()
+            stopped, finished = self._train_step()
             self._log()
-            if stopped or self.step == self.args.steps or self.step % self.args.checkpoint_every == 0:
+            is_last = stopped or finished or self.step == self.args.steps
+            if is_last or self.step % self.args.checkpoint_every == 0:
                 self._save()
-            if not stopped and not self._hurries():
+            if not is_last:
                 time.sleep(max(0.0, started + self.args.min_step_seconds - time.monotonic()))
         if not stopped:
             self._evaluate()
         dist.barrier()  # nobody leaves before rank 0 is ready
         dist.destroy_process_group()
         return EXIT_SIGTERM if stopped else 0
-
-    def _hurries(self) -> bool:
-        hurry: Path | None = self.args.hurry
-        return hurry is not None and hurry.exists()
 
     def _resume(self) -> None:
         """Rank 0 chooses the checkpoint, behind the fence, and tells the others."""
@@ -185,8 +182,8 @@ class Trainer:
         self._print(f"{origin} round={self.token} world_size={self.world_size}")
         self.report.write("resumed", self.step, None)
 
-    def _train_step(self) -> bool:
-        """Do one step; true if it is the last one because some rank got SIGTERM."""
+    def _train_step(self) -> tuple[bool, bool]:
+        """Do one step. Whether it is the last one: because some rank got SIGTERM, because some rank sees --finish."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.args.lr, self.step, self.args.steps)
         batch = self.corpus.batch(self.args.seed, self.step, self.args.batch_size)
@@ -194,13 +191,16 @@ class Trainer:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        # One small reduction for both: the mean loss, and whether any rank got SIGTERM, so that all stop at one step.
-        shared = torch.stack([loss.detach() / self.world_size, torch.tensor(float(self._sigterm), device=self.device)])
+        # One small reduction for the mean loss and for both reasons to stop, so that all ranks stop at the same step.
+        finish: Path | None = self.args.finish
+        finishes = finish is not None and finish.exists()
+        reasons = torch.tensor([float(self._sigterm), float(finishes)], device=self.device)
+        shared = torch.cat([loss.detach().reshape(1) / self.world_size, reasons])
         dist.all_reduce(shared)
-        self.loss, sigterms = shared.tolist()
+        self.loss, *ranks = shared.tolist()
         self.step += 1
         report_step(self.step, self.args.steps)
-        return sigterms > 0
+        return ranks[0] > 0, ranks[1] > 0
 
     def _log(self) -> None:
         self.report.write("step", self.step, self.loss)
@@ -270,7 +270,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
-    parser.add_argument("--hurry", type=Path, metavar="FILE", help="while it exists, no step waits")
+    parser.add_argument("--finish", type=Path, metavar="FILE", help="once it exists, the next step is the last one")
     parser.add_argument("--report", type=Path, metavar="NAME.jsonl", help="rank 0 writes each step to NAME.ROUND.jsonl")
     return parser.parse_args()
 

@@ -24,8 +24,6 @@ from understudy_rollout.gateway import Gateway
 from understudy_rollout.replicas import replicas_of_this_job, until_up
 from understudy_torch import step as report_step
 
-PATIENCE = Timeouts(build_group=30, transfer=30, undo=5)
-
 
 class GlooTrainer:
     """Rank 0 of every group: torch's calls block, so they run beside the event loop."""
@@ -66,11 +64,13 @@ async def main() -> None:
     parser.add_argument("--pause", type=float, default=0.3, help="seconds of training between updates")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")
     parser.add_argument("--pause-in-transfer", type=float, default=0.0, help="seconds after each tensor")
+    parser.add_argument("--transfer-timeout", type=float, default=30.0, help="seconds that a transfer may take")
     parser.add_argument("--engines", nargs="+", metavar="URL", help="left out: those of this TrainingJob")
     parser.add_argument("--gateways", nargs="+", metavar="URL")
     parser.add_argument("--token-file", type=Path)
     chosen = parser.parse_args()
     replicas = given_replicas(chosen) if chosen.engines else replicas_of_this_job(TinyEngine)
+    timeouts = Timeouts(build_group=30, transfer=chosen.transfer_timeout, undo=5)
     trained = model()
     address = "127.0.0.1" if chosen.engines else socket.gethostbyname(socket.gethostname())
     trainer = GlooTrainer(trained, address)
@@ -80,7 +80,7 @@ async def main() -> None:
         if not chosen.engines:
             await until_up(replicas)
         try:
-            async with WeightUpdate(replicas, trainer, version=str(step), timeouts=PATIENCE) as update:
+            async with WeightUpdate(replicas, trainer, version=str(step), timeouts=timeouts) as update:
                 for tensor in tensors:
                     await update.transfer([tensor])
                     await asyncio.sleep(chosen.pause_in_transfer)

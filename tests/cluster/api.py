@@ -1,8 +1,7 @@
-"""A few reads of the cluster's API server, without starting kubectl.
+"""Reads from the cluster's API server, without starting kubectl.
 
-kubectl takes a tenth of a second of CPU to say that a node is Ready; this takes a
-millisecond, which counts where something is polled. Everything else goes through
-kubectl.
+A kubectl process costs a tenth of a second of CPU; a request on a connection that is open already costs a millisecond.
+That matters wherever a test polls. Writes go through kubectl.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import http.client
 import json
 import ssl
-from dataclasses import dataclass
+import threading
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,32 @@ UNUSABLE = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 ADMIN = Certificate("admin", "understudy-admin", "system:masters")
 
 
-@dataclass(frozen=True)
-class Api:
-    """The API server, as the administrator whose certificate is in `pki`."""
+class _Connection(http.client.HTTPSConnection):
+    """Closes itself when its thread, or its Api, is gone: neither has a moment at which to do so."""
 
-    pki: Path
+    def __del__(self) -> None:
+        self.close()
+
+
+class Api:
+    """The API server, as the administrator whose certificate is in `pki`. Each thread has a connection of its own."""
+
+    def __init__(self, pki: Path) -> None:
+        self._pki = pki
+        self._of_thread = threading.local()
 
     def get(self, path: str, *, timeout_s: float = 5) -> Any:
-        """The object at `path`, decoded. Raises ClusterDown when the server gives none."""
+        """The decoded object at `path`. Raises ClusterDown when the server returns another status than 200."""
+        return json.loads(self.read(path, timeout_s=timeout_s))
+
+    def find(self, path: str, *, timeout_s: float = 5) -> Any | None:
+        """The decoded object at `path`, None if there is none. Raises ClusterDown for any other status."""
         status, body = self._request(path, timeout_s)
-        if status != http.client.OK:
-            raise ClusterDown(f"GET {path} was answered with {status}: {body.decode(errors='replace')[:300]}")
-        return json.loads(body)
+        return None if status == http.client.NOT_FOUND else json.loads(_checked(path, status, body))
+
+    def read(self, path: str, *, timeout_s: float = 5) -> bytes:
+        """The response's body, such as a container's log. Raises ClusterDown for another status than 200."""
+        return _checked(path, *self._request(path, timeout_s))
 
     def ready(self) -> bool:
         """Whether the server answers, and says that it is ready."""
@@ -75,19 +88,47 @@ class Api:
         return _epoch(lease["spec"]["renewTime"]) >= heard_since
 
     def _request(self, path: str, timeout_s: float) -> tuple[int, bytes]:
-        authority = Authority(self.pki)
+        """The status and the body."""
+        if (kept := self._open_connection(timeout_s)) is not None:
+            with contextlib.suppress(OSError, http.client.HTTPException):  # the server has closed it since its last use
+                return _exchange(kept, path)
+        try:
+            return _exchange(self._connect(timeout_s), path)
+        except (OSError, http.client.HTTPException) as error:
+            raise ClusterDown(f"the API server at {SERVER} does not respond: {error}; run `cluster up`") from error
+
+    def _open_connection(self, timeout_s: float) -> http.client.HTTPSConnection | None:
+        connection: http.client.HTTPSConnection | None = getattr(self._of_thread, "connection", None)
+        if connection is None or connection.sock is None:
+            return None
+        connection.sock.settimeout(timeout_s)
+        return connection
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPSConnection:
+        authority = Authority(self._pki)
         if not authority.certificate.exists():
             raise ClusterDown("there is no cluster yet; run `cluster up`")
         context = ssl.create_default_context(cafile=str(authority.certificate))
         context.load_cert_chain(*map(str, authority.issue(ADMIN)))
-        connection = http.client.HTTPSConnection(CONTROL_PLANE_IP, PORT, timeout=timeout_s, context=context)
-        with contextlib.closing(connection):
-            try:
-                connection.request("GET", path)
-                answer = connection.getresponse()
-                return answer.status, answer.read()
-            except (OSError, http.client.HTTPException) as error:
-                raise ClusterDown(f"the API server at {SERVER} gives no answer: {error}; run `cluster up`") from error
+        connection = _Connection(CONTROL_PLANE_IP, PORT, timeout=timeout_s, context=context)
+        self._of_thread.connection = connection
+        return connection
+
+
+def _exchange(connection: http.client.HTTPSConnection, path: str) -> tuple[int, bytes]:
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except BaseException:  # half of a response may be left in it
+        connection.close()
+        raise
+
+
+def _checked(path: str, status: int, body: bytes) -> bytes:
+    if status != http.client.OK:
+        raise ClusterDown(f"GET {path}: status {status}: {body.decode(errors='replace')[:300]}")
+    return body
 
 
 def _epoch(timestamp: str) -> float:

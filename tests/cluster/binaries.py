@@ -1,18 +1,21 @@
 """Builds the cluster's programs from the pinned Go modules of this folder, and of dns/.
 
-One `go build` a program, each moved into place when it is whole, so that an
-interrupted build goes on where it was. The folder's name is a hash of go.mod and
-go.sum: another set of versions is another folder. A first build takes about six
-minutes on two cores; with Go's cache warm, seconds.
+One `go build` per module compiles all of its missing programs, so that both cores are busy to the end: one invocation
+per program would link each of them alone. Programs move into place when all of them are whole. Go's own cache keeps
+each compiled package, so an interrupted build continues where it stopped. The folder's name is a hash of go.mod and
+go.sum: another set of versions is another folder.
 
-The name server is a module of its own: what it requires would change the versions
-of what Kubernetes is built with.
+The name server is a module of its own, because its requirements would change the versions that Kubernetes is built
+with. Its go.mod replaces the modules that both share by Kubernetes' versions, so that each is compiled once.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .commands import Progress, follow
@@ -20,8 +23,7 @@ from .failures import MissingTool
 from .host_tools import ensure_go
 from .paths import DNS, HERE, Paths
 
-# Order: what takes longest first, so that the estimate shrinks quickly.
-PROGRAMS = {
+CLUSTER_PROGRAMS = {
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
@@ -37,45 +39,84 @@ PROGRAMS = {
     "portmap": "github.com/containernetworking/plugins/plugins/meta/portmap",
     "host-local": "github.com/containernetworking/plugins/plugins/ipam/host-local",
     "helm": "helm.sh/helm/v4/cmd/helm",
-    "kwok": "sigs.k8s.io/kwok/cmd/kwok",
     "pause": "./pause",
 }
+#: Plays nodes, for benchmarks and for the conformance tests; the cluster itself does not need it.
+KWOK = {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}
 NAME_SERVER = "coredns"
-BUILD_LIMIT_S = 1800
-FIRST_BUILD = "a first run takes about 6 minutes on 2 cores, a later one seconds"
+#: How many packages a build with an empty cache compiles, kwok's aside.
+PACKAGES = 3636
+BUILD_LIMIT_S = 3600
 
 
-def ensure_binaries(paths: Paths, progress: Progress) -> None:
-    """Build what is not in `paths.binaries` yet.
+@dataclass(frozen=True)
+class Module:
+    """A Go module (source: the folder of its go.mod) and its programs: name -> package, built into `target`."""
+
+    source: Path
+    target: Path
+    programs: dict[str, str]
+
+    def missing(self) -> dict[str, str]:
+        return {name: package for name, package in self.programs.items() if not (self.target / name).exists()}
+
+
+def missing_programs(paths: Paths, *, kwok: bool = False) -> list[str]:
+    """The names of the programs that a build would make."""
+    return [name for module in _modules(paths, kwok=kwok) for name in module.missing()]
+
+
+def ensure_binaries(paths: Paths, progress: Progress, *, kwok: bool = False) -> None:
+    """Build the programs that are not in the cache yet; kwok only if asked for.
 
     Raises MissingTool without a Go new enough, CommandFailed when a build fails.
     """
-    wanted = [(name, package, paths.binaries, HERE) for name, package in PROGRAMS.items()]
-    wanted.append((NAME_SERVER, ".", paths.name_server, DNS))
-    missing = [program for program in wanted if not (program[2] / program[0]).exists()]
-    if not missing:
-        return
-    go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
-    progress.say(f"building {len(missing)} of {len(wanted)} programs with Go: {FIRST_BUILD}")
-    for position, (name, package, folder, module) in enumerate(missing, start=1):
-        progress.say(f"go build {name} ({position} of {len(missing)})")
-        folder.mkdir(parents=True, exist_ok=True)
-        _build(go, name, package, folder, module, progress)
+    for module in _modules(paths, kwok=kwok):
+        if missing := module.missing():
+            go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
+            progress.say(f"go build: {', '.join(missing)}")
+            _build(go, module, missing, progress)
 
 
-def _build(go: str, name: str, package: str, folder: Path, module: Path, progress: Progress) -> None:
-    for left in folder.glob(f".{name}.[0-9]*"):  # by a build that was interrupted
-        left.unlink()
-    unfinished = folder / f".{name}.{os.getpid()}"
+def _modules(paths: Paths, *, kwok: bool) -> list[Module]:
+    return [
+        Module(HERE, paths.binaries, CLUSTER_PROGRAMS | (KWOK if kwok else {})),
+        Module(DNS, paths.name_server, {NAME_SERVER: "."}),
+    ]
+
+
+def _build(go: str, module: Module, programs: dict[str, str], progress: Progress) -> None:
+    module.target.mkdir(parents=True, exist_ok=True)
+    for left in module.target.glob(".build.*"):  # by a build that was interrupted
+        shutil.rmtree(left)
+    workshop = module.target / f".build.{os.getpid()}"
+    workshop.mkdir()
+    log = module.target / ".build-log"
+
+    def compiled() -> str:
+        packages = sum(1 for line in log.read_text(errors="replace").splitlines() if not line.startswith("go: "))
+        most = f" of at most {PACKAGES}"
+        return f"  … {packages}{most} packages compiled" if packages else "  … downloading Go modules"
+
     follow(
-        [go, "build", "-trimpath", "-ldflags", _linker_flags(), "-o", unfinished, package],
+        # -dwarf=false: nobody debugs these, and -s -w removes debug symbols only after they were compiled.
+        [go, "build", "-v", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", _linker_flags(),
+         "-o", f"{workshop}/", *programs.values()],
         timeout_s=BUILD_LIMIT_S,
-        log=folder / f".{name}.log",
-        heartbeat=lambda: progress.say(f"  … still building {name}"),
+        log=log,
+        heartbeat=lambda: progress.say(compiled()),
         env={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"},
-        cwd=module,
-    )
-    unfinished.rename(folder / name)
+        cwd=module.source,
+    )  # fmt: skip
+    for name, package in programs.items():
+        (workshop / executable_name(package, module.source)).rename(module.target / name)
+    workshop.rmdir()
+
+
+def executable_name(package: str, source: Path) -> str:
+    """The name that `go build -o FOLDER/` gives a program: the last path element that is no major version."""
+    words: Sequence[str] = [word for word in package.split("/") if not re.fullmatch(r"v\d+", word)]
+    return source.name if words[-1] == "." else words[-1]
 
 
 def _linker_flags() -> str:

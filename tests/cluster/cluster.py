@@ -16,13 +16,13 @@ from pathlib import Path
 
 from . import faults, image_loading, images, logs
 from .api import Api
-from .binaries import NAME_SERVER, ensure_binaries
+from .binaries import NAME_SERVER, ensure_binaries, missing_programs
 from .cgroups import TREE, ControlGroup
 from .commands import Progress, run
 from .containers import running_containers
 from .control_plane import ControlPlane
 from .failures import ClusterDown, ImageFailed, UnknownNode
-from .host_tools import RUN_TOOLS, check_machine, ensure_tools, prepare_kernel
+from .host_tools import IMAGE_TOOLS, RUN_TOOLS, check_machine, ensure_tools, prepare_kernel
 from .locks import claim_machine, give_up_machine, locked
 from .name_server import NameServer, name_server_objects
 from .network import SWITCH, Lan, NodeAddresses, remove_host_interface
@@ -51,21 +51,21 @@ class Cluster:
         self._lan = Lan(self._paths, self._processes)
         self._control_plane = ControlPlane(self._paths, self._processes)
         self._name_server = NameServer(self._paths, self._processes)
+        self.api = Api(self._paths.pki)
 
     # -- the whole cluster
 
     def up(self) -> None:
         """Bring the cluster up, healing whatever is dead, off, frozen or cut off.
 
-        Seconds when it is up; half a minute when it is down; about six minutes the very
-        first time, when the programs are built. Raises MissingTool, CommandFailed or
-        ComponentFailed.
+        Seconds when it is up; half a minute when it is down; minutes the first time, when
+        it builds the programs. Raises MissingTool, CommandFailed or ComponentFailed.
         """
         check_machine()
         with locked(self._paths.lock, self._progress):
             claim_machine(self._paths.cache)
-            ensure_tools(RUN_TOOLS, self._progress)
-            ensure_binaries(self._paths, self._progress)
+            self.install_tools()
+            self.build()
             prepare_kernel()
             self._lan.ensure()
             self._control_plane.ensure(self._progress)
@@ -79,8 +79,23 @@ class Cluster:
 
     def build(self) -> None:
         """Build the programs that are not in the cache yet, and nothing else."""
-        with locked(self._paths.lock, self._progress):
+        with locked(self._paths.cache / "binaries.lock", self._progress):
             ensure_binaries(self._paths, self._progress)
+
+    def install_tools(self) -> None:
+        """Install the Debian packages that the machine lacks, for nodes and for images."""
+        check_machine()
+        with locked(self._paths.cache / "tools.lock", self._progress):
+            ensure_tools(RUN_TOOLS | IMAGE_TOOLS, self._progress)
+
+    def missing(self) -> list[str]:
+        """Of "programs", "torch" and "images": what a first run still has to build or install into the cache."""
+        missing = {
+            "programs": bool(missing_programs(self._paths)),
+            "torch": not self._paths.torch(VERSION).exists(),
+            "images": not images.are_built(self._paths),
+        }
+        return [name for name, is_missing in missing.items() if is_missing]
 
     def down(self, *, purge: bool = False) -> None:
         """End everything, at once; with `purge` also forget everything (etcd, images in nodes, logs)."""
@@ -102,7 +117,7 @@ class Cluster:
     def status(self) -> ClusterStatus:
         """What runs, without changing anything."""
         try:
-            ready = Api(self._paths.pki).node_conditions()
+            ready = self.api.node_conditions()
         except ClusterDown:
             ready = {}
         nodes = self._known_nodes()
@@ -220,9 +235,13 @@ class Cluster:
 
     def load_images(self, *names: str) -> dict[str, str]:
         """Build what has changed of `base`, `operator` and `sidecar` (default: all), load it, give the references."""
-        archives = {name: self._build(name) for name in names or ("base", *images.TARGETS)}
+        archives = self.build_images(*names)
         self._load(list(archives.values()))
         return {name: archive.reference for name, archive in archives.items()}
+
+    def build_images(self, *names: str) -> dict[str, ImageArchive]:
+        """Build what has changed of `base`, `operator` and `sidecar` (default: all), without a cluster."""
+        return {name: self._build(name) for name in names or ("base", *images.TARGETS)}
 
     def image(self, name: str) -> str:
         """The exact reference of `base`, `operator` or `sidecar`, as this checkout's files make it."""
@@ -249,7 +268,7 @@ class Cluster:
     # -- inside
 
     def _answers(self) -> bool:
-        return Api(self._paths.pki).ready()
+        return self.api.ready()
 
     def _build(self, name: str) -> ImageArchive:
         with locked(self._paths.cache / "images.lock", self._progress):

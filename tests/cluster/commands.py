@@ -18,6 +18,7 @@ from pathlib import Path
 from .failures import ClusterError, CommandFailed
 
 TAIL_LINES = 25
+HEARTBEAT_S = 20.0
 
 
 @dataclass
@@ -84,7 +85,7 @@ def follow(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> None:
-    """Run a long program with its output in `log`, calling `heartbeat` about every 5 s.
+    """Run a long program with its output in `log`, calling `heartbeat` every HEARTBEAT_S.
 
     Raises CommandFailed with the log's last lines; the program is ended when this
     process is interrupted, so that nothing goes on building in the background.
@@ -105,7 +106,7 @@ def follow(
             raise CommandFailed(f"`{words[0]}` cannot be started: {error}") from error
     with process:
         try:
-            while _still_runs(process, min(5.0, max(0.0, deadline - time.monotonic()))):
+            while _still_runs(process, min(HEARTBEAT_S, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise CommandFailed(f"`{' '.join(words)}` did not end within {timeout_s:.0f} s; its output: {log}")
                 if heartbeat:

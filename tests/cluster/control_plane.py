@@ -138,14 +138,14 @@ class ControlPlane:
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
             f"--client-ca-file={authority.certificate}",
             f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}",
-            "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+            "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction,PodNodeSelector",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={authority.service_account_public_key}",
             f"--service-account-signing-key-file={authority.service_account_key}",
             f"--kubelet-certificate-authority={authority.certificate}",
             f"--kubelet-client-certificate={client_certificate}", f"--kubelet-client-key={client_key}",
             "--kubelet-preferred-address-types=InternalIP",
-            # What the operator asks for, which tests/e2e/test_zz_rbac.py compares with its roles.
+            # What the operator asks for, which tests/e2e/test_access_rights.py compares with its roles.
             f"--audit-policy-file={policy}", f"--audit-log-path={self.paths.audit_log}",
             "--audit-log-maxsize=100", "--audit-log-maxbackup=2",
             # The host has no kube-proxy: a webhook's Service is reached at its pods' addresses.

@@ -107,6 +107,12 @@ def ensure_project_image(paths: Paths, target: str, progress: Progress) -> Image
     return ImageArchive.read(archive)
 
 
+def are_built(paths: Paths) -> bool:
+    """Whether the archives of the base and of this checkout's operator and sidecar are there."""
+    archives = [_archive_of(paths, project_reference(target)) for target in TARGETS]
+    return all(archive.exists() for archive in (paths.base_image / f"{BASE_HASH}.tar", *archives))
+
+
 def project_reference(target: str) -> str:
     """The reference of the operator or the sidecar of this checkout, built or not."""
     if target not in TARGETS:

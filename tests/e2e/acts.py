@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from tests.cluster import Cluster
 from tests.e2e.installation import NAMESPACE, OPERATOR_PODS, operator_node, scale_operator
+from tests.e2e.objects import listed, read_log
 from tests.e2e.report import Token, first_step_after, newest_step
 from tests.e2e.training import CHECKPOINT_EVERY, Raw, Training
 from tests.e2e.waiting import wait_until
@@ -154,8 +155,11 @@ def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act
     )
 
 
-def kill_containers_without_operator(training: Training) -> Act:
-    """The operator is away: what is asserted of the swap itself comes from the report alone."""
+def kill_containers_without_operator(training: Training, meanwhile: Callable[[], Any] = lambda: None) -> Act:
+    """Kill a pod while no operator runs: the swap is observed in the training's report alone.
+
+    meanwhile: called after the swap, before the operator runs again.
+    """
     give_spare_a_node(training)
     victim = choose_victim(training, (1, 2, 0, 3))
     pids = training.cluster.container_pids(training.namespace, victim.pod)
@@ -165,10 +169,12 @@ def kill_containers_without_operator(training: Training) -> Act:
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
 
+    def before_status() -> None:
+        meanwhile()
+        scale_operator(training.cluster)
+
     try:
-        return measure(
-            training, "no operator, kill a pod", victim, kill, before_status=lambda: scale_operator(training.cluster)
-        )
+        return measure(training, "no operator, kill a pod", victim, kill, before_status=before_status)
     finally:
         scale_operator(training.cluster)
 
@@ -182,16 +188,16 @@ class Thaw:
     checkpoints_at_thaw: dict[str, float]
 
 
-def freeze_node(training: Training) -> tuple[Act, Thaw]:
-    """Freeze a node for FREEZE_S, then thaw it. Rank 0's by preference: it is the one that writes."""
+def freeze_node(training: Training, freeze_s: float = FREEZE_S) -> tuple[Act, Thaw]:
+    """Freeze a node for freeze_s seconds, then thaw it. Rank 0's by preference: it is the one that writes."""
     give_spare_a_node(training)
     victim = choose_victim(training, (0, 1, 2))
     pids = tuple(worker_pids(training, victim.pod))
     token = training.report()[-1].token
-    act = measure(training, f"freeze a node {FREEZE_S:g} s", victim, lambda: training.cluster.freeze(victim.node))
-    frozen_until = time.time() - act.resumed_s + FREEZE_S
+    act = measure(training, f"freeze a node {freeze_s:g} s", victim, lambda: training.cluster.freeze(victim.node))
+    frozen_until = time.time() - act.resumed_s + freeze_s
     written = len([entry for entry in training.report() if entry.token == token])
-    wait_until("the freeze has lasted long enough", lambda: time.time() >= frozen_until, FREEZE_S + 10)
+    wait_until("the freeze has lasted long enough", lambda: time.time() >= frozen_until, freeze_s + 10)
     checkpoints = checkpoints_of(training, token)
     training.cluster.thaw(victim.node)
     return act, Thaw(victim, token, pids, written, checkpoints)
@@ -285,15 +291,13 @@ def restarts(training: Training) -> int:
 def world_size(training: Training) -> int:
     """How many ranks train now, as rank 0's log tells of its round."""
     pod = training.pods_by_rank()[0]["metadata"]["name"]
-    told = training.cluster.kubectl("-n", training.namespace, "logs", pod, "-c", "trainer")
-    rounds = [word for line in told.splitlines() for word in line.split() if word.startswith("world_size=")]
+    log = read_log(training.cluster, training.namespace, pod, "trainer")
+    rounds = [word for line in log.splitlines() for word in line.split() if word.startswith("world_size=")]
     return int(rounds[-1].removeprefix("world_size="))
 
 
 def _operator_pods(training: Training) -> list[Raw]:
-    other = Training(training.cluster, training.folder, NAMESPACE)
-    pods: list[Raw] = other._get("pods", "-l", OPERATOR_PODS)["items"]
-    return pods
+    return listed(training.cluster, NAMESPACE, "pods", OPERATOR_PODS)
 
 
 def _unix(rfc3339: str) -> float:

@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.cluster import Cluster, ClusterError
 from tests.e2e import acts
 from tests.e2e.prepare import prepare
-from tests.e2e.success import Exits, exit_codes, wait_for_end, watch_exits
+from tests.e2e.success import Exits, exit_codes, finish_and_watch_exits, wait_for_end
 from tests.e2e.training import CHECKOUT, Training
-from tests.e2e.undisturbed import TOLERANCE, undisturbed_loss
+from tests.e2e.undisturbed import TOLERANCE, undisturbed_losses
 
 NAMESPACE = "understudy-demo"
 WORLD_SIZE = 6
@@ -51,8 +51,7 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
     act, _ = acts.freeze_node(training)
     tell(act)
     say("wait for the end of the training")
-    training.hurry_near_the_end()
-    exits = watch_exits(training, 120)
+    exits = finish_and_watch_exits(training, 120)
     wait_for_end(training)
     return played, exits
 
@@ -89,16 +88,16 @@ def run(cluster: Cluster) -> None:
     training.delete()
     played, exits = play(training)
     codes = exit_codes(training)
-    loss = training.report()[-1].loss or 0.0
-    expected = undisturbed_loss(cluster, training.steps, WORLD_SIZE, say)
+    done = training.report()[-1]
+    loss, expected = done.loss or 0.0, undisturbed_losses(cluster, training.steps, WORLD_SIZE, say)[done.step - 1]
     write_result(played, RESULT)
     print(f"\n{table(played)}\n")
     print(cluster.kubectl("-n", NAMESPACE, "get", "tj,pods"))
     print(
         f"all containers exited within {exits.slowest_s:.2f} s of the last worker, codes {sorted(set(codes.values()))}"
     )
-    same = "the same" if abs(loss - expected) <= TOLERANCE else "NOT THE SAME"
-    print(f"final loss {loss:.4f}, of an undisturbed run {expected:.4f}: {same}")
+    same = "the same" if abs(loss - expected) <= TOLERANCE * abs(expected) else "NOT THE SAME"
+    print(f"loss of the last step, {done.step}: {loss:.7f}; of an undisturbed run {expected:.7f}: {same}")
     print(f"written: {RESULT.relative_to(CHECKOUT)}")
     print(f"look around: tests/cluster/cluster kubectl -n {NAMESPACE} get tj,pods; stop it all: make cluster-down")
 

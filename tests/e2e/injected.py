@@ -18,11 +18,13 @@ from benchmarks.operator.systems import HEALTH_PORT, jobset_configuration
 from tests.cluster import Cluster
 from tests.cluster.commands import Progress, run
 from tests.cluster.host_tools import tool
+from tests.e2e.lanes import NAMESPACE as LANE_NAMESPACE
+from tests.e2e.lanes import create_namespace
+from tests.e2e.objects import find, listed, read
 from tests.e2e.training import LABEL_JOB, Raw, Training
 from tests.e2e.waiting import wait_until
 
-NAMESPACE = "understudy-e2e-inject"
-ANNOTATIONS = {"understudy.dev/nproc-per-node": "2", "understudy.dev/world-size": "6"}
+NAMESPACE = f"{LANE_NAMESPACE}-inject"
 PODS = 4  # three that train, and a spare; or four that train
 #: A pod that nobody waits to replace is made by its Job's controller, which pauses for up to 40 s after some failures,
 #: and may be put on the silent node until that is not ready.
@@ -30,8 +32,7 @@ WITHOUT_SPARE_S = 180.0
 
 
 def label_namespace(cluster: Cluster, name: str = NAMESPACE) -> None:
-    cluster.kubectl("create", "namespace", name, check=False)
-    cluster.kubectl("label", "namespace", name, "understudy.dev/inject=enabled", "--overwrite")
+    create_namespace(cluster, name, **{"understudy.dev/inject": "enabled"})
 
 
 @contextmanager
@@ -74,8 +75,8 @@ class InjectedTraining(Training):
 
     @property
     def workers(self) -> int:
-        """Of each pod."""
-        return 1 if self.label_alone else 2
+        """Of each pod. Under torchrun each one imports torch at every start: more than one would only cost time."""
+        return 1 if self.label_alone or self.bash else 2
 
     @property
     def members(self) -> int:
@@ -92,30 +93,28 @@ class InjectedTraining(Training):
         return f"{self.kind.lower()}.{self.name}"
 
     def status(self) -> Raw:
-        found = self.cluster.kubectl("-n", self.namespace, "get", "ij", self.group, "--ignore-not-found", "-o", "json")
-        status: Raw = json.loads(found).get("status", {}) if found.strip() else {}
+        injected = find(self.cluster, self.namespace, "injectedjobs", self.group) or {}
+        status: Raw = injected.get("status", {})
         return status
 
     def target(self) -> Raw:
-        return self._get(self.kind.lower(), self.name)
+        return read(self.cluster, self.namespace, f"{self.kind.lower()}s", self.name)
 
     def jobs(self) -> list[Raw]:
-        items: list[Raw] = self._get("jobs")["items"]
-        return [job for job in items if job["metadata"]["name"].startswith(self.name)]
+        return [
+            job for job in listed(self.cluster, self.namespace, "jobs") if job["metadata"]["name"].startswith(self.name)
+        ]
 
     def pods(self) -> list[Raw]:
-        pods: list[Raw] = self._get("pods", "-l", f"{LABEL_JOB}={self.group}")["items"]
-        return pods
+        return listed(self.cluster, self.namespace, "pods", f"{LABEL_JOB}={self.group}")
 
     def pods_text(self) -> str:
         return self.cluster.kubectl("-n", self.namespace, "get", "ij,jobs,pods", "-o", "wide", check=False)
 
-    def delete(self) -> None:
-        gone = ("--ignore-not-found", "--wait=true", "--cascade=foreground")
-        self.cluster.kubectl("-n", self.namespace, "delete", self.kind.lower(), self.name, *gone)
-        wait_until("all pods of the job are gone", lambda: not self.pods(), 90, seen=self.pods_text)
-        left = ("-n", self.namespace, "get", "ij,secrets,services", "-l", f"{LABEL_JOB}={self.group}", "-o", "name")
-        wait_until("nothing of it is left", lambda: not self.cluster.kubectl(*left).strip(), 60, seen=self.pods_text)
+    def discard(self) -> None:
+        """Delete the job in the background: no other test uses its name."""
+        background = ("--ignore-not-found", "--wait=false", "--cascade=background")
+        self.cluster.kubectl("-n", self.namespace, "delete", self.kind.lower(), self.name, *background)
 
     def _example(self) -> list[Raw]:
         items = super()._example()
@@ -125,7 +124,8 @@ class InjectedTraining(Training):
         (entry,) = job["spec"]["replicatedJobs"]
         spec = entry["template"]["spec"] | {"parallelism": PODS, "completions": PODS, "backoffLimit": 0}
         template = spec["template"]
-        annotations = {} if self.label_alone else dict(ANNOTATIONS)
+        sizes = {"nproc-per-node": self.workers, "world-size": self.members * self.workers}
+        annotations = {} if self.label_alone else {f"understudy.dev/{name}": str(n) for name, n in sizes.items()}
         template["metadata"] = {"labels": {"understudy.dev/inject": "true"}, "annotations": annotations}
         for constraint in template["spec"].get("topologySpreadConstraints", []):
             constraint["labelSelector"] = {"matchLabels": {LABEL_JOB: self.group}}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import Cluster
+from tests.e2e.objects import find, listed, read
 from tests.e2e.report import Token, token_of
 from tests.e2e.success import codes_of
 from tests.e2e.training import LABEL_JOB, Raw
@@ -101,18 +102,16 @@ class InjectedPlain:
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest()))
 
     def begin(self) -> None:
-        """Anew, with an empty folder."""
-        self.delete()
+        """Apply the job, with an empty folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.folder.chmod(0o777)  # the pods' user is not ours
         self.apply()
 
-    def delete(self) -> None:
-        gone = ("--ignore-not-found", "--wait=true", "--cascade=foreground")
-        self._kubectl("delete", self.kind.lower(), self.name, *gone)
-        left = ("get", "ij,pods,secrets,services", "-l", f"{LABEL_JOB}={self.group}", "-o", "name")
-        wait_until("nothing of it is left", lambda: not self._kubectl(*left).strip(), 90, seen=self.text)
+    def discard(self) -> None:
+        """Delete the job in the background: no other test uses its name."""
+        background = ("--ignore-not-found", "--wait=false", "--cascade=background")
+        self._kubectl("delete", self.kind.lower(), self.name, *background)
 
     def suspend(self, *, suspended: bool) -> None:
         patch = json.dumps({"spec": {"suspend": suspended}})
@@ -136,23 +135,17 @@ class InjectedPlain:
 
     def injected(self) -> Raw:
         """The InjectedJob; nothing while there is none."""
-        found = self._kubectl("get", "ij", self.group, "--ignore-not-found", "-o", "json")
-        told: Raw = json.loads(found) if found.strip() else {}
-        return told
+        return find(self.cluster, self.namespace, "injectedjobs", self.group) or {}
 
     def status(self) -> Raw:
         status: Raw = self.injected().get("status", {})
         return status
 
     def target(self) -> Raw:
-        target: Raw = json.loads(self._kubectl("get", self.kind.lower(), self.name, "-o", "json"))
-        return target
+        return read(self.cluster, self.namespace, f"{self.kind.lower()}s", self.name)
 
     def pods(self) -> list[Raw]:
-        pods: list[Raw] = json.loads(self._kubectl("get", "pods", "-l", f"{LABEL_JOB}={self.group}", "-o", "json"))[
-            "items"
-        ]
-        return pods
+        return listed(self.cluster, self.namespace, "pods", f"{LABEL_JOB}={self.group}")
 
     def uids(self) -> set[str]:
         return {pod["metadata"]["uid"] for pod in self.pods()}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster import Cluster
+from tests.e2e.objects import find, listed
 from tests.e2e.waiting import wait_until
 
 NAMESPACE = "understudy-system"
@@ -12,6 +13,7 @@ OPERATOR_PODS = "app.kubernetes.io/component=operator"
 DEPLOYMENT = f"deployment/{RELEASE}-operator"
 REPLICAS = 2  # the chart's own number
 LEADS_LIMIT_S = 60
+SCALE_LIMIT_S = 60
 CHART = "charts/understudy"
 PREVIOUS = max(Path(__file__).with_name("charts").glob("*.tgz"))
 
@@ -44,13 +46,10 @@ def operator_node(cluster: Cluster) -> str:
     """The node of the operator that leads. A standby may be anywhere: nobody would miss it."""
 
     def found() -> str:
-        lease = ("get", "lease", f"{RELEASE}-operator", "-o", "jsonpath={.spec.holderIdentity}")
-        pod = cluster.kubectl("-n", NAMESPACE, *lease, check=False).rpartition("_")[0]
-        if not pod:  # nobody leads just now
-            return ""
-        return cluster.kubectl(
-            "-n", NAMESPACE, "get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}", check=False
-        )
+        lease = find(cluster, NAMESPACE, "leases", f"{RELEASE}-operator") or {"spec": {}}
+        name = (lease["spec"].get("holderIdentity") or "").rpartition("_")[0]
+        pod = find(cluster, NAMESPACE, "pods", name) if name else None
+        return pod["spec"].get("nodeName", "") if pod else ""
 
     return wait_until("an operator leads", found, LEADS_LIMIT_S)
 
@@ -61,13 +60,7 @@ def scale_operator(cluster: Cluster, replicas: int = REPLICAS) -> None:
     if replicas:
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=60s")
     else:
-        cluster.kubectl(
-            "-n",
-            NAMESPACE,
-            "wait",
-            "--for=delete",
-            "pod",
-            "-l",
-            OPERATOR_PODS,
-            "--timeout=60s",
-        )
+        # With grace 0: what happens without an operator is the subject, never how it shuts down.
+        gone = ("delete", "pod", "-l", OPERATOR_PODS, "--grace-period=0", "--force", "--ignore-not-found")
+        cluster.kubectl("-n", NAMESPACE, *gone)
+        wait_until("no operator runs", lambda: not listed(cluster, NAMESPACE, "pods", OPERATOR_PODS), SCALE_LIMIT_S)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.cluster import Cluster
+from tests.e2e.objects import listed, read, read_log
 from tests.e2e.training import LABEL_JOB, Raw
 from tests.e2e.waiting import wait_for_status, wait_until
 
@@ -34,10 +35,7 @@ time.sleep(3600)
 
 @dataclass
 class PlainJob:
-    """actives pods of one worker each, and spares; script is what a worker runs.
-
-    avoid: a node that none of its pods may be on, so that its faults spare what else is there.
-    """
+    """actives pods of one worker each, and spares; script is what a worker runs."""
 
     cluster: Cluster
     namespace: str
@@ -45,7 +43,6 @@ class PlainJob:
     script: str = STEPS
     actives: int = 2
     spares: int = 1
-    avoid: str = ""
 
     def manifest(self, **changes: Any) -> Raw:
         trainer = {
@@ -61,10 +58,6 @@ class PlainJob:
             "labelSelector": {"matchLabels": {LABEL_JOB: self.name}},
         }
         pod: Raw = {"topologySpreadConstraints": [spread], "terminationGracePeriodSeconds": 5, "containers": [trainer]}
-        if self.avoid:
-            elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [self.avoid]}
-            terms = {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
-            pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         template = {"spec": {"parallelism": self.actives, "template": {"spec": pod}}}
         spec = {
             "launcher": {"nprocPerNode": 1},
@@ -91,22 +84,27 @@ class PlainJob:
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest(**changes)))
 
     def delete(self) -> None:
+        """Delete the job, and wait until it has no pods."""
         self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
         wait_until("all pods of the job are gone", lambda: not self.pods(), 60, seen=self.text)
 
+    def discard(self) -> None:
+        """Delete the job in the background: no other test uses its name."""
+        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=false")
+
     def status(self) -> Raw:
-        status: Raw = json.loads(self._get("tj", self.name, "-o", "json")).get("status", {})
+        status: Raw = read(self.cluster, self.namespace, "trainingjobs", self.name).get("status", {})
         return status
 
     def pods(self) -> list[Raw]:
-        pods: list[Raw] = json.loads(self._get("pods", "-l", f"{LABEL_JOB}={self.name}", "-o", "json"))["items"]
-        return pods
+        return listed(self.cluster, self.namespace, "pods", f"{LABEL_JOB}={self.name}")
 
     def pod(self, uid: str) -> Raw:
         return next(pod for pod in self.pods() if pod["metadata"]["uid"] == uid)
 
     def text(self) -> str:
-        return self._get("tj,pods", "-o", "wide") + json.dumps(self.status(), indent=1)
+        shown = self.cluster.kubectl("-n", self.namespace, "get", "tj,pods", "-o", "wide")
+        return shown + json.dumps(self.status(), indent=1)
 
     def wait_for(self, what: str, condition: Any, limit_s: float = 60) -> Raw:
         """The first status that fulfils the condition."""
@@ -122,8 +120,7 @@ class PlainJob:
         return self.wait_for("the job runs with all its spares", whole)
 
     def sidecar_log(self, pod: Raw) -> str:
-        name = pod["metadata"]["name"]
-        return self.cluster.kubectl("-n", self.namespace, "logs", name, "-c", "understudy-sidecar", check=False)
+        return read_log(self.cluster, self.namespace, pod["metadata"]["name"], "understudy-sidecar")
 
     def wait_for_electorate(self) -> None:
         """Until all pods vote about the next coordinator, as the present one tells: before that none is elected."""
@@ -134,6 +131,3 @@ class PlainJob:
             return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
 
         wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
-
-    def _get(self, *words: str) -> str:
-        return self.cluster.kubectl("-n", self.namespace, "get", *words)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.cluster import Cluster
+from tests.e2e.objects import listed, read
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
@@ -48,16 +49,20 @@ class SharedPool:
         self.cluster.kubectl("-n", self.namespace, *words)
         wait_until("all spares of the pool are gone", lambda: not self.pods(), 60, seen=self.text)
 
+    def discard(self) -> None:
+        """Delete the pool in the background: no other test uses its name."""
+        words = ("delete", "hotsparepool", self.name, "--ignore-not-found", "--wait=false")
+        self.cluster.kubectl("-n", self.namespace, *words)
+
     def status(self) -> Raw:
-        status: Raw = json.loads(self._get("hotsparepool", self.name, "-o", "json")).get("status", {})
+        status: Raw = read(self.cluster, self.namespace, "hotsparepools", self.name).get("status", {})
         return status
 
     def condition(self, kind: str) -> Raw:
         return next((entry for entry in self.status().get("conditions", ()) if entry["type"] == kind), {})
 
     def pods(self) -> list[Raw]:
-        pods: list[Raw] = json.loads(self._get("pods", "-l", f"{LABEL_POOL}={self.name}", "-o", "json"))["items"]
-        return pods
+        return listed(self.cluster, self.namespace, "pods", f"{LABEL_POOL}={self.name}")
 
     def wait_until_full(self, limit_s: float = 60) -> None:
         def full() -> bool:
@@ -72,7 +77,8 @@ class SharedPool:
         self.seen_available.append(int(self.status()["available"]))
 
     def text(self) -> str:
-        return self._get("hotsparepools,tj,pods", "-o", "wide") + json.dumps(self.status(), indent=1)
+        shown = self.cluster.kubectl("-n", self.namespace, "get", "hotsparepools,tj,pods", "-o", "wide")
+        return shown + json.dumps(self.status(), indent=1)
 
     def _affinity(self) -> Raw:
         affinity: Raw = {}
@@ -91,9 +97,6 @@ class SharedPool:
             }
             affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [others]}
         return affinity
-
-    def _get(self, *words: str) -> str:
-        return self.cluster.kubectl("-n", self.namespace, "get", *words)
 
 
 def preferring(manifest: Raw, *nodes: str) -> Raw:

@@ -1,34 +1,89 @@
-"""Everything that the e2e tests and the demo need, made where it is missing: `python -m tests.e2e.prepare`.
+"""Everything that the e2e tests and the demo need, built where it is missing: `python -m tests.e2e.prepare`.
 
-The first run builds Kubernetes and installs torch; a later one finds all of it there and takes seconds.
+The first run compiles Kubernetes, installs torch and builds the images, all at the same time: a compiler waits for
+downloads, and a download leaves the processor to the compiler. A later run finds everything in the cache.
 """
 
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster import Cluster, ClusterError
-from tests.e2e.installation import install
+from tests.e2e.installation import NAMESPACE, install
+from tests.e2e.lanes import NODES, SYSTEM_NODE, create_system_namespace, label_nodes
+from tests.e2e.leftovers import delete_leftovers
+from tests.e2e.objects import listed
+from tests.e2e.waiting import wait_until
 
-FIRST_RUN = (
-    "A first run takes about 15 minutes on two cores (Kubernetes is built, torch installed); later ones seconds."
-)
-NODES = 4
+DEMO_NODES = 4
+#: Minutes on two cores, each alone; together they take less than their sum.
+EXPECTED_MINUTES = {
+    "programs": ("compile Kubernetes, containerd, etcd and CoreDNS from their Go modules", "6 to 14"),
+    "torch": ("install torch (5 GB)", "1 to 3"),
+    "images": ("build the images: Debian with Python, the operator, the sidecar", "2 to 4"),
+}
+READY_LIMIT_S = 90
 
 
 def prepare() -> Cluster:
-    """A running cluster with torch at hand and Understudy installed. Raises ClusterError, which says what to do."""
+    """A running cluster with torch and Understudy on it. Raises ClusterError, which says what to do."""
+    cluster = Cluster(nodes=DEMO_NODES)
+    _prepare(cluster)
+    return cluster
+
+
+def prepare_lanes() -> None:
+    """The same with the nodes of two lanes, the operator on a node of its own, and no object of an earlier run."""
+    cluster = Cluster(nodes=NODES)
+
+    def separate() -> None:
+        label_nodes(cluster)
+        create_system_namespace(cluster, NAMESPACE)
+
+    _prepare(cluster, separate)
+    delete_leftovers(cluster)
+    _move_to_system_node(cluster)
+
+
+def _prepare(cluster: Cluster, before_install: Callable[[], None] = lambda: None) -> None:
     start = time.monotonic()
 
     def say(text: str) -> None:
         print(f"[{time.monotonic() - start:6.1f} s] {text}", flush=True)
 
-    say(FIRST_RUN)
-    cluster = Cluster(nodes=NODES)
-    cluster.up()
-    cluster.install_torch()
+    if missing := cluster.missing():
+        say("a first run prepares the cache, with these steps at the same time (minutes on two cores):")
+        for name in missing:
+            what, minutes = EXPECTED_MINUTES[name]
+            say(f"  {minutes:>7}  {what}")
+        say("  0.5 to 1  then: start the cluster and install Understudy on it")
+    cluster.install_tools()
+    with ThreadPoolExecutor(3) as steps:
+        programs = steps.submit(cluster.build)
+        torch, images = steps.submit(cluster.install_torch), steps.submit(cluster.build_images)
+        programs.result()
+        cluster.up()
+        torch.result()
+        images.result()
+    before_install()
     install(cluster, say)
     say("ready")
-    return cluster
+
+
+def _move_to_system_node(cluster: Cluster) -> None:
+    """Replace the pods that an installation without lanes has left on other nodes."""
+
+    def elsewhere() -> list[str]:
+        pods = listed(cluster, NAMESPACE, "pods")
+        return [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName", SYSTEM_NODE) != SYSTEM_NODE]
+
+    if pods := elsewhere():
+        cluster.kubectl("-n", NAMESPACE, "delete", "pod", *pods, "--wait=false")
+        wait_until(f"all pods of {NAMESPACE} run on {SYSTEM_NODE}", lambda: not elsewhere(), READY_LIMIT_S)
+        for deployment in ("operator", "webhook"):
+            status = ("rollout", "status", f"deployment/understudy-{deployment}", f"--timeout={READY_LIMIT_S}s")
+            cluster.kubectl("-n", NAMESPACE, *status)
 
 
 def main() -> int:

@@ -21,8 +21,9 @@ import yaml
 
 from tests.cluster import Cluster
 from tests.cluster.torch_install import torch_python
+from tests.e2e.objects import listed, read
 from tests.e2e.training import CHECKOUT, LABEL_JOB, TORCH, Raw
-from tests.e2e.waiting import wait_for_status, wait_until
+from tests.e2e.waiting import wait_for_status
 
 EXAMPLE = CHECKOUT / "examples" / "rl"
 LIBRARIES = "/libraries"
@@ -62,7 +63,7 @@ class RlJob:
     updates: int = 500
     pause_s: float = 1.5
     pause_in_transfer_s: float = 0.5
-    avoid: str = ""  # a node that none of its pods may be on
+    transfer_timeout_s: float = 30.0
     versions: dict[float, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,34 +104,31 @@ class RlJob:
                     f"--updates={self.updates}",
                     f"--pause={self.pause_s}",
                     f"--pause-in-transfer={self.pause_in_transfer_s}",
+                    f"--transfer-timeout={self.transfer_timeout_s}",
                 ]
 
     def _affinity(self) -> Raw:
-        """Each pod on a node of its own, so that a node's fault hits one; and not on `avoid`."""
+        """Each pod on a node of its own, so that a node's fault hits one."""
         mates = {"labelSelector": {"matchLabels": {LABEL_JOB: self.name}}, "topologyKey": "kubernetes.io/hostname"}
-        affinity: Raw = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mates]}}
-        if self.avoid:
-            elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [self.avoid]}
-            terms = {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
-            affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-        return affinity
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mates]}}
 
-    def delete(self) -> None:
-        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
-        wait_until("all pods of the job are gone", lambda: not self.pods(), 90, seen=self.text)
+    def discard(self) -> None:
+        """Delete the job in the background: no other test uses its name."""
+        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=false")
 
     def status(self) -> Raw:
-        status: Raw = json.loads(self._get("tj", self.name, "-o", "json")).get("status", {})
+        status: Raw = read(self.cluster, self.namespace, "trainingjobs", self.name).get("status", {})
         return status
 
     def pods(self, group: str = "") -> list[Raw]:
         """Those that run, of one replicatedJob or of all."""
         label = f"{LABEL_JOB}={self.name}" + (f",understudy.dev/replicated-job={group}" if group else "")
-        pods: list[Raw] = json.loads(self._get("pods", "-l", label, "-o", "json"))["items"]
+        pods = listed(self.cluster, self.namespace, "pods", label)
         return [pod for pod in pods if not group or (running(pod) and "deletionTimestamp" not in pod["metadata"])]
 
     def text(self) -> str:
-        return self._get("tj,jobs,pods", "-o", "wide") + json.dumps(self.status(), indent=1)
+        shown = self.cluster.kubectl("-n", self.namespace, "get", "tj,jobs,pods", "-o", "wide")
+        return shown + json.dumps(self.status(), indent=1)
 
     def wait_for(self, what: str, condition: Any, limit_s: float = 120) -> Raw:
         """The first status that fulfils the condition."""
@@ -154,9 +152,6 @@ class RlJob:
         done = subprocess.run(["curl", "-s", "-m", "5", url], capture_output=True, text=True, check=False)
         told: Raw = json.loads(done.stdout or "{}")
         return told
-
-    def _get(self, *words: str) -> str:
-        return self.cluster.kubectl("-n", self.namespace, "get", *words)
 
 
 def running(pod: Raw) -> bool:

@@ -26,8 +26,8 @@ class Exits:
         return max(self.containers.values()) - max(self.workers.values())
 
 
-def watch_exits(training: Training, limit_s: float) -> Exits:
-    """Watch all processes of the job's running pods until they have exited. Call it while the training still runs."""
+def finish_and_watch_exits(training: Training, limit_s: float) -> Exits:
+    """Let the training finish, and watch all processes of the job's running pods until they have exited."""
     watched: dict[int, str] = {}
     workers: set[int] = set()
     for pod in training.pods():
@@ -40,6 +40,7 @@ def watch_exits(training: Training, limit_s: float) -> Exits:
             fd = os.pidfd_open(pid)
             watched[fd] = f"{name}/worker-{pid}"
             workers.add(fd)
+    training.finish()
     exited = _wait_for_exits(dict(watched), limit_s)
     return Exits(
         workers={watched[fd]: at for fd, at in exited.items() if fd in workers},

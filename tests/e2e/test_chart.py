@@ -12,31 +12,29 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.audit import uses
 from tests.e2e.acts import worker_pids
-from tests.e2e.conftest import NAMESPACE
 from tests.e2e.injected import NAMESPACE as INJECTED
 from tests.e2e.injected import label_namespace
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import OPERATOR_PODS, PREVIOUS, RELEASE, install, operator_node
+from tests.e2e.lanes import NAMESPACE
+from tests.e2e.objects import listed
 from tests.e2e.plain import PlainJob
-from tests.e2e.test_zz_rbac import NETWORKS, lines
+from tests.e2e.test_access_rights import NETWORKS, lines
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_webhook import openssl
 from understudy_webhook.rotation import Made
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
 
-RESTRICTED = "understudy-restricted"
 STEPS = 20  # that have to be told after something, for the training to have gone on
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: Policies are listed each minute.
 POLICY_S = 100
 WEBHOOK_PODS = "app.kubernetes.io/component=webhook"
@@ -56,11 +54,10 @@ def restored(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> Iterator[PlainJob]:
     job = PlainJob(cluster, NAMESPACE, "chart")
-    job.delete()
     job.apply()
     job.wait_until_whole()
     yield job
-    job.delete()
+    job.discard()
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,7 @@ def seen(job: PlainJob) -> Seen:
 
 
 def operators(cluster: Cluster) -> set[str]:
-    told = cluster.kubectl("-n", SYSTEM, "get", "pods", "-l", OPERATOR_PODS, "-o", "jsonpath={.items[*].metadata.uid}")
-    return set(told.split())
+    return {pod["metadata"]["uid"] for pod in listed(cluster, SYSTEM, "pods", OPERATOR_PODS)}
 
 
 def steps_go_on(job: PlainJob) -> None:
@@ -105,30 +101,6 @@ def revision(cluster: Cluster) -> Raw:
     return newest
 
 
-def test_an_upgrade_from_the_previous_chart_and_a_rollback_are_not_noticed(cluster: Cluster, job: PlainJob) -> None:
-    # given an installation of the previous chart, and a job that trains under its operator
-    install(cluster, print, chart=str(PREVIOUS))
-    assert revision(cluster)["chart"] == PREVIOUS.stem
-    steps_go_on(job)
-    before, operators_before = seen(job), operators(cluster)
-
-    # when the chart is upgraded: its operators are others
-    install(cluster, print)
-    assert revision(cluster)["chart"] != PREVIOUS.stem
-    wait_until("the former operators are gone", lambda: not operators_before & operators(cluster), 60)
-    # then training goes on, in the same pods, containers and round
-    steps_go_on(job)
-    assert seen(job) == before
-
-    # and so it does when that is rolled back
-    operators_before = operators(cluster)
-    cluster.helm("rollback", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "90s")
-    assert revision(cluster)["chart"] == PREVIOUS.stem
-    wait_until("the newer operators are gone", lambda: not operators_before & operators(cluster), 60)
-    steps_go_on(job)
-    assert seen(job) == before
-
-
 def test_helms_test_says_that_the_installation_works(cluster: Cluster) -> None:
     install(cluster, print)
     assert "Succeeded" in cluster.helm("test", RELEASE, "--namespace", SYSTEM, "--timeout", "120s")
@@ -136,110 +108,6 @@ def test_helms_test_says_that_the_installation_works(cluster: Cluster) -> None:
     left = ("pods,serviceaccounts,roles,rolebindings", f"{RELEASE}-test", "--ignore-not-found", "-o", "name")
     for kind in left[0].split(","):
         assert cluster.kubectl("-n", SYSTEM, "get", kind, *left[1:]) == ""
-
-
-def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_over(
-    cluster: Cluster, job: PlainJob
-) -> None:
-    steps_go_on(job)
-    before = seen(job)
-    # when the chart is uninstalled
-    cluster.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "90s")
-    ours = ("-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name")
-    assert (
-        cluster.kubectl("-n", SYSTEM, "get", "deployments,services,roles,serviceaccounts,poddisruptionbudgets", *ours)
-        == ""
-    )
-    kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
-    assert cluster.kubectl("get", kinds, *ours) == ""
-    # then the kinds, the job with its Secret, and what the programs have made for themselves are there
-    assert seen(job) == before
-    cluster.kubectl("-n", NAMESPACE, "get", "secret", f"{job.name}-membership", "-o", "name")
-    cluster.kubectl("-n", SYSTEM, "get", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator", "-o", "name")
-
-    # and the job still recovers: a worker that is killed starts anew in place
-    by_name = {pod["metadata"]["name"]: pod for pod in job.pods()}
-    victim = next(name for name, pod in by_name.items() if pod["metadata"]["labels"]["understudy.dev/role"] == "active")
-    (worker,) = worker_pids(job, victim)
-    os.kill(worker, signal.SIGKILL)
-    wait_until("it has another worker", lambda: worker_pids(job, victim) not in ([], [worker]), 60, seen=job.text)
-    assert seen(job) == before  # nobody tells status of it
-
-    # when it is installed again
-    install(cluster, print)
-    # then status tells of the round since, and no pod was made or restarted
-    status = job.wait_for("status tells of the recovery", lambda status: status["round"] > before.round, 120)
-    assert status["recoveries"][-1]["strategy"] == "InPlace"
-    steps_go_on(job)
-    after = seen(job)
-    assert (after.pods, after.restarts) == (before.pods, before.restarts)
-
-
-def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_token(cluster: Cluster) -> None:
-    # given a namespace that enforces it, and a template that is admitted there
-    label = "pod-security.kubernetes.io/enforce=restricted"
-    cluster.kubectl("create", "namespace", RESTRICTED, check=False)
-    cluster.kubectl("label", "namespace", RESTRICTED, label, "--overwrite")
-    job = PlainJob(cluster, RESTRICTED, "restricted")
-    job.delete()
-    manifest = job.manifest()
-    spec: dict[str, Any] = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    spec["securityContext"] = {
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "runAsGroup": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    spec["containers"][0]["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    # when the job is applied
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
-    # then it trains, with its spare
-    job.wait_until_whole()
-    # and the service account's token is the trainer's alone
-    for pod in job.pods():
-        mounted = {
-            container["name"]: [x["name"] for x in container["volumeMounts"] if x["mountPath"] == ACCOUNT]
-            for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
-        }
-        assert mounted["understudy-sidecar"] == ["understudy-told"]
-        (token,) = mounted["trainer"]
-        assert token.startswith("kube-api-access-")
-    job.delete()
-
-
-def test_a_job_gets_its_network_policy_and_gets_it_back(cluster: Cluster, job: PlainJob) -> None:
-    # given an installation that is to make them
-    before = seen(job)
-    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    install(cluster, print, "networkPolicies.enabled=true", "networkPolicies.jobs=true")
-
-    def policy() -> Raw | None:
-        found = cluster.kubectl(
-            "-n", NAMESPACE, "get", "networkpolicy", f"{job.name}-members", "-o", "json", "--ignore-not-found"
-        )
-        return json.loads(found) if found else None
-
-    def uid() -> str:
-        found = policy()
-        return found["metadata"]["uid"] if found is not None else ""
-
-    # then a job that trains has one, of its own
-    first = wait_until("the job has a policy", uid, POLICY_S, seen=job.text)
-    found = policy()
-    assert found is not None
-    assert found["metadata"]["ownerReferences"][0]["name"] == job.name
-    selected = ",".join(f"{x}={y}" for x, y in found["spec"]["podSelector"]["matchLabels"].items())
-    told = cluster.kubectl("-n", NAMESPACE, "get", "pods", "-l", selected, "-o", "jsonpath={.items[*].metadata.uid}")
-    assert set(told.split()) == before.pods
-    # and has it again after somebody has deleted it
-    cluster.kubectl("-n", NAMESPACE, "delete", "networkpolicy", f"{job.name}-members")
-    assert wait_until("it has one again", uid, POLICY_S, seen=job.text) != first
-    # the operator could do all that it asked for, and the job has noticed nothing
-    asked = [use for use in uses(lines()) if use.at >= since and use.right.group == NETWORKS]
-    assert {use.right.verb for use in asked} >= {"list", "create"}
-    assert all(use.allowed for use in asked)
-    steps_go_on(job)
-    assert seen(job) == before
 
 
 def is_injected(cluster: Cluster) -> bool:
@@ -273,57 +141,132 @@ def webhooks(cluster: Cluster) -> dict[str, int]:
     }
 
 
-def test_a_renewed_certificate_of_ones_own_is_served_by_both_replicas_without_a_restart(cluster: Cluster) -> None:
-    # given certificates of two authorities, and an installation with the first one that trusts both, as docs/install.md
-    # says of a change of the authority
+def policy_of(cluster: Cluster, job: PlainJob) -> Raw | None:
+    words = ("get", "networkpolicy", f"{job.name}-members", "-o", "json", "--ignore-not-found")
+    found = cluster.kubectl("-n", NAMESPACE, *words)
+    return json.loads(found) if found else None
+
+
+def policy_uid(cluster: Cluster, job: PlainJob) -> str:
+    found = policy_of(cluster, job)
+    return found["metadata"]["uid"] if found is not None else ""
+
+
+def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trains(
+    cluster: Cluster, job: PlainJob
+) -> None:
+    """Both in one installation: each waits for up to a minute, the operator's policies and the kubelets' Secrets."""
+    # given certificates of two authorities, and an installation with network policies and with the first certificate,
+    # which trusts both authorities, as docs/install.md describes for a change of the authority
     label_namespace(cluster, INJECTED)
     one, other = (asyncio.run(openssl.make([f"{RELEASE}-webhook.{SYSTEM}.svc"], 86400.0)) for _ in range(2))
     replace_certificate(cluster, one)
+    before = seen(job)
+    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
-    def trust(*authorities: str) -> None:
+    def install_trusting(*authorities: str) -> None:
         bundle = base64.b64encode("".join(authorities).encode()).decode()
+        certificate = (f"webhook.certificates.secretName={OWN_CERTIFICATE}", f"webhook.certificates.caBundle={bundle}")
+        policies = ("networkPolicies.enabled=true", "networkPolicies.jobs=true")
         mode = "webhook.certificates.mode=Provided"
-        told = (f"webhook.certificates.secretName={OWN_CERTIFICATE}", f"webhook.certificates.caBundle={bundle}")
-        install(cluster, print, mode, *told, options=["--force-conflicts"])
+        install(cluster, print, mode, *certificate, *policies, options=["--force-conflicts"])
 
-    trust(one.authority, other.authority)
-    assert wait_until("the API server believes the first one", lambda: is_injected(cluster), 30)
-    before = webhooks(cluster)
-    assert len(before) == 2
-    # when the Secret is changed
+    install_trusting(one.authority, other.authority)
+    assert wait_until("the API server trusts the first certificate", lambda: is_injected(cluster), 30)
+    webhooks_before = webhooks(cluster)
+    assert len(webhooks_before) == 2
+    # then the job has a policy of its own
+    first = wait_until("the job has a policy", lambda: policy_uid(cluster, job), POLICY_S, seen=job.text)
+    found = policy_of(cluster, job)
+    assert found is not None
+    assert found["metadata"]["ownerReferences"][0]["name"] == job.name
+    selector = ",".join(f"{x}={y}" for x, y in found["spec"]["podSelector"]["matchLabels"].items())
+    assert {pod["metadata"]["uid"] for pod in listed(cluster, NAMESPACE, "pods", selector)} == before.pods
+
+    # when the policy is deleted, and the certificate replaced
+    cluster.kubectl("-n", NAMESPACE, "delete", "networkpolicy", f"{job.name}-members")
     replace_certificate(cluster, other)
 
     def served() -> dict[str, int]:
-        """How many certificates each has served so far."""
-        logs = {pod: cluster.kubectl("-n", SYSTEM, "logs", pod) for pod in before}
+        """How many certificates each replica has served so far."""
+        logs = {pod: cluster.kubectl("-n", SYSTEM, "logs", pod) for pod in webhooks_before}
         return {pod: log.count("serves the certificate in") for pod, log in logs.items()}
 
-    # then both replicas serve the new one, as soon as their kubelets have brought it
-    wait_until("both serve it", lambda: set(served().values()) == {2}, SECRET_S, seen=served)
+    # then the operator creates another policy
+    assert wait_until("the job has a policy again", lambda: policy_uid(cluster, job), POLICY_S, seen=job.text) != first
+    # and both replicas serve the new certificate without a restart
+    wait_until("both replicas serve it", lambda: set(served().values()) == {2}, SECRET_S, seen=served)
     assert is_injected(cluster)
-    # and it is enough to trust its authority alone
-    trust(other.authority)
-    assert wait_until("the API server believes the second one", lambda: is_injected(cluster), 30)
-    assert webhooks(cluster) == before
+    # and its authority alone is enough
+    install_trusting(other.authority)
+    assert wait_until("the API server trusts the second certificate", lambda: is_injected(cluster), 30)
+    assert webhooks(cluster) == webhooks_before
+    # and the operator had the rights for all its requests, and the job was not disturbed
+    asked = [use for use in uses(lines()) if use.at >= since and use.right.group == NETWORKS]
+    assert {use.right.verb for use in asked} >= {"list", "create"}
+    assert all(use.allowed for use in asked)
+    steps_go_on(job)
+    assert seen(job) == before
     cluster.kubectl("-n", SYSTEM, "delete", "secret", OWN_CERTIFICATE, "--wait=false")
 
 
-@pytest.mark.parametrize(
-    ("role", "verb", "allowed"), [("view", "get", True), ("view", "create", False), ("edit", "create", True)]
-)
-def test_kubernetes_own_roles_say_who_may_do_what_with_jobs(
-    cluster: Cluster, role: str, verb: str, allowed: bool
+def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_over(
+    cluster: Cluster, job: PlainJob
 ) -> None:
-    binding = f"chart-{role}"
-    cluster.kubectl("-n", NAMESPACE, "delete", "rolebinding", binding, "--ignore-not-found")
-    cluster.kubectl("-n", NAMESPACE, "create", "rolebinding", binding, f"--clusterrole={role}", f"--user={binding}")
+    steps_go_on(job)
+    before = seen(job)
+    # when the chart is uninstalled
+    cluster.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "90s")
+    ours = ("-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name")
+    assert (
+        cluster.kubectl("-n", SYSTEM, "get", "deployments,services,roles,serviceaccounts,poddisruptionbudgets", *ours)
+        == ""
+    )
+    kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    assert cluster.kubectl("get", kinds, *ours) == ""
+    # then the kinds, the job with its Secret, and what the programs have made for themselves are there
+    assert seen(job) == before
+    cluster.kubectl("-n", NAMESPACE, "get", "secret", f"{job.name}-membership", "-o", "name")
+    cluster.kubectl("-n", SYSTEM, "get", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator", "-o", "name")
 
-    def asked() -> bool:
-        who = ("--as", binding, "-n", NAMESPACE)
-        return cluster.kubectl("auth", "can-i", verb, "trainingjobs.understudy.dev", *who, check=False).strip() == "yes"
+    # and the job still recovers: a worker that is killed starts anew in place
+    by_name = {pod["metadata"]["name"]: pod for pod in job.pods()}
+    victim = next(name for name, pod in by_name.items() if pod["metadata"]["labels"]["understudy.dev/role"] == "active")
+    (worker,) = worker_pids(job, victim)
+    os.kill(worker, signal.SIGKILL)
+    wait_until("it has another worker", lambda: worker_pids(job, victim) not in ([], [worker]), 60, seen=job.text)
+    assert seen(job) == before  # nobody tells status of it
 
-    try:
-        # Kubernetes adds our role to its own within a moment, and what is not allowed was never
-        assert asked() is allowed or (allowed and wait_until("the role is added", asked, 30))
-    finally:
-        cluster.kubectl("-n", NAMESPACE, "delete", "rolebinding", binding)
+    # when it is installed again, in the previous version
+    install(cluster, print, chart=str(PREVIOUS))
+    assert revision(cluster)["chart"] == PREVIOUS.stem
+    # then status tells of the round since, and no pod was made or restarted
+    status = job.wait_for("status tells of the recovery", lambda status: status["round"] > before.round, 120)
+    assert status["recoveries"][-1]["strategy"] == "InPlace"
+    steps_go_on(job)
+    after = seen(job)
+    assert (after.pods, after.restarts) == (before.pods, before.restarts)
+
+
+def test_an_upgrade_from_the_previous_chart_and_a_rollback_are_not_noticed(cluster: Cluster, job: PlainJob) -> None:
+    # given an installation of the previous chart, and a job that trains under its operator
+    install(cluster, print, chart=str(PREVIOUS))
+    assert revision(cluster)["chart"] == PREVIOUS.stem
+    steps_go_on(job)
+    before, operators_before = seen(job), operators(cluster)
+
+    # when the chart is upgraded: its operators are others
+    install(cluster, print)
+    assert revision(cluster)["chart"] != PREVIOUS.stem
+    wait_until("the former operators are gone", lambda: not operators_before & operators(cluster), 60)
+    # then training goes on, in the same pods, containers and round
+    steps_go_on(job)
+    assert seen(job) == before
+
+    # and so it does when that is rolled back
+    operators_before = operators(cluster)
+    cluster.helm("rollback", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "90s")
+    assert revision(cluster)["chart"] == PREVIOUS.stem
+    wait_until("the newer operators are gone", lambda: not operators_before & operators(cluster), 60)
+    steps_go_on(job)
+    assert seen(job) == before

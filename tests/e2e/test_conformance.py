@@ -15,12 +15,15 @@ import pytest
 import yaml
 
 from tests.cluster import Cluster
+from tests.e2e.lanes import create_namespace
+from tests.e2e.objects import listed, read
 from tests.e2e.training import CHECKOUT, Raw
 from tests.e2e.waiting import wait_for_status, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
-NAMESPACE = "understudy-conformance"
+#: The same in each lane: its volumes are bound to claims in it.
+NAMESPACE = "understudy-e2e-conformance"
 MANIFESTS = Path(__file__).with_name("conformance")
 STORAGE = CHECKOUT / "build" / "e2e-storage-conformance"
 JOBSET = "jobset.sigs.k8s.io"
@@ -36,17 +39,16 @@ class Applied:
     name: str
 
     def status(self) -> Raw:
-        status: Raw = self._get("tj", self.name).get("status", {})
+        status: Raw = read(self.cluster, NAMESPACE, "trainingjobs", self.name).get("status", {})
         return status
 
     def jobs(self) -> dict[str, Raw]:
         """Its Jobs by name."""
-        items = self._get("jobs", "-l", f"{JOBSET}/jobset-name={self.name}")["items"]
+        items = listed(self.cluster, NAMESPACE, "jobs", f"{JOBSET}/jobset-name={self.name}")
         return {job["metadata"]["name"]: job for job in items}
 
     def pods(self) -> list[Raw]:
-        pods: list[Raw] = self._get("pods", "-l", f"{JOBSET}/jobset-name={self.name}")["items"]
-        return pods
+        return listed(self.cluster, NAMESPACE, "pods", f"{JOBSET}/jobset-name={self.name}")
 
     def kubectl(self, *words: str, **options: Any) -> str:
         return self.cluster.kubectl("-n", NAMESPACE, *words, **options)
@@ -74,14 +76,10 @@ class Applied:
         ]
         self.kubectl("exec", running[0], "--", "touch", "/tmp/fail")
 
-    def _get(self, *words: str) -> Raw:
-        found: Raw = json.loads(self.kubectl("get", *words, "-o", "json"))
-        return found
-
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Iterator[Cluster]:
-    cluster.kubectl("create", "namespace", NAMESPACE, check=False)
+    create_namespace(cluster, NAMESPACE)
     forget(cluster)
     yield cluster
     forget(cluster)
@@ -102,10 +100,12 @@ def applied(apply_all: Cluster) -> Callable[[str], Applied]:
 
 
 @pytest.fixture
-def alone(namespace: Cluster) -> Applied:
+def alone(namespace: Cluster) -> Iterator[Applied]:
+    """A job that keeps the pods of all other JobSets off its nodes, those of the next tests too until it is gone."""
     forget(namespace)
     apply(namespace, manifest(namespace, ALONE))
-    return Applied(namespace, ALONE)
+    yield Applied(namespace, ALONE)
+    forget(namespace)
 
 
 def apply(cluster: Cluster, *items: Raw) -> None:
@@ -114,8 +114,17 @@ def apply(cluster: Cluster, *items: Raw) -> None:
 
 
 def forget(cluster: Cluster) -> None:
-    for kind in ("tj", "job", "pvc"):
-        cluster.kubectl("-n", NAMESPACE, "delete", kind, "--all", "--wait=true")
+    """Delete all of the namespace's jobs, pods and claims, and wait until they are gone."""
+    cluster.kubectl("-n", NAMESPACE, "delete", "tj,job", "--all", "--wait=true")
+
+    def no_pods() -> bool:
+        pods = listed(cluster, NAMESPACE, "pods")
+        if pods:  # most of them ignore SIGTERM for the whole of their grace period
+            cluster.kubectl("-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false")
+        return not pods
+
+    wait_until("no pod of the namespace is left", no_pods, 60, seen=lambda: listed(cluster, NAMESPACE, "pods"))
+    cluster.kubectl("-n", NAMESPACE, "delete", "pvc", "--all", "--wait=true")
     cluster.kubectl("delete", "pv", "conformance-0", "conformance-1", "--ignore-not-found", "--wait=true")
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.acts import running, worker_pids
-from tests.e2e.conftest import NAMESPACE
-from tests.e2e.installation import operator_node, scale_operator
+from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
@@ -20,15 +19,10 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
-    """Two actives and as many spares as the test asks for (1), one of which coordinates; deleted afterwards.
-
-    Two spares: each pod has a node of its own, one of them the operator's. Else none is on the operator's.
-    """
+    """Two actives and as many spares as the test asks for (1), one of which coordinates; deleted afterwards."""
     spares: int = getattr(request, "param", 1)
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
-    avoid = "" if spares == len(cluster.nodes()) - 2 else operator_node(cluster)
-    made = PlainJob(cluster, NAMESPACE, name, spares=spares, avoid=avoid)
-    made.delete()
+    made = PlainJob(cluster, NAMESPACE, name, spares=spares)
     try:
         made.apply()
         made.wait_until_whole()
@@ -37,7 +31,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     finally:
         for node in cluster.nodes():
             cluster.restore(node)
-        made.delete()
+        made.discard()
 
 
 def coordinator(job: PlainJob) -> Raw:
@@ -104,37 +98,6 @@ def test_without_a_majority_the_operator_appoints(job: PlainJob) -> None:
     job.wait_until_whole()
 
 
-@pytest.mark.parametrize("job", [2], indirect=True)
-def test_without_the_operator_a_killed_coordinator_is_succeeded_and_the_next_fault_is_mended(job: PlainJob) -> None:
-    before, first = job.status(), actives(job)
-    workers, lost = workers_of(job, first[1:]), coordinator(job)
-    survivors = [pod for pod in job.pods() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
-
-    def told(pod: Raw) -> str:
-        return job.sidecar_log(pod)
-
-    scale_operator(job.cluster, 0)
-    try:
-        # when the coordinator dies, and nobody but the members can know
-        kill(job, lost)
-        wait_until(
-            "a member is elected, and the three have an electorate",
-            lambda: any("elected to office" in said and "counts: 3 voters" in said for said in map(told, survivors)),
-            30,
-        )
-        assert all(map(running, workers))
-        # and then an active does
-        kill(job, first[0])
-        wait_until("the workers of the next round run", lambda: not any(map(running, workers)), 30)
-    finally:
-        scale_operator(job.cluster)
-    # then status tells it all once the operator is back
-    status = elected(job, before)
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    assert status["lastRecovery"]["strategy"] == "SpareSwap"
-    assert status["round"] > before["round"]
-
-
 def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> None:
     before, workers, lost = job.status(), workers_of(job, actives(job)), coordinator(job)
     job.cluster.partition(lost["spec"]["nodeName"])
@@ -149,9 +112,7 @@ def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> No
 
 @pytest.mark.parametrize("job", [2], indirect=True)
 def test_an_active_that_only_the_coordinator_cannot_reach_is_replaced_and_fences_itself(job: PlainJob) -> None:
-    # not the active beside the operator: what happened is read from status, which needs the coordinator in its reach
-    here = operator_node(job.cluster)
-    before, lost = job.status(), next(pod for pod in actives(job) if pod["spec"]["nodeName"] != here)
+    before, lost = job.status(), actives(job)[0]
     workers = workers_of(job, [lost])
     job.cluster.partition(coordinator(job)["spec"]["nodeName"], lost["spec"]["nodeName"])
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))

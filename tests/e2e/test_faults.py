@@ -8,8 +8,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.acts import running, worker_pids
-from tests.e2e.conftest import NAMESPACE
-from tests.e2e.installation import operator_node
+from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import FAILING, PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
@@ -26,14 +25,12 @@ def make_job(cluster: Cluster) -> Iterator[MakeJob]:
     made: list[PlainJob] = []
 
     def make(name: str, **changes: object) -> PlainJob:
-        job = PlainJob(cluster, NAMESPACE, name, **changes)  # type: ignore[arg-type]
-        made.append(job)
-        job.delete()
-        return job
+        made.append(PlainJob(cluster, NAMESPACE, name, **changes))  # type: ignore[arg-type]
+        return made[-1]
 
     yield make
     for job in made:
-        job.delete()
+        job.discard()
 
 
 def active(job: PlainJob) -> Raw:
@@ -77,9 +74,9 @@ def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) ->
     assert status["members"]["active"] == 3
 
 
-def test_training_goes_on_when_the_coordinators_node_dies(cluster: Cluster, make_job: MakeJob) -> None:
+def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> None:
     # given a spare that coordinates
-    job = make_job("office", avoid=operator_node(cluster))
+    job = make_job("office")
     job.apply()
     before = job.wait_until_whole()
     job.wait_for_electorate()
@@ -100,9 +97,9 @@ def test_training_goes_on_when_the_coordinators_node_dies(cluster: Cluster, make
     job.cluster.restore(node)
 
 
-def test_partitioned_workers_are_replaced_and_end_themselves(cluster: Cluster, make_job: MakeJob) -> None:
+def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) -> None:
     # given an active on a node of its own
-    job = make_job("partitioned", avoid=operator_node(cluster))
+    job = make_job("partitioned")
     job.apply(recovery={"fenceTimeout": f"{FENCE_S}s"})
     job.wait_until_whole()
     victim = active(job)

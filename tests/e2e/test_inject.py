@@ -9,7 +9,7 @@ pods all exit 0, the spare's too. The measured times are in build/bench/injectio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,17 @@ from benchmarks.records import Sample, read_records, sum_up, write_records
 from tests.cluster import Cluster
 from tests.e2e import acts
 from tests.e2e.acts import Act
-from tests.e2e.conftest import NAMESPACE as PLAIN_NAMESPACE
 from tests.e2e.injected import (
     NAMESPACE,
     PODS,
     WITHOUT_SPARE_S,
     InjectedTraining,
-    jobset_controller,
     label_namespace,
 )
+from tests.e2e.lanes import NAMESPACE as PLAIN_NAMESPACE
+from tests.e2e.objects import listed, read, read_log
 from tests.e2e.success import ended_badly, exit_codes, wait_for_end
-from tests.e2e.training import CHECKOUT, Raw
+from tests.e2e.training import CHECKOUT, LABEL_JOB, Raw
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -42,6 +42,9 @@ KINDS = {
     "job-label": ("Job", False, True),
     "jobset-torchrun": ("JobSet", True, True),
 }
+#: These go through all faults in each run. They differ in each of the three properties, so both values of each are
+#: tested; `make test-all` takes the other kinds through all faults too.
+WHOLE = ("job", "jobset-torchrun")
 ALONE = """
 import os, signal, sys, time
 from understudy_torch import exit_on_fault
@@ -67,16 +70,27 @@ def samples() -> Iterator[list[Sample]]:
         write_records(RESULTS, [*(record for record in known if record.case not in measured), *new])
 
 
+def for_whole_kinds(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that only the kinds of WHOLE go through, and `make test-all` with all of them."""
+    test.__dict__["for_whole_kinds"] = True
+    return test
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "training" not in metafunc.fixturenames:
+        return
+    kinds = []
+    for name in KINDS:
+        is_nightly = name not in WHOLE and getattr(metafunc.function, "for_whole_kinds", False)
+        kinds.append(pytest.param(name, marks=pytest.mark.nightly if is_nightly else ()))
+    metafunc.parametrize("training", kinds, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def jobsets(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with jobset_controller(cluster, tmp_path_factory.mktemp("jobset")):
-        yield
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def training(cluster: Cluster, jobsets: None, request: pytest.FixtureRequest) -> Iterator[InjectedTraining]:
-    del jobsets
+def training(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[InjectedTraining]:
     kind, bash, label_alone = KINDS[request.param]
+    if kind == "JobSet":
+        request.getfixturevalue("jobsets")
     # A namespace of its own each: the example's claim is bound to one folder a namespace.
     namespace = f"{NAMESPACE}-{request.param}"
     label_namespace(cluster, namespace)
@@ -84,10 +98,9 @@ def training(cluster: Cluster, jobsets: None, request: pytest.FixtureRequest) ->
     training = InjectedTraining(
         cluster, folder, namespace, name="ddp", steps=800, kind=kind, bash=bash, label_alone=label_alone
     )
-    training.delete()
     training.apply()
     yield training
-    training.delete()
+    training.discard()
 
 
 def note(samples: list[Sample], training: InjectedTraining, case: str, act: Act) -> None:
@@ -115,6 +128,7 @@ def test_a_killed_worker_restarts_in_place(training: InjectedTraining, samples: 
     note(samples, training, "worker", act)
 
 
+@for_whole_kinds
 def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
     pod = acts.running_pods(training)[0]["metadata"]["name"]
     supervisor = training.cluster.container_pids(training.namespace, pod)["understudy-sidecar"]
@@ -126,6 +140,7 @@ def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: Injec
     assert failed_pods(training) == 0
 
 
+@for_whole_kinds
 def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controller_makes(
     training: InjectedTraining, samples: list[Sample]
 ) -> None:
@@ -134,6 +149,7 @@ def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controlle
     note(samples, training, "pod", act)
 
 
+@for_whole_kinds
 def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: list[Sample]) -> None:
     act = acts.power_off_node(training, WITHOUT_SPARE_S if training.label_alone else acts.RECOVERY_LIMIT_S)
     assert (act.fault, act.strategy) == ("Node", training.replacement)
@@ -145,8 +161,8 @@ def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: lis
 
 
 def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) -> None:
-    training.hurry()
-    wait_for_end(training, 300)
+    training.finish()
+    wait_for_end(training)
     codes = exit_codes(training)
     assert len(codes) >= 8, codes
     assert not ended_badly(codes)
@@ -157,6 +173,18 @@ def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) 
         return any((x["type"], x["status"]) == (kind, "True") for x in conditions)
 
     wait_until(f"the {training.kind} has completed", completed, 90, seen=training.pods_text)
+
+
+@for_whole_kinds
+def test_deleting_the_job_leaves_nothing(training: InjectedTraining) -> None:
+    training.discard()
+    owned = ("pods", "injectedjobs", "secrets", "services")
+
+    def left() -> list[Raw]:
+        found = (listed(training.cluster, training.namespace, kind, f"{LABEL_JOB}={training.group}") for kind in owned)
+        return [item for items in found for item in items]
+
+    wait_until("nothing of the job is left", lambda: not left(), 90, seen=left)
 
 
 def limits(training: InjectedTraining) -> set[int]:
@@ -184,24 +212,23 @@ def plain_job(cluster: Cluster, name: str, script: str, **annotations: str) -> R
 
 
 @pytest.fixture
-def alone(cluster: Cluster) -> Iterator[Raw]:
+def alone(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Raw]:
     """The pod of a Job without a launcher, whose script is ready."""
     label_namespace(cluster)
-    kubectl = ("-n", NAMESPACE)
-    cluster.kubectl(*kubectl, "delete", "job", "alone", "--ignore-not-found", "--wait=true", "--cascade=foreground")
-    manifest = plain_job(cluster, "alone", ALONE, launcher="None")
+    name = f"alone-{request.node.callspec.id}".lower()
+    manifest = plain_job(cluster, name, ALONE, launcher="None")
     cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
-    def ready() -> str:
-        found = cluster.kubectl(*kubectl, "get", "pods", "-l", "job-name=alone", "-o", "name").strip()
-        said = cluster.kubectl(*kubectl, "logs", found, "-c", "trainer", check=False) if found else ""
-        return found if "ready" in said else ""
+    def ready() -> Raw | None:
+        pods = listed(cluster, NAMESPACE, "pods", f"job-name={name}")
+        is_ready = pods and "ready" in read_log(cluster, NAMESPACE, pods[0]["metadata"]["name"], "trainer")
+        return pods[0] if is_ready else None
 
-    name = wait_until("the script is ready", ready, 90)
-    pod: Raw = json.loads(cluster.kubectl(*kubectl, "get", name, "-o", "json"))
+    pod = wait_until("the script is ready", ready, 90)
+    assert pod is not None
     yield pod
     cluster.kubectl("annotate", "node", pod["spec"]["nodeName"], "understudy.dev/faulty-", check=False)
-    cluster.kubectl(*kubectl, "delete", "job", "alone", "--ignore-not-found", "--wait=true", "--cascade=foreground")
+    cluster.kubectl("-n", NAMESPACE, "delete", "job", name, "--wait=false", "--cascade=background")
 
 
 @pytest.mark.parametrize("faulty", [False, True])
@@ -209,27 +236,23 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
     cluster: Cluster, alone: Raw, faulty: bool, tmp_path: Path
 ) -> None:
     name, node = alone["metadata"]["name"], alone["spec"]["nodeName"]
+    pid = cluster.container_pids(NAMESPACE, name)["trainer"]
     if faulty:
         cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
-
-        def told() -> bool:
-            words = ("exec", name, "-c", "trainer", "--", "cat", "/understudy/verdict.json")
-            return "Xid 79" in cluster.kubectl("-n", NAMESPACE, *words, check=False)
-
-        wait_until("the verdict is in the pod", told, 60)
-    pid = cluster.container_pids(NAMESPACE, name)["trainer"]
+        file = Path(f"/proc/{pid}/root/understudy/verdict.json")
+        wait_until("the verdict is in the pod", lambda: file.exists() and "Xid 79" in file.read_text(), 60)
     # SIGTERM as the kubelet sends it; the pod's object stays, and with it the log.
     os.kill(pid, signal.SIGTERM)
 
     def ended() -> Raw | None:
-        pod: Raw = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pod", name, "-o", "json"))
+        pod = read(cluster, NAMESPACE, "pods", name)
         (status,) = pod["status"]["containerStatuses"]
         state: Raw | None = status["state"].get("terminated")
         return state
 
     state = wait_until("the trainer has ended", ended, 60)
     assert state is not None
-    said = cluster.kubectl("-n", NAMESPACE, "logs", name, "-c", "trainer")
+    said = read_log(cluster, NAMESPACE, name, "trainer")
     assert state["exitCode"] == (1 if faulty else 0)
     assert ("saved a checkpoint" in said) != faulty
     assert ("no checkpoint is tried: the node is faulty: annotation: Xid 79 on GPU 3" in said) == faulty
@@ -250,11 +273,6 @@ def test_a_namespace_without_the_label_is_left_alone(cluster: Cluster) -> None:
     manifest["metadata"]["namespace"] = PLAIN_NAMESPACE
     cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
-    def pods() -> list[Raw]:
-        words = ("-n", PLAIN_NAMESPACE, "get", "pods", "-l", "job-name=untouched", "-o", "json")
-        items: list[Raw] = json.loads(cluster.kubectl(*words))["items"]
-        return items
-
-    (pod,) = wait_until("its pod is there", pods, 30)
+    (pod,) = wait_until("its pod is there", lambda: listed(cluster, PLAIN_NAMESPACE, "pods", "job-name=untouched"), 30)
     assert "initContainers" not in pod["spec"]
     cluster.kubectl("-n", PLAIN_NAMESPACE, "delete", "job", "untouched", "--wait=false")

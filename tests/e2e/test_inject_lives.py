@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.injected import jobset_controller, label_namespace
+from tests.e2e.injected import label_namespace
 from tests.e2e.injected_plain import WITNESS, InjectedPlain
+from tests.e2e.lanes import NAMESPACE as LANE_NAMESPACE
 from tests.e2e.success import ended_badly
 from tests.e2e.training import CHECKOUT, LABEL_ROLE, Raw
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
-NAMESPACE = "understudy-e2e-lives"
+NAMESPACE = f"{LANE_NAMESPACE}-lives"
 PODS = 3  # two that train, and a spare
 Make = Callable[..., InjectedPlain]
 
@@ -38,13 +39,7 @@ def make(cluster: Cluster) -> Iterator[Make]:
 
     yield begin
     for job in made:
-        job.delete()
-
-
-@pytest.fixture(scope="module")
-def jobsets(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with jobset_controller(cluster, tmp_path_factory.mktemp("jobset")):
-        yield
+        job.discard()
 
 
 def hook(name: str) -> Raw:
@@ -98,10 +93,13 @@ def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_c
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
-def test_a_job_that_is_suspended_rests_and_goes_on_when_it_is_resumed(make: Make, jobsets: None, kind: str) -> None:
-    del jobsets
+def test_a_job_that_is_suspended_has_no_pods_and_continues_when_it_is_resumed(
+    make: Make, request: pytest.FixtureRequest, kind: str
+) -> None:
+    if kind == "JobSet":
+        request.getfixturevalue("jobsets")
     # given a job that trains
-    job = make(f"rests-{kind.lower()}", kind=kind)
+    job = make(f"suspended-{kind.lower()}", kind=kind)
     job.wait_until_whole()
     itself = job.injected()["metadata"]["uid"]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cluster import Cluster
-from tests.e2e.injected import jobset_controller
+from tests.e2e.lanes import create_namespace
 from tests.e2e.training import TORCH, Raw
 from tests.e2e.waiting import wait_until
 from tests.unit.docs.inject_page import Shell, blocks, lines
@@ -29,23 +29,17 @@ for n in range(1, 151):
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 
 
-@pytest.fixture
-def shell(cluster: Cluster, tmp_path: Path) -> Iterator[Shell]:
-    """In whose cluster the namespace is, as yet without its label."""
+@pytest.fixture(scope="module")
+def shell(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """The page's shell, with the page's namespace, which has no label yet."""
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
-    cluster.kubectl("create", "namespace", NAMESPACE)
+    create_namespace(cluster, NAMESPACE)
     files = {"train.py": TRAIN, "torchrun": TORCHRUN, "python": '#!/bin/sh\nexec python3 "$@"\n'}
     metadata = {"name": "image", "namespace": NAMESPACE}
     image = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files}
     cluster.kubectl("apply", "-f", "-", input=json.dumps(image))
-    yield Shell(Path(cluster.kubectl_command()[0]), cluster.kubeconfig, tmp_path)
+    yield Shell(Path(cluster.kubectl_command()[0]), cluster.kubeconfig, tmp_path_factory.mktemp("page"))
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-
-
-@pytest.fixture(scope="module")
-def jobsets(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with jobset_controller(cluster, tmp_path_factory.mktemp("jobset")):
-        yield
 
 
 def localized(cluster: Cluster, template: Raw) -> None:
@@ -68,7 +62,7 @@ def localized(cluster: Cluster, template: Raw) -> None:
 
 def columns(listed: str, name: str) -> dict[str, str]:
     """What kubectl's table has for that object."""
-    header, *rows = (line.split() for line in listed.splitlines())
+    header, *rows = [line.split() for line in listed.splitlines()] or [[]]
     return next((dict(zip(header, row, strict=False)) for row in rows if row[0] == name), {})
 
 

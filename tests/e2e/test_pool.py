@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.conftest import NAMESPACE
 from tests.e2e.installation import NAMESPACE as SYSTEM
-from tests.e2e.installation import operator_node
+from tests.e2e.lanes import NAMESPACE
+from tests.e2e.objects import find, listed
 from tests.e2e.plain import PlainJob
 from tests.e2e.pools import ANNOTATION_FROM_POD, LABEL_FROM_POOL, SharedPool, preferring
 from tests.e2e.training import CHECKOUT, Raw
@@ -27,11 +27,18 @@ pytestmark = pytest.mark.timeout(300)
 FENCED = {"fenceTimeout": "10s"}
 RECOVERED_S = 90
 #: Of each kind of claim. `make e2e-kills` kills 50 times, which takes twenty minutes.
-KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "4"))
+KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "2"))
 #: How long a refill takes at least, so that there is a time without a spare.
-REFILL_S = 15
+REFILL_S = 8
 MakeJob = Callable[..., PlainJob]
 MakePool = Callable[..., SharedPool]
+
+
+@pytest.fixture
+def pool_name(request: pytest.FixtureRequest) -> str:
+    """The test's own, of which its jobs' names are made as well."""
+    words = request.node.name.removeprefix("test_").translate(str.maketrans("_[]", "---"))
+    return f"pool-{words[:12]}-{words[-12:]}".strip("-").lower()
 
 
 @pytest.fixture
@@ -42,18 +49,17 @@ def made(cluster: Cluster) -> Iterator[list[PlainJob | SharedPool]]:
     for node in cluster.nodes():
         cluster.restore(node)
     for one in made:
-        one.delete()
+        one.discard()
 
 
 @pytest.fixture
-def make_job(cluster: Cluster, made: list[PlainJob | SharedPool]) -> MakeJob:
+def make_job(cluster: Cluster, made: list[PlainJob | SharedPool], pool_name: str) -> MakeJob:
     """A job without spares of its own, that names the pool and runs."""
 
     def make(name: str, *nodes: str, actives: int = 2) -> PlainJob:
-        job = PlainJob(cluster, NAMESPACE, name, actives=actives, spares=0)
+        job = PlainJob(cluster, NAMESPACE, f"{pool_name}-{name}", actives=actives, spares=0)
         made.append(job)
-        job.delete()
-        manifest = job.manifest(spares={"replicas": 0, "pool": "shared"}, recovery={**FENCED, "spareTimeout": "120s"})
+        manifest = job.manifest(spares={"replicas": 0, "pool": pool_name}, recovery={**FENCED, "spareTimeout": "120s"})
         cluster.kubectl("apply", "-f", "-", input=json.dumps(preferring(manifest, *nodes) if nodes else manifest))
         return job
 
@@ -61,11 +67,10 @@ def make_job(cluster: Cluster, made: list[PlainJob | SharedPool]) -> MakeJob:
 
 
 @pytest.fixture
-def make_pool(cluster: Cluster, made: list[PlainJob | SharedPool]) -> MakePool:
+def make_pool(cluster: Cluster, made: list[PlainJob | SharedPool], pool_name: str) -> MakePool:
     def make(**changes: object) -> SharedPool:
-        pool = SharedPool(cluster, NAMESPACE, **changes)  # type: ignore[arg-type]
+        pool = SharedPool(cluster, NAMESPACE, pool_name, **changes)  # type: ignore[arg-type]
         made.append(pool)
-        pool.delete()
         pool.apply()
         pool.wait_until_full()
         return pool
@@ -112,18 +117,16 @@ def pool_condition(job: PlainJob) -> Raw:
 
 
 def events(cluster: Cluster, name: str) -> list[str]:
-    told = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "events.events.k8s.io", "-o", "json"))["items"]
-    return [event["reason"] for event in told if event["regarding"]["name"] == name]
+    return [x["reason"] for x in listed(cluster, NAMESPACE, "events") if x["regarding"]["name"] == name]
 
 
 def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
     cluster: Cluster, make_job: MakeJob, make_pool: MakePool
 ) -> None:
     # given two jobs of two pods, each with one pod on a node that it shares with nobody, and a pool of one
-    home = operator_node(cluster)
-    first, second, spare = [node for node in cluster.nodes() if node != home][:3]
+    home, first, second, spare = cluster.nodes()
     pool = make_pool(nodes=(spare, home), ready_after_s=REFILL_S)
-    jobs = [make_job("pool-a", home, first), make_job("pool-b", home, second)]
+    jobs = [make_job("a", home, first), make_job("b", home, second)]
     for job, node in zip(jobs, (first, second), strict=True):
         job.wait_until_whole()
         assert sum(pod["spec"]["nodeName"] == node for pod in alive(job)) == 1, job.text()
@@ -177,10 +180,9 @@ def test_without_room_it_says_so_and_rolls_when_a_claim_takes_the_spare(
     cluster: Cluster, make_job: MakeJob, make_pool: MakePool
 ) -> None:
     # given a pool of one on one node, where there is no room for another spare
-    home = operator_node(cluster)
-    *others, spare = [node for node in cluster.nodes() if node != home]
+    *others, spare = cluster.nodes()
     pool = make_pool(nodes=(spare,), alone=True)
-    job = make_job("pool-a", *others[:2])
+    job = make_job("a", *others[:2])
     job.wait_until_whole()
 
     # when the template changes
@@ -197,16 +199,16 @@ def test_without_room_it_says_so_and_rolls_when_a_claim_takes_the_spare(
     pool.wait_until_full()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("warm", [False, True])
 def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
-    cluster: Cluster, make_job: MakeJob, made: list[PlainJob | SharedPool], warm: bool
+    cluster: Cluster, make_job: MakeJob, made: list[PlainJob | SharedPool], pool_name: str, warm: bool
 ) -> None:
     # given a job that lives on the pool, and keeps a majority
-    job = make_job("pool-a", actives=3)
-    pool = WarmPool(cluster, NAMESPACE, training=job) if warm else SharedPool(cluster, NAMESPACE)
+    job = make_job("a", actives=3)
+    pool = WarmPool(cluster, NAMESPACE, pool_name, training=job) if warm else SharedPool(cluster, NAMESPACE, pool_name)
     made.append(pool)
-    pool.delete()
     pool.apply()
     pool.wait_until_full()
     job.wait_until_whole()
@@ -241,22 +243,21 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
 
 
 @pytest.fixture
-def training(cluster: Cluster) -> Iterator[PooledTraining]:
+def training(cluster: Cluster, pool_name: str) -> Iterator[PooledTraining]:
     """Six ranks on three pods, with real torch, without spares of its own."""
-    training = PooledTraining(cluster, CHECKOUT / "build" / "e2e-pool", NAMESPACE, name="warm", steps=100_000)
-    training.delete()
+    folder = CHECKOUT / "build" / f"e2e-storage-{pool_name}"
+    training = PooledTraining(cluster, folder, NAMESPACE, name=f"{pool_name}-job", steps=100_000, pool=pool_name)
     training.apply()
     yield training
-    training.delete()
+    training.discard()
 
 
 def test_a_warm_spare_joins_as_it_is(
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:
     # given a job, and a pool whose spares are made like its pods
-    pool = WarmPool(cluster, NAMESPACE, training=training)
+    pool = WarmPool(cluster, NAMESPACE, training.pool, training=training)
     made.append(pool)
-    pool.delete()
     pool.apply()
     pool.wait_until_full(120)
     (spare,) = pool.spares()
@@ -282,9 +283,8 @@ def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_says_which_fie
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:
     # given a pool whose spares have another grace period than the job's pods
-    pool = WarmPool(cluster, NAMESPACE, training=training, change=other_grace)
+    pool = WarmPool(cluster, NAMESPACE, training.pool, training=training, change=other_grace)
     made.append(pool)
-    pool.delete()
     pool.apply()
     pool.wait_until_full(120)
 
@@ -309,14 +309,13 @@ def started(pod: Raw) -> dict[str, str]:
 
 
 def messages(cluster: Cluster, name: str) -> list[str]:
-    told = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "events.events.k8s.io", "-o", "json"))["items"]
-    return [event.get("note", "") for event in told if event["regarding"]["name"] == name]
+    return [x.get("note", "") for x in listed(cluster, NAMESPACE, "events") if x["regarding"]["name"] == name]
 
 
 def kill_leader(cluster: Cluster) -> None:
     """SIGKILL to the operator that leads: a standby takes over, and another pod comes without a crash loop's pause."""
-    lease = ("get", "lease", "understudy-operator", "-o", "jsonpath={.spec.holderIdentity}")
-    pod = cluster.kubectl("-n", SYSTEM, *lease, check=False).rpartition("_")[0]
+    lease = find(cluster, SYSTEM, "leases", "understudy-operator") or {"spec": {}}
+    pod = (lease["spec"].get("holderIdentity") or "").rpartition("_")[0]
     pids = cluster.container_pids(SYSTEM, pod) if pod else {}
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)

@@ -12,8 +12,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.acts import worker_pids
-from tests.e2e.conftest import NAMESPACE
-from tests.e2e.installation import operator_node
+from tests.e2e.lanes import NAMESPACE
 from tests.e2e.rl import RlJob, clients, version_of
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
@@ -30,14 +29,13 @@ def make_job(cluster: Cluster) -> Iterator[MakeJob]:
     made: list[RlJob] = []
 
     def make(name: str, **changes: object) -> RlJob:
-        job = RlJob(cluster, NAMESPACE, name, avoid=operator_node(cluster), **changes)  # type: ignore[arg-type]
+        job = RlJob(cluster, NAMESPACE, name, **changes)  # type: ignore[arg-type]
         made.append(job)
-        job.delete()
         return job
 
     yield make
     for job in made:
-        job.delete()
+        job.discard()
 
 
 def server_pid(job: RlJob, pod: Raw) -> int:
@@ -111,7 +109,7 @@ def test_a_trainer_killed_in_a_transfer_updates_its_servers_in_its_next_round(ma
 
 def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob) -> None:
     # given a job whose updates are far apart
-    job = make_job("rl-gateway", pause_s=8.0)
+    job = make_job("rl-gateway", pause_s=4.0)
     job.apply()
     with clients(job) as seen:
         version = version_of(job.wait_for_whole_updates())
@@ -148,7 +146,7 @@ def kill_gateway(job: RlJob, pod: Raw) -> int:
 
 
 def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
-    job = make_job("rl-part")
+    job = make_job("rl-part", transfer_timeout_s=10.0)
     job.apply()
     with clients(job):
         job.wait_for_whole_updates(2)

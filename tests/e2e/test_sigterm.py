@@ -1,7 +1,10 @@
-"""A pod that is deleted, on a node that is well and on one that is known to be faulty: whether its worker may save."""
+"""A deleted pod on a healthy node and on a faulty one: whether its worker may save.
+
+The policies of checkpoint.onSigterm are tested in tests/unit/launcher/test_sigterm.py, on real processes.
+"""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -9,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.conftest import NAMESPACE
+from tests.e2e.lanes import NAMESPACE
+from tests.e2e.objects import read_log
 from tests.e2e.plain import PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
@@ -18,6 +22,7 @@ pytestmark = pytest.mark.timeout(200)
 
 #: In a folder that each node of the local cluster has for itself.
 NOLOGIN = "/var/log/nologin"
+FAULTY = "understudy.dev/faulty"
 #: Steps until SIGTERM, and says that it saves then.
 SAVES = """
 import signal, sys, time
@@ -35,20 +40,24 @@ while True:
 
 
 @pytest.fixture
-def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
-    made = PlainJob(cluster, NAMESPACE, f"sigterm-{request.node.callspec.id.lower()}", script=SAVES)
-    made.delete()
-    try:
-        yield made
-    finally:
-        for node in cluster.nodes():
-            cluster.kubectl("annotate", "node", node, "understudy.dev/faulty-")
-        made.delete()
+def make_job(cluster: Cluster) -> Iterator[Callable[[str], PlainJob]]:
+    """A job whose workers save at SIGTERM. It is deleted after the test, and no node is faulty then."""
+    made: list[PlainJob] = []
+
+    def make(name: str) -> PlainJob:
+        made.append(PlainJob(cluster, NAMESPACE, name, script=SAVES))
+        return made[-1]
+
+    yield make
+    for node in cluster.nodes():
+        cluster.kubectl("annotate", "node", node, f"{FAULTY}-")
+    for job in made:
+        job.discard()
 
 
 @contextmanager
 def log_of(job: PlainJob, pod: Raw, file: Path) -> Iterator[Path]:
-    """What its trainer writes until the pod is gone: kubectl cannot be asked for it later."""
+    """The trainer's log, followed until the pod is gone: the kubelet deletes it together with the pod."""
     command = job.cluster.kubectl_command("-n", job.namespace, "logs", "-f", pod["metadata"]["name"], "-c", "trainer")
     with file.open("wb") as out, subprocess.Popen(command, stdout=out) as following:
         try:
@@ -58,83 +67,101 @@ def log_of(job: PlainJob, pod: Raw, file: Path) -> Iterator[Path]:
             following.kill()
 
 
-@pytest.mark.parametrize(
-    ("faulty", "policy", "saves"),
-    [(False, "Auto", True), (True, "Auto", False), (True, "Always", True), (False, "Never", False)],
-    ids=["well-auto", "faulty-auto", "faulty-always", "well-never"],
-)
-def test_a_deleted_pod_saves_unless_its_node_is_faulty(
-    job: PlainJob, tmp_path: Path, faulty: bool, policy: str, saves: bool
-) -> None:
-    job.apply(checkpoint={"onSigterm": policy})
+def log_of_deletion(job: PlainJob, pod: Raw, file: Path) -> str:
+    """Delete the pod; what its trainer has logged in its last round: in an earlier one it may have saved too."""
+    with log_of(job, pod, file) as log:
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod["metadata"]["name"], "--wait=false")
+    return log_of_last_round(log)
+
+
+def log_of_last_round(file: Path) -> str:
+    return file.read_text().rpartition(" workers started ")[2]
+
+
+def mark_faulty(job: PlainJob, pod: Raw) -> None:
+    """Mark the pod's node as faulty, and wait until the pod's launcher can read it."""
+    job.cluster.kubectl("annotate", "node", pod["spec"]["nodeName"], f"{FAULTY}=Xid 79 on GPU 3")
+    wait_until("the verdict is in the pod", lambda: "Xid 79" in verdict(job, pod), 10)
+
+
+def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: Callable[[str], PlainJob], tmp_path: Path) -> None:
+    # given a job on healthy nodes
+    job = make_job("sigterm")
+    job.apply()
     victim = active_that_does_not_coordinate(job)
-    name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
-    if faulty:
-        job.cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
-        wait_until("the verdict is in the pod", lambda: "Xid 79" in verdict(job, name), 10)
-    with log_of(job, victim, tmp_path / "log") as log:
-        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
-    said = log.read_text()
-    assert ("saved a checkpoint" in said) == saves, said
-    assert ("no checkpoint is tried" in said) == (not saves), said
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    assert status["lastRecovery"]["strategy"] == "SpareSwap"
-    assert status["lastRecovery"]["fault"] == ("Node" if faulty and not saves else "Pod")
+    # when a pod is deleted, then its worker saves, and a spare takes over
+    log = log_of_deletion(job, victim, tmp_path / "healthy")
+    assert "saved a checkpoint" in log, log
+    assert "no checkpoint is tried" not in log, log
+    recovery = recovered(job, victim)
+    assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Pod")
 
-
-@pytest.mark.parametrize(
-    ("groups", "saves"), [([[0, 1]], True), ([[0], [1]], False)], ids=["shards-held-twice", "shards-held-once"]
-)
-def test_the_others_save_where_they_hold_the_shards_of_who_leaves_a_faulty_node(
-    job: PlainJob, tmp_path: Path, groups: list[list[int]], saves: bool
-) -> None:
-    job.apply(checkpoint={"replicaGroups": groups})
+    # when the node of another one is faulty, and that pod is deleted
     victim = active_that_does_not_coordinate(job)
-    name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
-    (other,) = {pod["metadata"]["name"] for pod in actives(job)} - {name}
-    job.cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
-    wait_until("the verdict is in the pod", lambda: "Xid 79" in verdict(job, name), 10)
-    with log_of(job, victim, tmp_path / "log") as log:
-        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
-    assert "no checkpoint is tried" in log.read_text()
-    # then the other active has saved, if it could, and the cause says if it could not
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    cause = status["lastRecovery"]["cause"]["message"]
-    said = job.cluster.kubectl("-n", NAMESPACE, "logs", other, "-c", "trainer")
-    assert ("saved a checkpoint" in said) == saves, said
-    assert ("are held by nobody healthy" in cause) == (not saves), cause
+    mark_faulty(job, victim)
+    log = log_of_deletion(job, victim, tmp_path / "faulty")
+    # then its worker does not save, and a spare takes over
+    assert "saved a checkpoint" not in log, log
+    assert "no checkpoint is tried" in log, log
+    recovery = recovered(job, victim)
+    assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Node")
 
 
-def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(
+    make_job: Callable[[str], PlainJob], tmp_path: Path
+) -> None:
+    # given one job whose two ranks hold the same shards, and one whose ranks hold different ones
+    jobs = {"twice": make_job("sigterm-twice"), "once": make_job("sigterm-once")}
+    jobs["twice"].apply(checkpoint={"replicaGroups": [[0, 1]]})
+    jobs["once"].apply(checkpoint={"replicaGroups": [[0], [1]]})
+    for shards, job in jobs.items():
+        # when a pod is deleted whose node is faulty
+        victim = active_that_does_not_coordinate(job)
+        (other,) = {pod["metadata"]["name"] for pod in actives(job)} - {victim["metadata"]["name"]}
+        mark_faulty(job, victim)
+        assert "no checkpoint is tried" in log_of_deletion(job, victim, tmp_path / shards)
+        # then the other rank saves if it holds all shards, and the cause says if it does not
+        cause = recovered(job, victim)["cause"]["message"]
+        log = read_log(job.cluster, NAMESPACE, other, "trainer")
+        assert ("saved a checkpoint" in log) == (shards == "twice"), log
+        assert ("are held by nobody healthy" in cause) == (shards == "once"), cause
+
+
+def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(
+    make_job: Callable[[str], PlainJob], tmp_path: Path
+) -> None:
     # given a job that looks for a file in a folder that each node has for itself
-    job = PlainJob(cluster, NAMESPACE, "sigterm-nologin", script=SAVES)
-    job.delete()
-    node = ""
+    job, node = make_job("sigterm-nologin"), ""
     try:
         job.apply(checkpoint={"nologinPath": NOLOGIN})
         victim = active_that_does_not_coordinate(job)
-        name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
+        node = victim["spec"]["nodeName"]
         # when the file comes, goes, and comes again
-        for what, told in (("touch", "Faulty"), ("rm", "Unknown"), ("touch", "Faulty")):
-            on_node(cluster, node, what, NOLOGIN)
-            wait_until(f"the verdict is {told}", partial(is_told, job, name, told), 10)
-        assert f"{NOLOGIN} exists on the node" in verdict(job, name)
+        for command, expected in (("touch", "Faulty"), ("rm", "Unknown"), ("touch", "Faulty")):
+            on_node(job.cluster, node, command, NOLOGIN)
+            wait_until(f"the verdict is {expected}", partial(has_verdict, job, victim, expected), 10)
+        assert f"{NOLOGIN} exists on the node" in verdict(job, victim)
         # then a pod that is deleted there saves nothing
-        with log_of(job, victim, tmp_path / "log") as log:
-            cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
-        said = log.read_text()
-        assert "saved a checkpoint" not in said, said
-        assert f"no checkpoint is tried: the node is faulty: {NOLOGIN} exists on the node" in said
-        status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-        assert (status["lastRecovery"]["strategy"], status["lastRecovery"]["fault"]) == ("SpareSwap", "Node")
+        log = log_of_deletion(job, victim, tmp_path / "log")
+        assert "saved a checkpoint" not in log, log
+        assert f"no checkpoint is tried: the node is faulty: {NOLOGIN} exists on the node" in log
+        recovery = recovered(job, victim)
+        assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Node")
     finally:
         if node:
-            on_node(cluster, node, "rm", "-f", NOLOGIN)
-        job.delete()
+            on_node(job.cluster, node, "rm", "-f", NOLOGIN)
 
 
-def is_told(job: PlainJob, pod: str, told: str) -> bool:
-    return told in verdict(job, pod)
+def recovered(job: PlainJob, victim: Raw) -> Raw:
+    """The recovery from the loss of that pod, once the training has resumed."""
+    name = victim["metadata"]["name"]
+
+    def resumed(status: Raw) -> bool:
+        last = status.get("lastRecovery", {})
+        return bool(last.get("resumedAt") and last["cause"].get("pod") == name)
+
+    recovery: Raw = job.wait_for(f"the job has recovered from the loss of {name}", resumed)["lastRecovery"]
+    return recovery
 
 
 def on_node(cluster: Cluster, node: str, *words: str) -> None:
@@ -148,10 +175,21 @@ def active_that_does_not_coordinate(job: PlainJob) -> Raw:
 
 
 def actives(job: PlainJob) -> list[Raw]:
-    return [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
+    return [
+        pod
+        for pod in job.pods()
+        if pod["metadata"]["labels"]["understudy.dev/role"] == "active" and "deletionTimestamp" not in pod["metadata"]
+    ]
 
 
-def verdict(job: PlainJob, pod: str) -> str:
-    """The file that the launcher reads."""
-    read = ("exec", pod, "-c", "trainer", "--", "cat", "/understudy/verdict.json")
-    return job.cluster.kubectl("-n", job.namespace, *read, check=False)
+def has_verdict(job: PlainJob, pod: Raw, expected: str) -> bool:
+    return expected in verdict(job, pod)
+
+
+def verdict(job: PlainJob, pod: Raw) -> str:
+    """The file that the launcher reads, as this machine sees it in the container; "" while there is none."""
+    pid = job.cluster.container_pids(job.namespace, pod["metadata"]["name"])["trainer"]
+    try:
+        return Path(f"/proc/{pid}/root/understudy/verdict.json").read_text()
+    except FileNotFoundError:
+        return ""

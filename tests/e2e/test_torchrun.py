@@ -9,8 +9,8 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e import acts
-from tests.e2e.conftest import NAMESPACE
-from tests.e2e.success import ended_badly, exit_codes, wait_for_end, watch_exits
+from tests.e2e.lanes import NAMESPACE, create_namespace
+from tests.e2e.success import ended_badly, exit_codes, finish_and_watch_exits, wait_for_end
 from tests.e2e.training import CHECKOUT, Training
 from tests.e2e.waiting import wait_until
 
@@ -18,17 +18,16 @@ pytestmark = pytest.mark.timeout(400)
 
 #: Of its own: the example's claim is bound to one folder a namespace.
 OWN_NAMESPACE = f"{NAMESPACE}-torchrun"
-WORLD_SIZE = 6
+WORLD_SIZE = 3
 
 
 @pytest.fixture(scope="module")
 def training(cluster: Cluster) -> Iterator[Training]:
-    cluster.kubectl("create", "namespace", OWN_NAMESPACE, check=False)
+    create_namespace(cluster, OWN_NAMESPACE)
     folder = CHECKOUT / "build" / "e2e-storage-torchrun"
     training = Training(cluster, folder, OWN_NAMESPACE, name="torchrun", steps=600, torchrun=True)
-    training.delete()
     yield training
-    training.delete()
+    training.discard()
 
 
 def test_torchrun_gets_its_round_and_its_workers_tell_their_steps(training: Training) -> None:
@@ -55,7 +54,7 @@ def test_killed_worker_restarts_in_place(training: Training) -> None:
     assert (act.fault, act.strategy) == ("Process", "InPlace")
     cause = act.recovery["cause"]
     assert cause["pod"] == act.victim.pod
-    assert cause["rank"] // 2 == act.victim.rank
+    assert cause["rank"] == act.victim.rank
     assert acts.world_size(training) == WORLD_SIZE
 
 
@@ -80,8 +79,7 @@ def test_powered_off_node_is_replaced(training: Training) -> None:
 
 
 def test_success_ends_every_torchrun_with_0_the_spares_too(training: Training) -> None:
-    training.hurry_near_the_end()
-    exits = watch_exits(training, 120)
+    exits = finish_and_watch_exits(training, 120)
     status = wait_for_end(training)
     codes = exit_codes(training)
     assert not ended_badly(codes)

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, CommandFailed
-from tests.e2e.conftest import NAMESPACE
 from tests.e2e.installation import DEPLOYMENT
 from tests.e2e.installation import NAMESPACE as SYSTEM
+from tests.e2e.lanes import NAMESPACE, create_namespace
 from tests.e2e.plain import PlainJob
 
 pytestmark = pytest.mark.timeout(200)
 
 SIDECAR_MEGABYTES = 120
+RESTRICTED = f"{NAMESPACE}-restricted"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -62,7 +64,6 @@ def test_kubectl_explains_the_fields(cluster: Cluster):
 def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_small(cluster: Cluster):
     # given a running job
     job = PlainJob(cluster, NAMESPACE, "look", actives=1, spares=0)
-    job.delete()
     job.apply()
     job.wait_until_whole()
     pod = job.pods()[0]["metadata"]["name"]
@@ -77,4 +78,33 @@ def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_s
     # and what the sidecar's image adds to its base is small, without torch
     size = cluster.kubectl("-n", NAMESPACE, "exec", pod, "-c", "understudy-sidecar", "--", "du", "-sm", "/opt")
     assert int(size.split()[0]) < SIDECAR_MEGABYTES, size
-    job.delete()
+    job.discard()
+
+
+def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_token(cluster: Cluster) -> None:
+    # given a namespace that enforces it, and a template that is admitted there
+    create_namespace(cluster, RESTRICTED, **{"pod-security.kubernetes.io/enforce": "restricted"})
+    job = PlainJob(cluster, RESTRICTED, "restricted")
+    manifest = job.manifest()
+    spec: dict[str, Any] = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    spec["securityContext"] = {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    spec["containers"][0]["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    # when the job is applied
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    # then it trains, with its spare
+    job.wait_until_whole()
+    # and the service account's token is the trainer's alone
+    for pod in job.pods():
+        mounted = {
+            container["name"]: [x["name"] for x in container["volumeMounts"] if x["mountPath"] == ACCOUNT]
+            for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+        }
+        assert mounted["understudy-sidecar"] == ["understudy-told"]
+        (token,) = mounted["trainer"]
+        assert token.startswith("kube-api-access-")
+    job.discard()

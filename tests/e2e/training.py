@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from tests.cluster import Cluster
+from tests.e2e.objects import listed, read
 from tests.e2e.report import NAME, Entry, newest_step, read_report
 from tests.e2e.waiting import wait_for_status, wait_until
 
@@ -21,9 +22,8 @@ EXAMPLE = CHECKOUT / "examples" / "ddp"
 LABEL_JOB = "understudy.dev/job-name"
 LABEL_ROLE = "understudy.dev/role"
 TORCH = "/torch"
-HURRY = "hurry"
-NEAR_THE_END = 40  # steps
-CHECKPOINT_EVERY = 8  # steps: the fewer, the sooner there is something that a fault may cost
+FINISH = "finish"
+CHECKPOINT_EVERY = 4  # steps: the fewer, the sooner there is something that a fault may cost
 
 Raw = dict[str, Any]
 
@@ -32,7 +32,8 @@ Raw = dict[str, Any]
 class Training:
     """folder: where the run's storage lies on the host. pace_s: how long a step lasts at least, in seconds.
 
-    torchrun: the trainer's command is a stock torchrun that runs the same script.
+    torchrun: the trainer's command is a stock torchrun that runs the same script, with one worker per pod, because each
+    imports torch at every start. fence_timeout: spec.recovery's, like "15s"; the default if empty.
     """
 
     cluster: Cluster
@@ -40,8 +41,9 @@ class Training:
     namespace: str
     name: str = "ddp"
     steps: int = 800
-    pace_s: float = 0.25
+    pace_s: float = 0.5
     torchrun: bool = False
+    fence_timeout: str = ""
 
     def apply(self) -> None:
         """Apply the example anew, with empty storage."""
@@ -65,6 +67,10 @@ class Training:
         body = {"apiVersion": "v1", "kind": "List", "items": items}
         return self.cluster.kubectl("apply", "-n", self.namespace, "-f", "-", input=json.dumps(body))
 
+    def discard(self) -> None:
+        """Delete the job in the background: no other test uses its name."""
+        self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=false")
+
     def delete(self) -> None:
         """Delete the job, and wait until nothing of it is left."""
         self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
@@ -73,12 +79,11 @@ class Training:
     # What is there ----------------------------------------------------------------------------------------------------
 
     def status(self) -> Raw:
-        status: Raw = self._get("tj", self.name).get("status", {})
+        status: Raw = read(self.cluster, self.namespace, "trainingjobs", self.name).get("status", {})
         return status
 
     def pods(self) -> list[Raw]:
-        pods: list[Raw] = self._get("pods", "-l", f"{LABEL_JOB}={self.name}")["items"]
-        return pods
+        return listed(self.cluster, self.namespace, "pods", f"{LABEL_JOB}={self.name}")
 
     def pods_text(self) -> str:
         return self.cluster.kubectl("-n", self.namespace, "get", "tj,pods", "-o", "wide", "-L", LABEL_ROLE, check=False)
@@ -99,16 +104,9 @@ class Training:
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
         wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)
 
-    def hurry(self) -> None:
-        """Steps without a pace, to the last one."""
-        (self.folder / HURRY).touch()
-
-    def hurry_near_the_end(self) -> None:
-        """Until a few seconds of steps are left, at the pace of before."""
-        hurry = self.folder / HURRY
-        hurry.touch()
-        self.wait_for_step(self.steps - NEAR_THE_END, 300)
-        hurry.unlink()
+    def finish(self) -> None:
+        """Make the next step the last one."""
+        (self.folder / FINISH).touch()
 
     def wait_for_status(self, what: str, condition: Any, limit_s: float) -> Raw:
         """The first status that fulfils the condition."""
@@ -140,8 +138,10 @@ class Training:
         trainer["image"] = self.cluster.base_image
         trainer["imagePullPolicy"] = "IfNotPresent"
         trainer["args"] = self._arguments(trainer["args"])
+        if self.fence_timeout:
+            job["spec"]["recovery"] = {"fenceTimeout": self.fence_timeout}
         if self.torchrun:
-            job["spec"]["launcher"]["mode"] = "Torchrun"
+            job["spec"]["launcher"] |= {"mode": "Torchrun", "nprocPerNode": 1}
             *python, script = trainer["command"]
             trainer["command"] = [*python, "-m", "torch.distributed.run", script]
         trainer.setdefault("env", []).append({"name": "PYTHONPATH", "value": TORCH})
@@ -159,7 +159,7 @@ class Training:
             f"--min-step-seconds={self.pace_s}",
             f"--checkpoint-every={CHECKPOINT_EVERY}",
             f"--report=/checkpoints/{NAME}.jsonl",
-            f"--hurry=/checkpoints/{HURRY}",
+            f"--finish=/checkpoints/{FINISH}",
         ]
 
     @property
@@ -184,7 +184,3 @@ class Training:
                 "hostPath": {"path": str(self.folder)},
             },
         }
-
-    def _get(self, *words: str) -> Raw:
-        told: Raw = json.loads(self.cluster.kubectl("-n", self.namespace, "get", *words, "-o", "json"))
-        return told

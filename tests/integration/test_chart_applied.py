@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import yaml
 
 from tests.cluster.paths import CHECKOUT
 from tests.e2e.installation import PREVIOUS
-from tests.integration.conftest import an_api_server
+from tests.integration.conftest import an_api_server, running
 from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
 from tests.unit.operator.given_warm import KEY_ID, a_warm_pool
@@ -45,6 +46,7 @@ CHART = CHECKOUT / "charts" / "understudy"
 PAGE = CHECKOUT / "docs" / "install.md"
 SYSTEM = "understudy-system"
 RESTRICTED = "restricted"
+AGGREGATION_LIMIT_S = 60.0
 #: What cert-manager's kinds are made of, as far as the chart uses them.
 CERT_MANAGER = {
     "Certificate": {
@@ -318,6 +320,37 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
     reader.follow("Upgrade")
     assert "success" in reader.follow("Roll back")
     assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+
+
+def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiServer", tmp_path: Path) -> None:
+    # given the installation, and users with Kubernetes' own roles
+    for role in ("view", "edit"):
+        words = ("create", "rolebinding", f"chart-{role}", f"--clusterrole={role}", f"--user={role}er")
+        must(server.kubectl("-n", "default", *words))
+
+    def may(user: str, verb: str) -> bool:
+        words = ("auth", "can-i", verb, "trainingjobs.understudy.dev", "--as", user, "-n", "default")
+        return server.kubectl(*words).stdout.strip() == "yes"
+
+    # when Kubernetes' controller has added the chart's rules to its own roles
+    command = [
+        str(server.binaries / "kube-controller-manager"),
+        f"--kubeconfig={server.kubeconfig}",
+        "--controllers=clusterrole-aggregation-controller",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
+    log = tmp_path / "kube-controller-manager.log"
+    with running(command, log):
+        deadline = time.monotonic() + AGGREGATION_LIMIT_S
+        while not (may("viewer", "get") and may("editor", "create")):
+            assert time.monotonic() < deadline, log.read_text()[-4000:]
+            time.sleep(0.2)
+    # then a viewer may read and not write, and an editor may write
+    assert not may("viewer", "create")
+    assert may("editor", "delete")
+    for role in ("view", "edit"):
+        must(server.kubectl("-n", "default", "delete", "rolebinding", f"chart-{role}"))
 
 
 async def test_a_certificate_of_ones_own_as_the_page_says(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:

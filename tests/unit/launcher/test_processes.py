@@ -129,7 +129,8 @@ def waits_in_a_thread():
     threading.Event().wait()
 threading.Thread(target=waits_in_a_thread, daemon=True).start()
 def sits_in_c():
-    ctypes.PyDLL(None).pause()
+    while True:  # each signal ends one pause
+        ctypes.PyDLL(None).pause()
 step(1)
 sits_in_c()
 """

@@ -1,4 +1,8 @@
-"""The operator has the rights that it uses, and no others. Last by name: it judges what the others had done."""
+"""The operator has the rights that it uses, and no others.
+
+First of the tests that run alone: it judges the requests of the operator that the lanes' tests ran with. The tests of
+the chart replace that operator.
+"""
 
 import json
 from collections.abc import Iterator
@@ -8,14 +12,14 @@ import pytest
 from tests.cluster import Cluster
 from tests.cluster.audit import Right, Use, granted, idle, missing, uses
 from tests.cluster.paths import Paths
-from tests.e2e.conftest import NAMESPACE
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import OPERATOR_PODS, RELEASE
+from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import PlainJob
 from tests.e2e.pools import SharedPool
 from tests.e2e.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.timeout(200), pytest.mark.alone]
 
 INJECTION = (
     *(Right("understudy.dev", "injectedjobs", verb) for verb in ("get", "create", "delete")),
@@ -51,7 +55,6 @@ def used(cluster: Cluster) -> list[Use]:
     pool.wait_until_full()
     pool.delete()
     job = PlainJob(cluster, NAMESPACE, "rights", actives=1, spares=1)
-    job.delete()
     job.apply()
     job.wait_until_whole()
     # a spare that is not wanted any more is deleted

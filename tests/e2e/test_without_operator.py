@@ -1,0 +1,75 @@
+"""Faults while no operator runs: members recover by themselves, and status names the faults once an operator is back.
+
+One outage of the operator for all jobs of this file, because no other test can run beside it.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e import acts
+from tests.e2e.acts import running
+from tests.e2e.lanes import NAMESPACE
+from tests.e2e.plain import PlainJob
+from tests.e2e.test_coordinators import actives, coordinator, elected, kill, workers_of
+from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.waiting import wait_until
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
+
+WORLD_SIZE = 6
+
+
+@pytest.fixture
+def training(cluster: Cluster) -> Iterator[Training]:
+    """Real torch: six ranks on three pods, and a spare."""
+    training = Training(cluster, CHECKOUT / "build" / "e2e-storage-operator", NAMESPACE, name="no-operator")
+    training.apply()
+    yield training
+    training.discard()
+
+
+@pytest.fixture
+def job(cluster: Cluster) -> Iterator[PlainJob]:
+    """Two active pods and two spares, one of which coordinates."""
+    job = PlainJob(cluster, NAMESPACE, "no-operator-no-coordinator", spares=2)
+    job.apply()
+    job.wait_until_whole()
+    job.wait_for_electorate()
+    yield job
+    job.discard()
+
+
+def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterwards(
+    training: Training, job: PlainJob
+) -> None:
+    before, first = job.status(), actives(job)
+    workers, lost = workers_of(job, first[1:]), coordinator(job)
+    survivors = [pod for pod in job.pods() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
+
+    def a_survivor_is_elected() -> bool:
+        logs = map(job.sidecar_log, survivors)
+        return any("elected to office" in log and "counts: 3 voters" in log for log in logs)
+
+    def kill_the_coordinator_then_an_active() -> None:
+        kill(job, lost)
+        wait_until("a member is elected, and three members vote", a_survivor_is_elected, 30)
+        assert all(map(running, workers))
+        kill(job, first[0])
+        wait_until("the workers of the next round run", lambda: not any(map(running, workers)), 30)
+
+    # given a training with real torch, and a job; when no operator runs, and a pod of the training is killed, then the
+    # job's coordinator, and after the election one of its active pods
+    act = acts.kill_containers_without_operator(training, meanwhile=kill_the_coordinator_then_an_active)
+
+    # then a spare took the killed pod's ranks while no operator ran
+    assert act.operator_pods_at_swap == 0
+    assert act.strategy == "SpareSwap"
+    assert act.recovery["cause"]["pod"] == act.victim.pod
+    assert acts.world_size(training) == WORLD_SIZE
+    # and once the operator is back, the job's status names the elected coordinator and the recovery
+    status = elected(job, before)
+    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+    assert status["lastRecovery"]["strategy"] == "SpareSwap"
+    assert status["round"] > before["round"]
