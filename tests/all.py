@@ -94,14 +94,15 @@ class Run:
 
 def smoke(run: Run) -> None:
     if run.make("check") and run.make("integration"):
-        run.make("e2e", "E2E=tests/e2e/test_faults.py -k killed_alone")
+        run.make("e2e-lanes", "E2E=tests/e2e/test_story.py -k 'applied or killed or deleted_pod or success'")
 
 
 def test(run: Run) -> None:
     if not (run.make("check") and run.make("integration")):
         return
     with run.beside(*BESIDE):
-        run.make("e2e")
+        run.make("e2e-lanes")
+        run.make("e2e-alone")
 
 
 def test_all(run: Run) -> None:

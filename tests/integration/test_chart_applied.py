@@ -324,8 +324,8 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
 
 def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiServer", tmp_path: Path) -> None:
     # given the installation, and users with Kubernetes' own roles
-    for role in ("view", "edit"):
-        words = ("create", "rolebinding", f"chart-{role}", f"--clusterrole={role}", f"--user={role}er")
+    for role, user in (("view", "viewer"), ("edit", "editor")):
+        words = ("create", "rolebinding", f"chart-{role}", f"--clusterrole={role}", f"--user={user}")
         must(server.kubectl("-n", "default", *words))
 
     def may(user: str, verb: str) -> bool:
