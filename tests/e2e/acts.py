@@ -212,6 +212,12 @@ def checkpoints_of(training: Training, token: Token) -> dict[str, float]:
     return found
 
 
+def described(pids: list[int]) -> str:
+    """What `ps` shows of these processes: for the message of a wait for their end."""
+    command = ["ps", "-o", "pid,ppid,pgid,stat,wchan:20,lstart,args", "-p", ",".join(map(str, pids))]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
 def running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:

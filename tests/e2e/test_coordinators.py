@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.acts import running, worker_pids
+from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import PlainJob
 from tests.e2e.training import Raw
@@ -118,4 +118,4 @@ def test_an_active_that_only_the_coordinator_cannot_reach_is_replaced_and_fences
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("Node", "SpareSwap")
     assert status["coordinator"] == before["coordinator"]
-    wait_until("its workers end", lambda: not any(map(running, workers)), 60)
+    wait_until("its workers end", lambda: not any(map(running, workers)), 60, seen=lambda: described(workers))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.acts import running, worker_pids
+from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import FAILING, PlainJob
 from tests.e2e.training import Raw
@@ -110,7 +110,12 @@ def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) 
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("Node", "SpareSwap")
     # and the workers behind the partition end, though nobody can tell them to: no coordinator was heard for FENCE_S
-    wait_until("the workers behind the partition end", lambda: not any(map(running, workers)), 60)
+    wait_until(
+        "the workers behind the partition end",
+        lambda: not any(map(running, workers)),
+        60,
+        seen=lambda: described(workers),
+    )
     job.cluster.restore(node)
 
 

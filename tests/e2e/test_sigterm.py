@@ -156,12 +156,12 @@ def recovered(job: PlainJob, victim: Raw) -> Raw:
     """The recovery from the loss of that pod, once the training has resumed."""
     name = victim["metadata"]["name"]
 
-    def resumed(status: Raw) -> bool:
-        last = status.get("lastRecovery", {})
-        return bool(last.get("resumedAt") and last["cause"].get("pod") == name)
+    def of_victim(status: Raw) -> list[Raw]:
+        recoveries: list[Raw] = status.get("recoveries", [])
+        return [x for x in recoveries if x["cause"].get("pod") == name and x.get("resumedAt")]
 
-    recovery: Raw = job.wait_for(f"the job has recovered from the loss of {name}", resumed)["lastRecovery"]
-    return recovery
+    status = job.wait_for(f"the job has recovered from the loss of {name}", of_victim)
+    return of_victim(status)[-1]
 
 
 def on_node(cluster: Cluster, node: str, *words: str) -> None:

@@ -107,10 +107,12 @@ def test_a_deleted_pod_saves_before_maintenance_and_not_after_a_fatal_xid(
 def test_with_next_checkpoint_a_pod_is_swapped_once_it_has_saved_or_at_once_on_broken_hardware(
     make_job: Callable[[str], PlainJob], tmp_path: Path
 ) -> None:
-    job = make_job("proactive-next-checkpoint")
-    job.apply(faults={"proactive": "NextCheckpoint"})
-    assert "saved a checkpoint" in log_of_swap(job, announce_maintenance, "gke-maintenance", tmp_path / "maintenance")
-    assert "saved a checkpoint" not in log_of_swap(job, report_xid, "nvsentinel-xid", tmp_path / "xid")
+    jobs = {name: make_job(f"proactive-{name}") for name in ("maintenance", "xid")}
+    for job in jobs.values():
+        job.apply(faults={"proactive": "NextCheckpoint"})
+    log = log_of_swap(jobs["maintenance"], announce_maintenance, "gke-maintenance", tmp_path / "maintenance")
+    assert "saved a checkpoint" in log
+    assert "saved a checkpoint" not in log_of_swap(jobs["xid"], report_xid, "nvsentinel-xid", tmp_path / "xid")
 
 
 def test_with_now_a_pod_is_swapped_without_a_checkpoint(make_job: Callable[[str], PlainJob], tmp_path: Path) -> None:
