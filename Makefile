@@ -1,7 +1,7 @@
 # `make help` lists the commands. Everything slow is kept in one folder outside the tree: $UNDERSTUDY_CACHE.
 PY := scripts/py
 CACHE := $(or $(UNDERSTUDY_CACHE),$(HOME)/.cache/understudy)
-#: pytest with a JUnit file named for the target, of which `make test` reads the slowest tests.
+#: pytest with a JUnit file named after the target; `make test` reads the slowest tests from these files.
 PYTEST = $(PY) -m pytest -q --junitxml build/junit/$@.xml
 .DEFAULT_GOAL := help
 # Every target is a command: none names a file.
@@ -13,10 +13,10 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test:  ## all tests of a change: check, integration, e2e on the real local cluster, simulation, torchrun, rollout: 20 minutes
+test:  ## all tests of a change: check, integration, e2e on the real local cluster, simulation, torchrun, rollout: half an hour
 	$(PY) -m tests.all test
 
-smoke:  ## the inner loop: check, integration and one test on the real local cluster: 8 minutes
+smoke:  ## the inner loop: check, integration and a short story on the real local cluster
 	$(PY) -m tests.all smoke
 
 test-all:  ## every night: test, all injected kinds through all faults, new seeds, Kueue, engines, 50 kills: hours
@@ -69,20 +69,20 @@ engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, install
 
 e2e: e2e-lanes e2e-alone  ## real pods, real torch, real faults on the local cluster; E2E="FILE -k WORD" for some of them
 
-e2e-lanes:  ## of these the tests that run two at a time, each on its own nodes
+e2e-lanes:  ## the e2e tests that run two at a time, each on its own nodes
 ifdef E2E
 	$(PYTEST) -m "not nightly" $(E2E)
 else
 	$(PYTEST) -n 2 -m "not nightly and not alone" tests/e2e
 endif
 
-e2e-alone:  ## of these the tests that stop or replace the operator
+e2e-alone:  ## the e2e tests that stop or replace the operator
 ifndef E2E
 	$(PYTEST) -m "not nightly and alone" tests/e2e
 endif
 
-e2e-nightly:  ## of these the tests that only make test-all runs
-	$(PYTEST) -m nightly tests/e2e
+e2e-nightly:  ## all injected kinds through all faults
+	$(PYTEST) tests/e2e/test_inject.py
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill

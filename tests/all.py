@@ -1,6 +1,6 @@
 """`make smoke`, `make test` and `make test-all`: the commands of each, their order, and a report of their times.
 
-    smoke       check, integration, one test on the real cluster: the inner loop
+    smoke       check, integration, a short story on the real cluster: the inner loop
     test        everything that a change has to pass
     test-all    also what takes hours: all injected kinds through all faults, 50 kills of the operator, Kueue, real
                 inference engines, and simulations with new seeds

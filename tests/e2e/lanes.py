@@ -30,7 +30,7 @@ NODE_SELECTOR = "scheduler.alpha.kubernetes.io/node-selector"
 
 
 class LaneCluster(Cluster):
-    """The cluster, of which nodes() names this lane's alone: a test that restores all nodes disturbs no other lane."""
+    """The cluster, with nodes() of this lane only: a test that restores all nodes disturbs no other lane."""
 
     def __init__(self) -> None:
         super().__init__(nodes=NODES)

@@ -229,7 +229,7 @@ def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_ov
     cluster.kubectl("-n", NAMESPACE, "get", "secret", f"{job.name}-membership", "-o", "name")
     cluster.kubectl("-n", SYSTEM, "get", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator", "-o", "name")
 
-    # and the job still recovers: a worker that is killed starts anew in place
+    # and the job still recovers: a killed worker restarts in place
     by_name = {pod["metadata"]["name"]: pod for pod in job.pods()}
     victim = next(name for name, pod in by_name.items() if pod["metadata"]["labels"]["understudy.dev/role"] == "active")
     (worker,) = worker_pids(job, victim)
