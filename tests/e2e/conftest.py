@@ -1,6 +1,6 @@
 """The cluster of the end-to-end tests, and the logs that a failed test leaves behind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from tests.cluster import Cluster, Power
 from tests.e2e.injected import jobset_controller
 from tests.e2e.lanes import NAMESPACE, LaneCluster, create_namespace, unit_of
+from tests.e2e.plain import PlainJob
 from tests.e2e.prepare import prepare_lanes
 from tests.e2e.training import CHECKOUT
 
@@ -57,6 +58,20 @@ def restored_nodes(cluster: Cluster) -> Iterator[None]:
     for node in cluster.nodes():
         if cluster.power(node) is not Power.ON:
             cluster.restore(node)
+
+
+@pytest.fixture
+def make_job(cluster: Cluster) -> Iterator[Callable[..., PlainJob]]:
+    """Describes a job, to be applied by the test and deleted after it; keyword arguments are PlainJob's."""
+    made: list[PlainJob] = []
+
+    def make(name: str, **changes: Any) -> PlainJob:
+        made.append(PlainJob(cluster, NAMESPACE, name, **changes))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.discard()
 
 
 @pytest.fixture(scope="session")

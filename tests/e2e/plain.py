@@ -4,6 +4,7 @@ Each worker steps every tenth of a second and reports it, until the file `stop` 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,3 +132,7 @@ class PlainJob:
             return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
 
         wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
+
+
+#: The fixture `make_job`: describes a job of a name, and deletes it after the test.
+MakeJob = Callable[..., PlainJob]

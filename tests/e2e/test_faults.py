@@ -2,35 +2,18 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster import Cluster
 from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.lanes import NAMESPACE
-from tests.e2e.plain import FAILING, PlainJob
+from tests.e2e.plain import FAILING, MakeJob, PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
 FENCE_S = 12
-MakeJob = Callable[..., PlainJob]
-
-
-@pytest.fixture
-def make_job(cluster: Cluster) -> Iterator[MakeJob]:
-    """A job that is deleted after the test; keyword arguments are PlainJob's."""
-    made: list[PlainJob] = []
-
-    def make(name: str, **changes: object) -> PlainJob:
-        made.append(PlainJob(cluster, NAMESPACE, name, **changes))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.discard()
 
 
 def active(job: PlainJob) -> Raw:

@@ -4,7 +4,7 @@ The policies of checkpoint.onSigterm are tested in tests/unit/launcher/test_sigt
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.objects import read_log
-from tests.e2e.plain import PlainJob
+from tests.e2e.plain import MakeJob, PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
@@ -39,20 +39,11 @@ while True:
 """
 
 
-@pytest.fixture
-def make_job(cluster: Cluster) -> Iterator[Callable[[str], PlainJob]]:
-    """A job whose workers save at SIGTERM. It is deleted after the test, and no node is faulty then."""
-    made: list[PlainJob] = []
-
-    def make(name: str) -> PlainJob:
-        made.append(PlainJob(cluster, NAMESPACE, name, script=SAVES))
-        return made[-1]
-
-    yield make
+@pytest.fixture(autouse=True)
+def no_faulty_nodes(cluster: Cluster) -> Iterator[None]:
+    yield
     for node in cluster.nodes():
         cluster.kubectl("annotate", "node", node, f"{FAULTY}-")
-    for job in made:
-        job.discard()
 
 
 @contextmanager
@@ -84,9 +75,9 @@ def mark_faulty(job: PlainJob, pod: Raw) -> None:
     wait_until("the verdict is in the pod", lambda: "Xid 79" in verdict(job, pod), 10)
 
 
-def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: Callable[[str], PlainJob], tmp_path: Path) -> None:
+def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: MakeJob, tmp_path: Path) -> None:
     # given a job on healthy nodes
-    job = make_job("sigterm")
+    job = make_job("sigterm", script=SAVES)
     job.apply()
     victim = active_that_does_not_coordinate(job)
     # when a pod is deleted, then its worker saves, and a spare takes over
@@ -107,11 +98,9 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: Callable[[str],
     assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Node")
 
 
-def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(
-    make_job: Callable[[str], PlainJob], tmp_path: Path
-) -> None:
+def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_job: MakeJob, tmp_path: Path) -> None:
     # given one job whose two ranks hold the same shards, and one whose ranks hold different ones
-    jobs = {"twice": make_job("sigterm-twice"), "once": make_job("sigterm-once")}
+    jobs = {"twice": make_job("sigterm-twice", script=SAVES), "once": make_job("sigterm-once", script=SAVES)}
     jobs["twice"].apply(checkpoint={"replicaGroups": [[0, 1]]})
     jobs["once"].apply(checkpoint={"replicaGroups": [[0], [1]]})
     for shards, job in jobs.items():
@@ -127,11 +116,9 @@ def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(
         assert ("are held by nobody healthy" in cause) == (shards == "once"), cause
 
 
-def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(
-    make_job: Callable[[str], PlainJob], tmp_path: Path
-) -> None:
+def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: MakeJob, tmp_path: Path) -> None:
     # given a job that looks for a file in a folder that each node has for itself
-    job, node = make_job("sigterm-nologin"), ""
+    job, node = make_job("sigterm-nologin", script=SAVES), ""
     try:
         job.apply(checkpoint={"nologinPath": NOLOGIN})
         victim = active_that_does_not_coordinate(job)

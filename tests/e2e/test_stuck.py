@@ -4,13 +4,12 @@ Quotas, and finalizers on pods whose kubelet does not respond: tests/integration
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.cluster import Cluster
 from tests.e2e.lanes import NAMESPACE
-from tests.e2e.plain import PlainJob
+from tests.e2e.plain import MakeJob, PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
@@ -19,21 +18,6 @@ pytestmark = pytest.mark.timeout(120)
 FINALIZER = "example.com/audit"
 NO_IMAGE = "no-such-registry.invalid/trainer:1"
 NOWHERE = {"example.com/nowhere": "true"}
-MakeJob = Callable[[str], PlainJob]
-
-
-@pytest.fixture
-def make_job(cluster: Cluster) -> Iterator[MakeJob]:
-    """A job that is deleted after the test."""
-    made: list[PlainJob] = []
-
-    def make(name: str) -> PlainJob:
-        made.append(PlainJob(cluster, NAMESPACE, name))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.discard()
 
 
 def apply(job: PlainJob, change: Callable[[Raw], object]) -> None:

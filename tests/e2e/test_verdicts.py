@@ -13,7 +13,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.node_conditions import NO_XID, XID, condition
-from tests.e2e.plain import PlainJob
+from tests.e2e.plain import MakeJob, PlainJob
 from tests.e2e.test_sigterm import (
     SAVES,
     active_that_does_not_coordinate,
@@ -31,20 +31,11 @@ pytestmark = pytest.mark.timeout(200)
 MAINTENANCE = "cloud.google.com/active-node-maintenance"
 
 
-@pytest.fixture
-def make_job(cluster: Cluster) -> Iterator[Callable[[str], PlainJob]]:
-    """A job whose workers save at SIGTERM. It is deleted after the test, and all nodes are healthy then."""
-    made: list[PlainJob] = []
-
-    def make(name: str) -> PlainJob:
-        made.append(PlainJob(cluster, NAMESPACE, name, script=SAVES))
-        return made[-1]
-
-    yield make
+@pytest.fixture(autouse=True)
+def healthy_nodes(cluster: Cluster) -> Iterator[None]:
+    yield
     for node in cluster.nodes():
         make_healthy(cluster, node)
-    for job in made:
-        job.discard()
 
 
 def make_healthy(cluster: Cluster, node: str) -> None:
@@ -60,11 +51,9 @@ def report_xid(cluster: Cluster, node: str) -> None:
     condition(cluster, node, XID)
 
 
-def test_a_deleted_pod_saves_before_maintenance_and_not_after_a_fatal_xid(
-    make_job: Callable[[str], PlainJob], tmp_path: Path
-) -> None:
+def test_a_deleted_pod_saves_before_maintenance_and_not_after_a_fatal_xid(make_job: MakeJob, tmp_path: Path) -> None:
     # given a job with a pod on a node that is about to go into maintenance
-    job = make_job("verdicts")
+    job = make_job("verdicts", script=SAVES)
     job.apply()
     victim = active_that_does_not_coordinate(job)
     announce_maintenance(job.cluster, victim["spec"]["nodeName"])
@@ -105,9 +94,9 @@ def test_a_deleted_pod_saves_before_maintenance_and_not_after_a_fatal_xid(
 
 
 def test_with_next_checkpoint_a_pod_is_swapped_once_it_has_saved_or_at_once_on_broken_hardware(
-    make_job: Callable[[str], PlainJob], tmp_path: Path
+    make_job: MakeJob, tmp_path: Path
 ) -> None:
-    jobs = {name: make_job(f"proactive-{name}") for name in ("maintenance", "xid")}
+    jobs = {name: make_job(f"proactive-{name}", script=SAVES) for name in ("maintenance", "xid")}
     for job in jobs.values():
         job.apply(faults={"proactive": "NextCheckpoint"})
     log = log_of_swap(jobs["maintenance"], announce_maintenance, "gke-maintenance", tmp_path / "maintenance")
@@ -115,8 +104,8 @@ def test_with_next_checkpoint_a_pod_is_swapped_once_it_has_saved_or_at_once_on_b
     assert "saved a checkpoint" not in log_of_swap(jobs["xid"], report_xid, "nvsentinel-xid", tmp_path / "xid")
 
 
-def test_with_now_a_pod_is_swapped_without_a_checkpoint(make_job: Callable[[str], PlainJob], tmp_path: Path) -> None:
-    job = make_job("proactive-now")
+def test_with_now_a_pod_is_swapped_without_a_checkpoint(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job("proactive-now", script=SAVES)
     job.apply(faults={"proactive": "Now"})
     assert "saved a checkpoint" not in log_of_swap(job, announce_maintenance, "gke-maintenance", tmp_path / "log")
 

@@ -132,6 +132,10 @@ class Launched:
         """Wait until it is in the log, which another process writes."""
         wait_for(lambda: text in self.err, f"the words {text!r}")
 
+    def prints(self, text: str) -> None:
+        """Wait until its workers printed exactly this. Another process writes it, perhaps after their ends are sent."""
+        wait_for(lambda: self.out == text, lambda: f"{text!r} on stdout; it is {self.out!r}")
+
     def wait(self) -> int:
         return self.process.wait(self.limit_s)
 

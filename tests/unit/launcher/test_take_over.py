@@ -130,30 +130,29 @@ def zygotes(launched: Launched) -> list[int]:
     return [pid for pid in found if "understudy_zygote" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
-def first_round(launched: Launched, order: TakeOver) -> str:
+def first_round(launched: Launched, order: TakeOver) -> None:
     launched.sidecar.send(order, round_(0))
     launched.sidecar.expect(WorkersFinished)
-    return launched.out
 
 
 def test_its_zygote_forks_the_jobs_program_with_the_jobs_variables(launched: Launched) -> None:
     before = zygotes(launched)
-    said = first_round(launched, TakeOver(("python3", "-c", TELLS, "7B"), {"LR": "0.1"}))
-    assert said == "[rank 0] ['7B'] 0.1 None True\n"
+    first_round(launched, TakeOver(("python3", "-c", TELLS, "7B"), {"LR": "0.1"}))
+    launched.prints("[rank 0] ['7B'] 0.1 None True\n")
     assert zygotes(launched) == before
 
 
 def test_a_job_with_another_interpreters_options_gets_a_zygote_of_its_own(launched: Launched) -> None:
     before = zygotes(launched)
-    said = first_round(launched, TakeOver(("python3", "-u", "-c", TELLS), {"LR": "1", "GONE": "x"}))
-    assert said == "[rank 0] [] 1 x True\n"
+    first_round(launched, TakeOver(("python3", "-u", "-c", TELLS), {"LR": "1", "GONE": "x"}))
+    launched.prints("[rank 0] [] 1 x True\n")
     assert zygotes(launched) != before
     launched.says("its zygote cannot be the job's: the command starts another interpreter")
 
 
 def test_a_job_whose_command_is_no_python_starts_afresh(launched: Launched) -> None:
-    said = first_round(launched, TakeOver(("sh", "-c", 'echo "$LR $GONE"'), {"LR": "2"}))
-    assert said == "[rank 0] 2 \n"
+    first_round(launched, TakeOver(("sh", "-c", 'echo "$LR $GONE"'), {"LR": "2"}))
+    launched.prints("[rank 0] 2 \n")
     # the launcher kills it and does not wait for its exit before it starts the workers
     wait_for(lambda: not zygotes(launched), "the pool's zygote exits")
 
@@ -165,4 +164,4 @@ def test_a_zygote_that_is_lost_after_it_comes_back_as_the_jobs(launched: Launche
     launched.says("another one is started")
     launched.sidecar.send(round_(1))
     launched.sidecar.expect(WorkersFinished)
-    assert launched.out == "[rank 0] [] 0.1 None True\n" * 2
+    launched.prints("[rank 0] [] 0.1 None True\n" * 2)
