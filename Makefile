@@ -1,5 +1,7 @@
 # `make help` lists the commands. Everything slow is kept in one folder outside the tree: $UNDERSTUDY_CACHE.
 PY := scripts/py
+# The Go programs of the tests (kubectl, helm, the API server) have small heaps: collect their garbage less often.
+export GOGC ?= 400
 CACHE := $(or $(UNDERSTUDY_CACHE),$(HOME)/.cache/understudy)
 #: pytest with a JUnit file named after the target; `make test` reads the slowest tests from these files.
 PYTEST = $(PY) -m pytest -q --junitxml build/junit/$@.xml
@@ -49,7 +51,7 @@ simulate-operator:  ## the operator against a faulty API server, with SEEDS=n se
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries
-	$(PYTEST) -n 3 --timeout 180 tests/integration
+	$(PYTEST) -n 4 --dist loadfile --timeout 180 tests/integration
 
 kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries

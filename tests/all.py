@@ -5,10 +5,10 @@
     test-all    also what takes hours: all injected kinds through all faults, 50 kills of the operator, Kueue, real
                 inference engines, and simulations with new seeds
 
-The end-to-end tests run in two lanes of nodes; those that stop or replace the operator run afterwards, one at a time.
-They mostly wait, so simulation, torchrun and rollout run beside them at a lower priority, with their output in
-build/beside.log. Every pytest run leaves a JUnit file in build/junit; build/durations.json has the seconds of each
-phase and test.
+The end-to-end tests run in two lanes of nodes, with simulation, torchrun and rollout beside them at a lower priority.
+Those that stop or replace the operator run afterwards, one at a time, and mostly wait, so the integration tests run
+beside these. The output of what runs beside is in build/beside-*.log. Every pytest run leaves a JUnit file in
+build/junit; build/durations.json has the seconds of each phase and test.
 """
 
 import argparse
@@ -31,10 +31,7 @@ from tests.machine_speed import REFERENCE_S, machine_seconds
 CHECKOUT = Path(__file__).parents[1]
 BUILD = CHECKOUT / "build"
 JUNIT = BUILD / "junit"
-LOG = BUILD / "beside.log"
-BESIDE = ("simulation", "torchrun", "rollout")
 SLOWEST = 10
-NICE = 10
 #: Seeds of one night; consecutive nights take consecutive ranges.
 NIGHTLY_SEEDS = {"simulate": 20_000, "simulate-operator": 3_000}
 EPOCH = date(2026, 1, 1)
@@ -56,13 +53,13 @@ class Run:
         return code == 0
 
     @contextmanager
-    def beside(self, *targets: str) -> Iterator[None]:
-        """Run targets at a lower priority during the body, and wait for their end after it."""
-        LOG.parent.mkdir(exist_ok=True)
-        with LOG.open("w") as log:
+    def beside(self, *targets: str, nice: int = 0) -> Iterator[None]:
+        """Run targets during the body, and wait for their end after it. nice: how much lower their priority is."""
+        output = BUILD / f"beside-{targets[0]}.log"
+        with output.open("w") as log:
             # A process group of its own, so that all of it can be ended; it stays in this session, which `nice` needs.
             others = subprocess.Popen(
-                ["nice", "-n", str(NICE), "make", "--keep-going", *targets],
+                ["nice", "-n", str(nice), "make", "--keep-going", *targets],
                 cwd=CHECKOUT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -70,7 +67,7 @@ class Run:
                 process_group=0,
             )
         names = ", ".join(targets)
-        print(f"beside the next tests: {names}; their output: {LOG.relative_to(CHECKOUT)}", flush=True)
+        print(f"beside the next tests: {names}; their output: {output.relative_to(CHECKOUT)}", flush=True)
         try:
             yield
             with self._timed(f"wait for {names}"):
@@ -79,7 +76,7 @@ class Run:
             if others.poll() is None:
                 os.killpg(others.pid, signal.SIGTERM)
                 others.wait()
-        print(LOG.read_text())
+        print(output.read_text())
         if code != 0:
             self.failed.append(names)
 
@@ -98,10 +95,11 @@ def smoke(run: Run) -> None:
 
 
 def test(run: Run) -> None:
-    if not (run.make("check") and run.make("integration")):
+    if not run.make("check"):
         return
-    with run.beside(*BESIDE):
+    with run.beside("simulation", "torchrun", "rollout", nice=10):
         run.make("e2e-lanes")
+    with run.beside("integration"):
         run.make("e2e-alone")
 
 

@@ -35,7 +35,9 @@ LEFT_OUT = [
     "./dev/*", "./proc/*", "./sys/*", "./var/cache/apt/*", "./var/lib/apt/lists/*",
     "./usr/share/doc/*", "./usr/share/man/*", "./usr/share/locale/*",
 ]  # fmt: skip
-BASE_HASH = hashlib.sha256("\n".join([SUITE, PACKAGES, *LEFT_OUT]).encode()).hexdigest()[:12]
+# Files keep their times: Python compiles a module anew at each start if its bytecode names another time of the source.
+TAR_ORDER = ["--numeric-owner", "--sort=name"]
+BASE_HASH = hashlib.sha256("\n".join([SUITE, PACKAGES, *LEFT_OUT, *TAR_ORDER]).encode()).hexdigest()[:12]
 BASE_REFERENCE = f"localhost/understudy-base:{BASE_HASH}"
 TARGETS = ("operator", "sidecar")
 CERTIFICATE_FOLDERS = ("/etc/ssl/certs", "/usr/local/share/ca-certificates", "/usr/share/ca-certificates", "/etc/pki")
@@ -69,8 +71,7 @@ def ensure_base(paths: Paths, progress: Progress) -> ImageArchive:
             _debootstrap(paths, Path(folder) / "root", progress)
             layer = Path(folder) / "layer.tar"
             exclude = [f"--exclude={pattern}" for pattern in LEFT_OUT]
-            order = ["--numeric-owner", "--sort=name", "--mtime=@0"]
-            run(["tar", *order, *exclude, "-C", Path(folder) / "root", "-cf", layer, "."], timeout_s=120)
+            run(["tar", *TAR_ORDER, *exclude, "-C", Path(folder) / "root", "-cf", layer, "."], timeout_s=120)
             write_archive(archive, BASE_REFERENCE, layer, ["/bin/bash"], {"PATH": PATH_IN_IMAGE})
     return ImageArchive.read(archive)
 

@@ -24,8 +24,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
     made = PlainJob(cluster, NAMESPACE, name, spares=spares)
     try:
-        made.apply()
-        made.wait_until_whole()
+        made.apply_until_a_spare_coordinates()
         made.wait_for_electorate()
         yield made
     finally:

@@ -75,6 +75,10 @@ def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_s
         # then neither can write to its own file system, nor is root
         assert run("id", "-u").strip() == "65532"
         assert "Read-only" in run("sh", "-c", "touch /opt/understudy/x 2>&1 || true")
+        # nor compiles at its start what it can never store: that takes longer than all of the start otherwise
+        started = run("sh", "-c", "/opt/understudy/bin/python -v -c 'import aiohttp, understudy_protocol' 2>&1")
+        assert [line for line in started.splitlines() if line.endswith(".py'") and "code object from" in line] == []
+        assert "understudy_protocol/__pycache__" in started
     # and what the sidecar's image adds to its base is small, without torch
     size = cluster.kubectl("-n", NAMESPACE, "exec", pod, "-c", "understudy-sidecar", "--", "du", "-sm", "/opt")
     assert int(size.split()[0]) < SIDECAR_MEGABYTES, size

@@ -34,8 +34,7 @@ def training(cluster: Cluster) -> Iterator[Training]:
 def job(cluster: Cluster) -> Iterator[PlainJob]:
     """Two active pods and two spares, one of which coordinates."""
     job = PlainJob(cluster, NAMESPACE, "no-operator-no-coordinator", spares=2)
-    job.apply()
-    job.wait_until_whole()
+    job.apply_until_a_spare_coordinates()
     job.wait_for_electorate()
     yield job
     job.discard()

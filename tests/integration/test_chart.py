@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ CHART = CHECKOUT / "charts" / "understudy"
 Documents = dict[str, dict[str, Any]]
 
 
+@cache
 def rendered(*settings: str, webhook: bool = False) -> Documents:
-    """The objects of the operator, or of the webhook, by kind."""
+    """The objects of the operator, or of the webhook, by kind; no test changes them."""
     told = template(*settings)
     assert told.returncode == 0, told.stderr
     documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
@@ -31,6 +33,7 @@ def rendered(*settings: str, webhook: bool = False) -> Documents:
     return {document["kind"]: document for document in documents if document["metadata"]["name"] in known}
 
 
+@cache  # helm takes a quarter of a second each time
 def template(*settings: str) -> "subprocess.CompletedProcess[str]":
     helm = Paths.from_environment().binaries / "helm"
     if not helm.exists():

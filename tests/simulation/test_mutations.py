@@ -1,19 +1,24 @@
-"""The simulation bites: each deliberate bug of mutations.py is found within its seeds."""
+"""The simulation finds bugs: each deliberate one of mutations.py within its number of seeds."""
 
 import pytest
 
+from tests.seeds import find_seed
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import draw_case, run_case
 from tests.simulation.world import Violation
+
+
+def is_violated(seed: int) -> bool:
+    try:
+        run_case(draw_case(seed))
+    except Violation:
+        return True
+    return False
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_deliberate_bug_is_found(mutation: Mutation) -> None:
     with mutation.open():
-        for seed in range(mutation.seeds):
-            try:
-                run_case(draw_case(seed))
-            except Violation:
-                return
-    pytest.fail(f"{mutation.name}: no violation in {mutation.seeds} seeds")
+        found = find_seed(f"data plane: {mutation.name}", mutation.seeds, is_violated)
+    assert found is not None, f"{mutation.name}: no violation in {mutation.seeds} seeds"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.seeds import find_seed
 from tests.simulation_operator.mutations import MUTATIONS, Mutation, broken
 from tests.simulation_operator.run import draw_case, run_case
 from tests.simulation_operator.world import Violation
@@ -31,10 +32,13 @@ def test_a_seed_replays_to_the_letter() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
+    def is_violated(seed: int) -> bool:
+        try:
+            run_case(draw_case(seed))
+        except Violation:
+            return True
+        return False
+
     with broken(mutation):
-        for seed in range(SEEDS_TO_FIND):
-            try:
-                run_case(draw_case(seed))
-            except Violation:
-                return
-    pytest.fail(f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds")
+        found = find_seed(f"operator: {mutation.what}", SEEDS_TO_FIND, is_violated)
+    assert found is not None, f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.seeds import find_seed
 from tests.simulation_operator.faults import Fault, Setup
 from tests.simulation_operator.mutations import POOL_MUTATIONS, Mutation, broken
 from tests.simulation_operator.run import Case, draw_pool_case, run_case
@@ -66,11 +67,14 @@ def test_what_is_kept_is_bounded_by_what_is_there_also_where_pools_come_and_go(w
 
 @pytest.mark.parametrize("mutation", POOL_MUTATIONS, ids=lambda mutation: mutation.what)
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
+    def is_violated(seed: int) -> bool:
+        case = draw_pool_case(seed)
+        try:
+            run_case(replace(case, setup=replace(case.setup, warm=mutation.warm)))
+        except Violation:
+            return True
+        return False
+
     with broken(mutation):
-        for seed in range(SEEDS_TO_FIND):
-            case = draw_pool_case(seed)
-            try:
-                run_case(replace(case, setup=replace(case.setup, warm=mutation.warm)))
-            except Violation:
-                return
-    pytest.fail(f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds")
+        found = find_seed(f"pools: {mutation.what}", SEEDS_TO_FIND, is_violated)
+    assert found is not None, f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from functools import partial
 
 import pytest
@@ -151,19 +150,18 @@ def test_a_failed_workers_code_becomes_torchruns(job: Job) -> None:
 
 
 def test_a_neighbour_that_ignores_sigterm_does_not_hold_up_the_next_round(job: Job) -> None:
-    """torchrun gives it 30 s."""
+    """torchrun itself kills a worker 30 s after its SIGTERM."""
     job.nproc = 2
     member = job.start(STUBBORN)
     job.join(member)
     job.round(0, member)
     victim, neighbour = member.pids("pids", 2)
-    asked = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     member.sidecar.expect(WorkerExited)
     job.round(1, member)
     member.pids("pids", 4)
-    assert time.monotonic() - asked < 15
     assert not alive(neighbour)
+    assert "forcefully exiting" not in member.err, "torchrun killed it, after its grace period"
 
 
 def test_a_stopped_member_idles_and_takes_part_again(job: Job) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from tests.integration.conftest import free_port
+from tests.integration.conftest import an_api_server, free_port
 from tests.integration.operator.conftest import kube_of
 from tests.integration.operator.kube import Kube
 from tests.integration.operator.process import OperatorProcess
@@ -69,6 +69,13 @@ class Scraped:
 
     async def leader(self) -> str:
         return next((name for name, said in (await self.said()).items() if said[LEADER]), "")
+
+
+@pytest.fixture(scope="module")
+def api_server() -> "Iterator[ApiServer]":
+    """Without the jobs of other tests: the metrics are about all jobs of a cluster."""
+    with an_api_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,0 +1,32 @@
+"""Finds a seed in which a simulation breaks, beginning with the one that did so in the last run."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.cluster.paths import Paths
+
+
+def find_seed(name: str, seeds: int, breaks: Callable[[int], bool]) -> int | None:
+    """The first of `seeds` seeds for which `breaks` is true; None if there is none.
+
+    A rare schedule can take thousands of seeds to find, so the cache keeps the seed that was found under this name. A
+    change of the code may make that seed useless: then all others are tried.
+    """
+    file = Paths.from_environment().cache / "seeds" / re.sub(r"\W+", "-", name)
+    for seed in _in_order(_read(file), seeds):
+        if breaks(seed):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(str(seed))
+            return seed
+    return None
+
+
+def _in_order(first: int | None, seeds: int) -> Iterator[int]:
+    if first is not None and first < seeds:
+        yield first
+    yield from (seed for seed in range(seeds) if seed != first)
+
+
+def _read(file: Path) -> int | None:
+    return int(text) if file.exists() and (text := file.read_text()).isdecimal() else None

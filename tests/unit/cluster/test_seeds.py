@@ -1,0 +1,48 @@
+"""A simulation's search for a seed that breaks."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.seeds import find_seed
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path))
+
+
+def tried(name: str, *breaking: int, seeds: int = 5) -> tuple[int | None, list[int]]:
+    """The seed that was found, and all that were run."""
+    run: list[int] = []
+
+    def breaks(seed: int) -> bool:
+        run.append(seed)
+        return seed in breaking
+
+    return find_seed(name, seeds, breaks), run
+
+
+def test_seeds_are_tried_in_order_until_one_breaks() -> None:
+    assert tried("one vote elects", 3, 4) == (3, [0, 1, 2, 3])
+
+
+def test_no_seed_breaks() -> None:
+    assert tried("one vote elects") == (None, [0, 1, 2, 3, 4])
+
+
+def test_the_seed_that_was_found_is_tried_first_and_under_its_name_only() -> None:
+    tried("one vote elects", 3)
+    assert tried("one vote elects", 3) == (3, [3])
+    assert tried("half of the voters elect", 3) == (3, [0, 1, 2, 3])
+
+
+def test_after_a_change_of_the_code_all_others_are_tried() -> None:
+    tried("one vote elects", 3)
+    assert tried("one vote elects", 4) == (4, [3, 0, 1, 2, 4])
+    assert tried("one vote elects", 4) == (4, [4])
+
+
+def test_a_seed_beyond_the_limit_is_not_tried() -> None:
+    tried("one vote elects", 3)
+    assert tried("one vote elects", 1, seeds=2) == (1, [0, 1])
