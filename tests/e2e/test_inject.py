@@ -43,8 +43,10 @@ KINDS = {
     "jobset-torchrun": ("JobSet", True, True),
 }
 #: These go through all faults in each run. They differ in each of the three properties, so both values of each are
-#: tested; `make test-all` takes the other kinds through all faults too.
+#: tested; test_inject_page.py has two more combinations. `make test-all` takes the other kinds through all faults too.
 WHOLE = ("job", "jobset-torchrun")
+#: Starts, restarts in place and ends in each run: the combination that no other test has.
+SHORT = ("torchrun",)
 ALONE = """
 import os, signal, sys, time
 from understudy_torch import exit_on_fault
@@ -81,7 +83,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     kinds = []
     for name in KINDS:
-        is_nightly = name not in WHOLE and getattr(metafunc.function, "for_whole_kinds", False)
+        is_whole_only = getattr(metafunc.function, "for_whole_kinds", False)
+        is_nightly = name not in (WHOLE if is_whole_only else WHOLE + SHORT)
         kinds.append(pytest.param(name, marks=pytest.mark.nightly if is_nightly else ()))
     metafunc.parametrize("training", kinds, indirect=True, scope="module")
 

@@ -1,16 +1,20 @@
-"""A script that uses torch finds in a fork what it would find in a process of its own."""
+"""A script that uses torch prints in a fork what it prints in a process of its own.
+
+One zygote, because each import of torch takes seconds: it runs what train.py contains at the time of the fork.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.unit.zygote.forking import Forking, fresh
+from tests.unit.zygote.forking import Forking
 from understudy_launcher import events as e
 
 pytestmark = pytest.mark.timeout(200)
@@ -18,7 +22,7 @@ pytestmark = pytest.mark.timeout(200)
 #: Processes that are spawned import torch, two at once.
 IMPORT_S = 60.0
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "numpy")
-HEAD = "import os, sys, torch\nimport torch.multiprocessing as mp\nfrom torch import nn\n"
+HEAD = "import os, torch\nimport torch.multiprocessing as mp\nfrom torch import nn\n"
 
 LOADER = (
     HEAD
@@ -32,7 +36,7 @@ class Squares(Dataset):
         return torch.tensor(index * index)
 
 if __name__ == "__main__":
-    loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1])
+    loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=os.environ["METHOD"])
     print([batch.tolist() for batch in loader])
 """
 )
@@ -43,7 +47,7 @@ def work(rank, queue):
     queue.put((rank, float(torch.ones(256, 256).mm(torch.ones(256, 256)).sum())))
 
 if __name__ == "__main__":
-    context = mp.get_context(sys.argv[1])
+    context = mp.get_context(os.environ["METHOD"])
     queue = context.SimpleQueue()
     started = [context.Process(target=work, args=(rank, queue)) for rank in range(2)]
     for process in started:
@@ -85,68 +89,53 @@ dist.destroy_process_group()
 """
 )
 
-Make = Callable[..., Forking]
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    """Of train.py in the current folder."""
+    with contextlib.chdir(tmp_path_factory.mktemp("zygote")):
+        Path("train.py").touch()
+        env = {"PYTHONPATH": str(Cluster().torch_path), "OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo"}
+        forking = Forking(PYTHON, "train.py", preload=PRELOAD, env=env, limit_s=IMPORT_S)
+        assert isinstance(forking.start, e.ZygoteReady), forking.start
+        yield forking
+        forking.close()
 
 
-@pytest.fixture
-def env() -> dict[str, str]:
-    return {"PYTHONPATH": str(Cluster().torch_path), "OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo"}
-
-
-@pytest.fixture
-def forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> Iterator[Make]:
-    """Makes zygotes for a script."""
-    monkeypatch.chdir(tmp_path)
-    made: list[Forking] = []
-
-    def make(script: str, *arguments: str) -> Forking:
-        Path("train.py").write_text(script)
-        made.append(Forking(PYTHON, "train.py", *arguments, preload=PRELOAD, env=env, limit_s=IMPORT_S))
-        assert isinstance(made[-1].start, e.ZygoteReady), made[-1].start
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def check(forking: Make, env: dict[str, str], script: str, *arguments: str, **of_worker: str) -> None:
-    """A fork says what a fresh process says."""
-    zygote = forking(script, *arguments)
-    expected = fresh(PYTHON, "train.py", *arguments, env={**env, **of_worker})
-    assert expected.code == 0, expected.err
-    seen = zygote.run(**of_worker)
-    assert (seen.out, seen.code) == (expected.out, 0), seen.err
+def printed(zygote: Forking, script: str, **env: str) -> str:
+    """What a fork prints that runs the script and exits 0."""
+    Path("train.py").write_text(script)
+    run = zygote.run(**env)
+    assert run.code == 0, run.err
+    return run.out
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_data_loader_with_workers(forking: Make, env: dict[str, str], method: str) -> None:
-    check(forking, env, LOADER, method)
+def test_a_data_loader_with_workers(zygote: Forking, method: str) -> None:
+    assert printed(zygote, LOADER, METHOD=method) == "[[0, 1, 4, 9], [16, 25, 36, 49]]\n"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_torch_multiprocessing(forking: Make, env: dict[str, str], method: str) -> None:
-    check(forking, env, SPAWN, method)
+def test_processes_of_torch_multiprocessing(zygote: Forking, method: str) -> None:
+    assert printed(zygote, SPAWN, METHOD=method) == "[(0, 16777216.0), (1, 16777216.0)]\n[0, 0]\n"
 
 
-def test_what_is_defined_in_main_can_be_saved_and_compiled(forking: Make, env: dict[str, str]) -> None:
-    check(forking, env, PICKLED)
+def test_what_is_defined_in_main_can_be_saved_and_compiled(zygote: Forking) -> None:
+    assert printed(zygote, PICKLED) == "Model\ntorch.Size([1, 2]) 2\n"
 
 
-def test_a_parallel_computation_does_not_hang(forking: Make, env: dict[str, str]) -> None:
-    check(forking, env, PARALLEL)
+def test_a_parallel_computation_does_not_hang(zygote: Forking) -> None:
+    assert printed(zygote, PARALLEL) == "8589934592.0\n"
 
 
-def test_each_fork_has_random_numbers_of_its_own(forking: Make) -> None:
-    zygote = forking(RANDOM)
-    seen = {number for _ in range(3) for number in zygote.run().out.split()}
+def test_each_fork_has_random_numbers_of_its_own(zygote: Forking) -> None:
+    seen = {number for _ in range(3) for number in printed(zygote, RANDOM).split()}
     assert len(seen) == 9
 
 
-def test_a_process_group_over_gloo(forking: Make) -> None:
-    zygote = forking(STORE)
-    seen = [zygote.run(PORT=str(free_port())) for _ in range(2)]
-    assert [(run.out, run.code) for run in seen] == [("[1.0, 1.0] 1\n", 0)] * 2, seen[0].err
+def test_a_process_group_over_gloo(zygote: Forking) -> None:
+    for _ in range(2):
+        assert printed(zygote, STORE, PORT=str(free_port())) == "[1.0, 1.0] 1\n"
 
 
 def free_port() -> int:
