@@ -71,11 +71,11 @@ engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, install
 
 e2e: e2e-lanes e2e-alone  ## real pods, real torch, real faults on the local cluster; E2E="FILE -k WORD" for some of them
 
-e2e-lanes:  ## the e2e tests that run two at a time, each on its own nodes
+e2e-lanes:  ## the e2e tests that run three at a time, each on its own nodes
 ifdef E2E
 	$(PYTEST) -m "not nightly" $(E2E)
 else
-	$(PYTEST) -n 2 -m "not nightly and not alone" tests/e2e
+	$(PYTEST) -n 3 -m "not nightly and not alone" tests/e2e
 endif
 
 e2e-alone:  ## the e2e tests that stop or replace the operator

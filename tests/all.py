@@ -5,10 +5,10 @@
     test-all    also what takes hours: all injected kinds through all faults, 50 kills of the operator, Kueue, real
                 inference engines, and simulations with new seeds
 
-The end-to-end tests run in two lanes of nodes, with simulation, torchrun and rollout beside them at a lower priority.
-Those that stop or replace the operator run afterwards, one at a time, and mostly wait, so the integration tests run
-beside these. The output of what runs beside is in build/beside-*.log. Every pytest run leaves a JUnit file in
-build/junit; build/durations.json has the seconds of each phase and test.
+The end-to-end tests run in lanes of nodes, with simulation, torchrun and rollout beside them at a lower priority. Those
+that stop or replace the operator run afterwards, one at a time, and mostly wait, so the integration tests run beside
+these. The output of what runs beside is in build/beside-*.log. Every pytest run leaves a JUnit file in build/junit;
+build/durations.json has the seconds of each phase and test.
 """
 
 import argparse

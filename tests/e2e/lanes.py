@@ -1,8 +1,9 @@
-"""Two lanes of nodes, so that two end-to-end tests run at the same time and neither meets the other's faults.
+"""Lanes of nodes, so that end-to-end tests run at the same time and none meets the faults of another one.
 
-    node1             the operator's and the webhook's pods
-    node2 to node5    lane 0
-    node6 to node9    lane 1
+    node1              the operator's and the webhook's pods
+    node2 to node5     lane 0
+    node6 to node9     lane 1
+    node10 to node13   lane 2
 
 A test sees the nodes of its lane alone. A namespace belongs to a lane: Kubernetes' PodNodeSelector admission adds the
 node selector of the namespace's annotation to each of its pods, so no manifest has to know of lanes. pytest-xdist's
@@ -15,8 +16,9 @@ import os
 from tests.cluster import Cluster
 
 SYSTEM_NODE = "node1"
-LANE_NODES = (("node2", "node3", "node4", "node5"), ("node6", "node7", "node8", "node9"))
-NODES = 1 + sum(map(len, LANE_NODES))
+LANES = 3  # as many as `make e2e-lanes` starts: with two, a third of two cores is idle
+NODES_OF_A_LANE = 4
+NODES = 1 + LANES * NODES_OF_A_LANE
 #: This process's lane.
 LANE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 #: The tests' own namespace; a test that needs another one derives its name from this.
@@ -36,7 +38,12 @@ class LaneCluster(Cluster):
         super().__init__(nodes=NODES)
 
     def nodes(self) -> list[str]:
-        return list(LANE_NODES[LANE])
+        return nodes_of(LANE)
+
+
+def nodes_of(lane: int) -> list[str]:
+    first = 2 + lane * NODES_OF_A_LANE
+    return [f"node{number}" for number in range(first, first + NODES_OF_A_LANE)]
 
 
 def unit_of(test: str) -> str:
@@ -60,7 +67,8 @@ def label_nodes(cluster: Cluster) -> None:
     that no test has broken yet, so the faults of these nodes are forgiven as soon as they happen.
     """
     cluster.kubectl("label", "node", SYSTEM_NODE, "--overwrite", f"{SYSTEM_LABEL}=true")
-    for lane, nodes in enumerate(LANE_NODES):
+    for lane in range(LANES):
+        nodes = nodes_of(lane)
         cluster.kubectl("label", "node", *nodes, "--overwrite", f"{_lane_label(lane)}=true")
         cluster.kubectl("annotate", "node", *nodes, "--overwrite", "understudy.dev/faults-forgiven=always")
 

@@ -34,7 +34,7 @@ def prepare() -> Cluster:
 
 
 def prepare_lanes() -> None:
-    """The same with the nodes of two lanes, the operator on a node of its own, and no object of an earlier run."""
+    """The same with the nodes of all lanes, the operator on a node of its own, and no object of an earlier run."""
     cluster = Cluster(nodes=NODES)
 
     def separate() -> None:

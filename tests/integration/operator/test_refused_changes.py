@@ -62,7 +62,11 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_told_and_all_else_goes_o
         # then the dead pod is removed, another spare is made, and status tells the round, and what is refused
         new = await until_another(training, kube, uids([a0, a1, spare]))
         assert WORDS in await blocked(training, kube, "AdmissionDenied")
-        assert uids(await kube.list("pods")) == uids([a0, spare, new])
+
+        async def dead_pod_is_removed() -> bool:
+            return uids(await kube.list("pods")) == uids([a0, spare, new])
+
+        await kube.until("the dead pod is removed", dead_pod_is_removed)
         assert (await training.status())["round"] == 1
         assert await training.condition("Invalid") == ("False", "")
         assert await label_of(kube, spare)
