@@ -51,7 +51,7 @@ simulate-operator:  ## the operator against a faulty API server, with SEEDS=n se
 
 integration:  ## CRD and operator against a real API server
 	$(PY) -m tests.cluster binaries
-	$(PYTEST) -n 4 --dist loadfile --timeout 180 tests/integration
+	$(PYTEST) -n 2 --dist loadfile --timeout 180 tests/integration
 
 kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries
@@ -71,11 +71,11 @@ engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, install
 
 e2e: e2e-lanes e2e-alone  ## real pods, real torch, real faults on the local cluster; E2E="FILE -k WORD" for some of them
 
-e2e-lanes:  ## the e2e tests that run three at a time, each on its own nodes
+e2e-lanes:  ## the e2e tests that run two at a time, each on its own nodes
 ifdef E2E
 	$(PYTEST) -m "not nightly" $(E2E)
 else
-	$(PYTEST) -n 3 -m "not nightly and not alone" tests/e2e
+	$(PYTEST) -n 2 -m "not nightly and not alone" tests/e2e
 endif
 
 e2e-alone:  ## the e2e tests that stop or replace the operator
@@ -83,8 +83,8 @@ ifndef E2E
 	$(PYTEST) -m "not nightly and alone" tests/e2e
 endif
 
-e2e-nightly:  ## all injected kinds through all faults
-	$(PYTEST) tests/e2e/test_inject.py
+e2e-nightly:  ## all injected kinds, and torchrun in a TrainingJob, through all faults
+	$(PYTEST) tests/e2e/test_inject.py tests/e2e/test_torchrun.py
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill

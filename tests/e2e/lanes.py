@@ -1,9 +1,8 @@
 """Lanes of nodes, so that end-to-end tests run at the same time and none meets the faults of another one.
 
-    node1              the operator's and the webhook's pods
-    node2 to node5     lane 0
-    node6 to node9     lane 1
-    node10 to node13   lane 2
+    node1             the operator's and the webhook's pods
+    node2 to node5    lane 0
+    node6 to node9    lane 1
 
 A test sees the nodes of its lane alone. A namespace belongs to a lane: Kubernetes' PodNodeSelector admission adds the
 node selector of the namespace's annotation to each of its pods, so no manifest has to know of lanes. pytest-xdist's
@@ -16,7 +15,7 @@ import os
 from tests.cluster import Cluster
 
 SYSTEM_NODE = "node1"
-LANES = 3  # as many as `make e2e-lanes` starts: with two, a third of two cores is idle
+LANES = 2  # as many as `make e2e-lanes` starts: with three, two cores have no time left for the tests' limits
 NODES_OF_A_LANE = 4
 NODES = 1 + LANES * NODES_OF_A_LANE
 #: This process's lane.

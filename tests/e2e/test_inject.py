@@ -9,7 +9,7 @@ pods all exit 0, the spare's too. The measured times are in build/bench/injectio
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,11 +42,9 @@ KINDS = {
     "job-label": ("Job", False, True),
     "jobset-torchrun": ("JobSet", True, True),
 }
-#: These go through all faults in each run. They differ in each of the three properties, so both values of each are
-#: tested; test_inject_page.py has two more combinations. `make test-all` takes the other kinds through all faults too.
-WHOLE = ("job", "jobset-torchrun")
-#: Starts, restarts in place and ends in each run: the combination that no other test has.
-SHORT = ("torchrun",)
+#: The kinds of each run. They differ in each of the three properties, so both values of each are tested, and
+#: test_inject_page.py has two more combinations. `make test-all` has the other kinds too.
+IN_EACH_RUN = ("job", "jobset-torchrun")
 ALONE = """
 import os, signal, sys, time
 from understudy_torch import exit_on_fault
@@ -72,20 +70,12 @@ def samples() -> Iterator[list[Sample]]:
         write_records(RESULTS, [*(record for record in known if record.case not in measured), *new])
 
 
-def for_whole_kinds(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that only the kinds of WHOLE go through, and `make test-all` with all of them."""
-    test.__dict__["for_whole_kinds"] = True
-    return test
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "training" not in metafunc.fixturenames:
         return
     kinds = []
     for name in KINDS:
-        is_whole_only = getattr(metafunc.function, "for_whole_kinds", False)
-        is_nightly = name not in (WHOLE if is_whole_only else WHOLE + SHORT)
-        kinds.append(pytest.param(name, marks=pytest.mark.nightly if is_nightly else ()))
+        kinds.append(pytest.param(name, marks=() if name in IN_EACH_RUN else pytest.mark.nightly))
     metafunc.parametrize("training", kinds, indirect=True, scope="module")
 
 
@@ -131,7 +121,6 @@ def test_a_killed_worker_restarts_in_place(training: InjectedTraining, samples: 
     note(samples, training, "worker", act)
 
 
-@for_whole_kinds
 def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
     pod = acts.running_pods(training)[0]["metadata"]["name"]
     supervisor = training.cluster.container_pids(training.namespace, pod)["understudy-sidecar"]
@@ -143,7 +132,6 @@ def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: Injec
     assert failed_pods(training) == 0
 
 
-@for_whole_kinds
 def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controller_makes(
     training: InjectedTraining, samples: list[Sample]
 ) -> None:
@@ -152,7 +140,6 @@ def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controlle
     note(samples, training, "pod", act)
 
 
-@for_whole_kinds
 def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: list[Sample]) -> None:
     act = acts.power_off_node(training, WITHOUT_SPARE_S if training.label_alone else acts.RECOVERY_LIMIT_S)
     assert (act.fault, act.strategy) == ("Node", training.replacement)
@@ -178,7 +165,6 @@ def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) 
     wait_until(f"the {training.kind} has completed", completed, 90, seen=training.pods_text)
 
 
-@for_whole_kinds
 def test_deleting_the_job_leaves_nothing(training: InjectedTraining) -> None:
     training.discard()
     owned = ("pods", "injectedjobs", "secrets", "services")

@@ -63,9 +63,11 @@ def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     assert act.strategy == "SpareSwap"
     assert act.recovery["cause"]["pod"] == act.victim.pod
     assert acts.world_size(training) == WORLD_SIZE
+    wait_until("the deleted pod is gone", lambda: act.victim.uid not in acts.uids(training), 60)
     acts.settle(training)
 
 
+@pytest.mark.nightly  # test_inject.py powers off a node under torchrun in each run
 def test_powered_off_node_is_replaced(training: Training) -> None:
     act = acts.power_off_node(training)
     assert (act.fault, act.strategy) == ("Node", "SpareSwap")
