@@ -82,6 +82,15 @@ class FakeSidecar:
             pass
         return message
 
+    def expect_both(self, one: type[Message], other: type[Value]) -> tuple[Message, Value]:
+        """The next message of each kind, whichever comes first."""
+        while True:
+            message = self.read()
+            if isinstance(message, one):
+                return message, self.expect(other)
+            if isinstance(message, other):
+                return self.expect(one), message
+
     def read(self) -> Any:
         assert self._connection is not None
         while b"\n" not in self._unread:

@@ -261,10 +261,9 @@ def test_the_port_is_held_until_rank_0_binds_it_and_then_another_is(launch: Laun
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("", port))
     started(launched, 0, master_port=port)
-    another = launched.sidecar.expect(NextPort).master_port
-    assert another not in (0, port)
-    launched.sidecar.expect(WorkersFinished)
-    assert launched.sidecar.restart().master_port == another
+    told, _ = launched.sidecar.expect_both(NextPort, WorkersFinished)
+    assert told.master_port not in (0, port)
+    assert launched.sidecar.restart().master_port == told.master_port
 
 
 def test_a_member_without_rank_0_keeps_its_port(launch: Launch) -> None:
