@@ -35,8 +35,8 @@ from understudy_webhook.rotation import Made
 pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
 
 STEPS = 20  # that have to be told after something, for the training to have gone on
-#: Policies are listed each minute.
-POLICY_S = 100
+#: The operator lists policies when it begins to lead.
+POLICY_S = 60
 WEBHOOK_PODS = "app.kubernetes.io/component=webhook"
 OWN_CERTIFICATE = "webhook-certificate"
 #: Kubelets look at Secrets each minute or so.
@@ -147,15 +147,10 @@ def policy_of(cluster: Cluster, job: PlainJob) -> Raw | None:
     return json.loads(found) if found else None
 
 
-def policy_uid(cluster: Cluster, job: PlainJob) -> str:
-    found = policy_of(cluster, job)
-    return found["metadata"]["uid"] if found is not None else ""
-
-
 def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trains(
     cluster: Cluster, job: PlainJob
 ) -> None:
-    """Both in one installation: each waits for up to a minute, the operator's policies and the kubelets' Secrets."""
+    """Both in one installation. A deleted policy is tested in tests/unit/operator/apply/test_network_policies.py."""
     # given certificates of two authorities, and an installation with network policies and with the first certificate,
     # which trusts both authorities, as docs/install.md describes for a change of the authority
     label_namespace(cluster, INJECTED)
@@ -176,15 +171,13 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
     webhooks_before = webhooks(cluster)
     assert len(webhooks_before) == 2
     # then the job has a policy of its own
-    first = wait_until("the job has a policy", lambda: policy_uid(cluster, job), POLICY_S, seen=job.text)
-    found = policy_of(cluster, job)
+    found = wait_until("the job has a policy", lambda: policy_of(cluster, job), POLICY_S, seen=job.text)
     assert found is not None
     assert found["metadata"]["ownerReferences"][0]["name"] == job.name
     selector = ",".join(f"{x}={y}" for x, y in found["spec"]["podSelector"]["matchLabels"].items())
     assert {pod["metadata"]["uid"] for pod in listed(cluster, NAMESPACE, "pods", selector)} == before.pods
 
-    # when the policy is deleted, and the certificate replaced
-    cluster.kubectl("-n", NAMESPACE, "delete", "networkpolicy", f"{job.name}-members")
+    # when the certificate is replaced
     replace_certificate(cluster, other)
 
     def served() -> dict[str, int]:
@@ -192,9 +185,7 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
         logs = {pod: cluster.kubectl("-n", SYSTEM, "logs", pod) for pod in webhooks_before}
         return {pod: log.count("serves the certificate in") for pod, log in logs.items()}
 
-    # then the operator creates another policy
-    assert wait_until("the job has a policy again", lambda: policy_uid(cluster, job), POLICY_S, seen=job.text) != first
-    # and both replicas serve the new certificate without a restart
+    # then both replicas serve it without a restart
     wait_until("both replicas serve it", lambda: set(served().values()) == {2}, SECRET_S, seen=served)
     assert is_injected(cluster)
     # and its authority alone is enough
