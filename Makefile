@@ -49,9 +49,9 @@ simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on
 simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on
 	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0)
 
-integration:  ## CRD and operator against a real API server
+integration:  ## CRD and operator against real API servers, one for each of WORKERS=n processes (default 4)
 	$(PY) -m tests.cluster binaries
-	$(PYTEST) -n 2 --dist loadfile --timeout 180 tests/integration
+	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
 
 kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries

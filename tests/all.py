@@ -54,7 +54,10 @@ class Run:
 
     @contextmanager
     def beside(self, *targets: str, nice: int = 0) -> Iterator[None]:
-        """Run targets during the body, and wait for their end after it. nice: how much lower their priority is."""
+        """Run targets during the body, and wait for their end after it; variables of make may be among them.
+
+        nice: how much lower their priority is.
+        """
         output = BUILD / f"beside-{targets[0]}.log"
         with output.open("w") as log:
             # A process group of its own, so that all of it can be ended; it stays in this session, which `nice` needs.
@@ -99,7 +102,7 @@ def test(run: Run) -> None:
         return
     with run.beside("simulation", "torchrun", "rollout", nice=10):
         run.make("e2e-lanes")
-    with run.beside("integration"):
+    with run.beside("integration", "WORKERS=2"):
         run.make("e2e-alone")
 
 

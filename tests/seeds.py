@@ -7,15 +7,17 @@ from pathlib import Path
 from tests.cluster.paths import Paths
 
 
-def find_seed(name: str, seeds: int, breaks: Callable[[int], bool]) -> int | None:
-    """The first of `seeds` seeds for which `breaks` is true; None if there is none.
+def find_seed(name: str, seeds: int, run: Callable[[int], object], violation: type[Exception]) -> int | None:
+    """The first of `seeds` seeds with which `run` raises a violation; None if there is none.
 
     A rare schedule can take thousands of seeds to find, so the cache keeps the seed that was found under this name. A
     change of the code may make that seed useless: then all others are tried.
     """
     file = Paths.from_environment().cache / "seeds" / re.sub(r"\W+", "-", name)
     for seed in _in_order(_read(file), seeds):
-        if breaks(seed):
+        try:
+            run(seed)
+        except violation:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(str(seed))
             return seed

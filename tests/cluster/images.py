@@ -35,7 +35,7 @@ LEFT_OUT = [
     "./dev/*", "./proc/*", "./sys/*", "./var/cache/apt/*", "./var/lib/apt/lists/*",
     "./usr/share/doc/*", "./usr/share/man/*", "./usr/share/locale/*",
 ]  # fmt: skip
-# Files keep their times: Python compiles a module anew at each start if its bytecode names another time of the source.
+# Files keep their times: Python compiles a module at each start if its bytecode names another time of the source.
 TAR_ORDER = ["--numeric-owner", "--sort=name"]
 BASE_HASH = hashlib.sha256("\n".join([SUITE, PACKAGES, *LEFT_OUT, *TAR_ORDER]).encode()).hexdigest()[:12]
 BASE_REFERENCE = f"localhost/understudy-base:{BASE_HASH}"

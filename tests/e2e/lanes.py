@@ -15,7 +15,7 @@ import os
 from tests.cluster import Cluster
 
 SYSTEM_NODE = "node1"
-LANES = 2  # as many as `make e2e-lanes` starts: with three, two cores have no time left for the tests' limits
+LANES = 2  # as many as `make e2e-lanes` starts: three were no faster on two cores, and tests ran out of time
 NODES_OF_A_LANE = 4
 NODES = 1 + LANES * NODES_OF_A_LANE
 #: This process's lane.

@@ -226,7 +226,7 @@ def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_ov
     (worker,) = worker_pids(job, victim)
     os.kill(worker, signal.SIGKILL)
     wait_until("it has another worker", lambda: worker_pids(job, victim) not in ([], [worker]), 60, seen=job.text)
-    assert seen(job) == before  # nobody tells status of it
+    assert seen(job) == before  # no operator updates the status
 
     # when it is installed again, in the previous version
     install(cluster, print, chart=str(PREVIOUS))

@@ -8,17 +8,11 @@ from tests.simulation.run import draw_case, run_case
 from tests.simulation.world import Violation
 
 
-def is_violated(seed: int) -> bool:
-    try:
-        run_case(draw_case(seed))
-    except Violation:
-        return True
-    return False
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_deliberate_bug_is_found(mutation: Mutation) -> None:
     with mutation.open():
-        found = find_seed(f"data plane: {mutation.name}", mutation.seeds, is_violated)
+        found = find_seed(
+            f"data plane: {mutation.name}", mutation.seeds, lambda seed: run_case(draw_case(seed)), Violation
+        )
     assert found is not None, f"{mutation.name}: no violation in {mutation.seeds} seeds"

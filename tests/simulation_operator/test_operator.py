@@ -32,13 +32,8 @@ def test_a_seed_replays_to_the_letter() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
-    def is_violated(seed: int) -> bool:
-        try:
-            run_case(draw_case(seed))
-        except Violation:
-            return True
-        return False
-
     with broken(mutation):
-        found = find_seed(f"operator: {mutation.what}", SEEDS_TO_FIND, is_violated)
+        found = find_seed(
+            f"operator: {mutation.what}", SEEDS_TO_FIND, lambda seed: run_case(draw_case(seed)), Violation
+        )
     assert found is not None, f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds"

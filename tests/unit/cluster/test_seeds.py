@@ -14,13 +14,14 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tried(name: str, *breaking: int, seeds: int = 5) -> tuple[int | None, list[int]]:
     """The seed that was found, and all that were run."""
-    run: list[int] = []
+    tried_seeds: list[int] = []
 
-    def breaks(seed: int) -> bool:
-        run.append(seed)
-        return seed in breaking
+    def run(seed: int) -> None:
+        tried_seeds.append(seed)
+        if seed in breaking:
+            raise ValueError(seed)
 
-    return find_seed(name, seeds, breaks), run
+    return find_seed(name, seeds, run, ValueError), tried_seeds
 
 
 def test_seeds_are_tried_in_order_until_one_breaks() -> None:
