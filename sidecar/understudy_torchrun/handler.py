@@ -34,7 +34,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
 
     def get_run_id(self) -> str:
         """Asked for at each worker's start too: the first call after torchrun has set its signal handlers."""
-        self._session.hold_signals_back()
+        self._session.name_run()
         return self._run_id
 
     @property

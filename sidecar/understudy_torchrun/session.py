@@ -28,10 +28,8 @@ from understudy_torchrun.agent import Agent
 from understudy_torchrun.log import log
 from understudy_torchrun.signals import HeldBack
 from understudy_torchrun.steps import Steps
-from understudy_torchrun.workers import Workers
+from understudy_torchrun.workers import Looks, Workers
 
-LOOK_EVERY_S = 0.02  # for the workers that torchrun is about to start
-LOOK_FOR_S = 5.0
 LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
 BROKEN = 70
 _WAKEUP, _SIDECAR, _STEPS, _WORKER = "wakeup", "sidecar", "steps", "worker"
@@ -57,7 +55,7 @@ class Session:
         self._link = SidecarLink(settings.socket, log, self._selection.forget, time.monotonic())
         self._agent = Agent(os.getpid(), settings.nproc, settings.grace_s, settings.on_sigterm, settings.step_timeout_s)
         self._workers = Workers(self._watch_worker, self._unwatch)
-        self._look_until = 0.0
+        self._looks = Looks()
         self._steps = Steps(settings.nproc, self._watch_steps, self._unwatch, log)
         self._step_folder = ""
         self._ports = PortReservation()
@@ -81,6 +79,14 @@ class Session:
         """Whether the workers may go on; if they may not, they have ended, as far as they are watched."""
         self.hold_signals_back()
         return isinstance(self._call(c.LooksAround()), c.GoOn)
+
+    def name_run(self) -> None:
+        """Called before the workers of a round are started, and again when all of them have been."""
+        self.hold_signals_back()
+        with self._lock:
+            self._look_for_workers(anyway=True)
+            self._handle(*self._workers.ended_unseen())
+            os.write(self._woken, _WOKEN)
 
     def hold_signals_back(self) -> None:
         """From torchrun's handler, which it sets whenever it starts workers."""
@@ -153,8 +159,8 @@ class Session:
 
     def _timeout(self, now: float) -> Optional[float]:
         deadlines = [self._agent.deadline(), self._link.deadline()]
-        if not self._workers.complete and now < self._look_until:
-            deadlines.append(now + LOOK_EVERY_S)
+        if not self._workers.complete:
+            deadlines.append(self._looks.next(now))
         nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if nearest is None else min(max(0.0, nearest - now), LONGEST_WAIT_S)
 
@@ -178,10 +184,12 @@ class Session:
             self._handle(ended)
         self._workers.forget(pidfd)
 
-    def _look_for_workers(self) -> None:
-        if time.monotonic() >= self._look_until:
+    def _look_for_workers(self, anyway: bool = False) -> None:
+        now = time.monotonic()
+        if self._workers.complete or not (anyway or self._looks.is_due(now)):
             return
         seen = self._workers.look()
+        self._looks.looked(now)
         if seen:
             self._handle(c.WorkersSeen(seen))
         if seen and self._workers.complete and self._workers.expected != self._settings.nproc:
@@ -239,7 +247,7 @@ class Session:
     def _answer_agent(self, answer: c.Answer) -> None:
         if isinstance(answer, c.Begin):
             self._workers.begin(str(answer.start.token))
-            self._look_until = time.monotonic() + LOOK_FOR_S
+            self._looks.begin(time.monotonic())
             self._step_folder = self._steps.begin()
         self._answer = answer
         self._lock.notify_all()

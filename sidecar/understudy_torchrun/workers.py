@@ -9,6 +9,7 @@ its own. A kernel without pidfd shows no workers.
 """
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -29,6 +30,36 @@ _NUMBERS = {
 _UNSEEN = "it has ended; the log of torchrun says how"
 
 
+class Looks:
+    """When to look for workers that torchrun is about to start: often at first, then ever more rarely, for ever.
+
+    A busy machine may take long to start them. One that was not found gets no signal, and holds up the next round.
+    """
+
+    OFTEN_S = 5.0
+    EVERY_S = 0.02
+    GROWTH = 0.01
+
+    def __init__(self) -> None:
+        self._began = self._looked = -math.inf
+
+    def begin(self, now: float) -> None:
+        """A round's workers are about to be started."""
+        self._began, self._looked = now, -math.inf
+
+    def is_due(self, now: float) -> bool:
+        """Whether to look where there is an occasion to."""
+        since = now - self._began
+        return since < self.OFTEN_S or now >= self._looked + since * self.GROWTH
+
+    def looked(self, now: float) -> None:
+        self._looked = now
+
+    def next(self, now: float) -> float:
+        """When to look without an occasion."""
+        return now + max(self.EVERY_S, (now - self._began) * self.GROWTH)
+
+
 @dataclass(frozen=True)
 class _Worker:
     pid: int
@@ -45,11 +76,12 @@ class Workers:
         self._expected = 0  # 0: not known yet
         self._running: dict[int, _Worker] = {}  # by pidfd
         self._pids: set[int] = set()  # of all that were seen
+        self._local_ranks: set[int] = set()  # of these, and of those that ended unseen
 
     @property
     def complete(self) -> bool:
         """Whether there is nobody to look for."""
-        return self._round is None or 0 < self._expected <= len(self._pids)
+        return self._round is None or 0 < self._expected <= len(self._local_ranks)
 
     @property
     def expected(self) -> int:
@@ -61,14 +93,23 @@ class Workers:
         for fd in list(self._running):
             self._forget(fd)
         self._pids.clear()
+        self._local_ranks.clear()
         self._round, self._expected = token, 0
 
     def look(self) -> Collection[int]:
         """The local ranks that were not seen before, and run."""
         if self.complete:
             return []
-        found = [self._add(pid) for pid in _session_leaders(os.getpid()) if pid not in self._pids]
+        found = [self._add(pid) for pid in self._unknown()]
         return [local_rank for local_rank in found if local_rank is not None]
+
+    def ended_unseen(self) -> list[WorkerEnded]:
+        """Once, of workers that have all been started: those that ended before they were found."""
+        if self.complete or not self._expected or self._unknown():
+            return []
+        missing = set(range(self._expected)) - self._local_ranks
+        self._local_ranks |= missing
+        return [WorkerEnded(local_rank, None, None, 0, _UNSEEN, time.time()) for local_rank in sorted(missing)]
 
     def signal(self, aim: Aim) -> None:
         for worker in self._running.values():
@@ -93,6 +134,10 @@ class Workers:
         if fd in self._running:
             self._forget(fd)
 
+    def _unknown(self) -> list[int]:
+        """Processes that may be workers: the kernel shows a program's environment a moment after its start."""
+        return [pid for pid in _session_leaders(os.getpid()) if pid not in self._pids]
+
     def _forget(self, fd: int) -> None:
         del self._running[fd]
         self._unwatch(fd)
@@ -109,6 +154,7 @@ class Workers:
         self._expected = int(env["LOCAL_WORLD_SIZE"])
         local_rank = int(env["RANK"]) % self._expected  # LOCAL_RANK may be 0 for all (--virtual-local-rank)
         self._pids.add(pid)
+        self._local_ranks.add(local_rank)
         self._running[fd] = _Worker(pid, local_rank, env.get("TORCHELASTIC_ERROR_FILE"))
         self._watch(fd)
         return local_rank

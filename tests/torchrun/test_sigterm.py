@@ -20,11 +20,15 @@ pytestmark = pytest.mark.timeout(200)
 
 
 def running(job: Job, script: str, **env: str) -> tuple[Member, int]:
-    """A member whose worker runs, and that worker's pid."""
-    member = job.start(script, **env)
+    """A member whose worker runs, and that worker's pid.
+
+    torchrun sets its own handler of SIGTERM when it starts workers. It prints START after our handler took over again.
+    """
+    member = job.start(script, PET_EVENT_LOG_HANDLER="console", **env)
     job.join(member)
     job.round(0, member)
     (worker,) = member.pids("pids", 1)
+    member.says("torchelastic.worker.status.START")
     return member, worker
 
 

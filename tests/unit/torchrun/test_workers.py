@@ -14,7 +14,7 @@ import pytest
 from tests.unit.launcher.fake_sidecar import alive, wait_for
 from understudy_launcher.events import Aim, WorkerEnded
 from understudy_protocol import pod
-from understudy_torchrun.workers import Workers
+from understudy_torchrun.workers import Looks, Workers
 
 ROUND = "1.1.0"
 
@@ -146,3 +146,45 @@ def test_another_round_forgets_those_of_the_last(started: Started) -> None:
     started.workers.begin("1.1.1")
     assert started.watched == []
     assert list(started.workers.look()) == []
+
+
+def test_one_that_ended_before_it_was_found_is_told_once_when_all_have_been_started(started: Started) -> None:
+    # given two workers of which one has ended, and was reaped, before anybody looked
+    started.start("exit 1", rank=0, size=2)
+    started.processes[0].wait()
+    started.start("exec sleep 100", rank=1, size=2)
+    started.see(1)
+    assert not started.workers.complete
+
+    # then it is known that it has ended, and not how
+    (told,) = started.workers.ended_unseen()
+    assert (told.local_rank, told.exit_code, told.signal) == (0, None, None)
+
+    # and nobody is looked for any more
+    assert started.workers.complete
+    assert started.workers.ended_unseen() == []
+
+
+def test_while_a_child_may_be_a_worker_none_is_said_to_have_ended_unseen(started: Started) -> None:
+    started.start("exec sleep 100", rank=1, size=2)
+    started.see(1)
+    started.start("exec sleep 100", UNDERSTUDY_ROUND="another")
+    assert started.workers.ended_unseen() == []
+
+
+def test_workers_that_start_late_are_looked_for_as_well_but_ever_more_rarely() -> None:
+    # given a round whose workers are about to be started, at 100 s
+    looks = Looks()
+    looks.begin(100.0)
+
+    # then they are looked for at each occasion in the first 5 s, and each 20 ms without one
+    looks.looked(104.98)
+    assert looks.is_due(104.98)
+    assert looks.next(101.0) == 101.02
+
+    # and after that with gaps of a hundredth of the time that has passed
+    looks.looked(110.0)
+    assert [looks.is_due(at) for at in (110.05, 110.2)] == [False, True]
+    looks.looked(3700.0)
+    assert [looks.is_due(at) for at in (3730.0, 3740.0)] == [False, True]
+    assert looks.next(3700.0) == 3736.0
