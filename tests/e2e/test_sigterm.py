@@ -4,7 +4,7 @@ The policies of checkpoint.onSigterm are tested in tests/unit/launcher/test_sigt
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -89,12 +89,13 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: MakeJob, tmp_pa
 
     # when the node of another one is faulty, and that pod is deleted
     victim = active_that_does_not_coordinate(job)
+    before = job.status()["recoveries"]
     mark_faulty(job, victim)
     log = log_of_deletion(job, victim, tmp_path / "faulty")
     # then its worker does not save, and a spare takes over
     assert "saved a checkpoint" not in log, log
     assert "no checkpoint is tried" in log, log
-    recovery = recovered(job, victim)
+    recovery = recovered(job, victim, before)
     assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Node")
 
 
@@ -139,12 +140,15 @@ def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: M
             on_node(job.cluster, node, "rm", "-f", NOLOGIN)
 
 
-def recovered(job: PlainJob, victim: Raw) -> Raw:
-    """The recovery from the loss of that pod, once the training has resumed."""
-    name = victim["metadata"]["name"]
+def recovered(job: PlainJob, victim: Raw, before: Sequence[Raw] = ()) -> Raw:
+    """The recovery from the loss of that pod, once the training has resumed.
+
+    before: recoveries that are not meant. A pod that replaced another one of the same index has its name.
+    """
+    name, known = victim["metadata"]["name"], {recovery["detectedAt"] for recovery in before}
 
     def of_victim(status: Raw) -> list[Raw]:
-        recoveries: list[Raw] = status.get("recoveries", [])
+        recoveries = [x for x in status.get("recoveries", []) if x["detectedAt"] not in known]
         return [x for x in recoveries if x["cause"].get("pod") == name and x.get("resumedAt")]
 
     status = job.wait_for(f"the job has recovered from the loss of {name}", of_victim)
@@ -165,7 +169,9 @@ def actives(job: PlainJob) -> list[Raw]:
     return [
         pod
         for pod in job.pods()
-        if pod["metadata"]["labels"]["understudy.dev/role"] == "active" and "deletionTimestamp" not in pod["metadata"]
+        if pod["metadata"]["labels"]["understudy.dev/role"] == "active"
+        and pod["status"]["phase"] == "Running"
+        and "deletionTimestamp" not in pod["metadata"]
     ]
 
 
