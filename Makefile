@@ -15,7 +15,7 @@ help:  ## list the commands
 demo:  ## a training job survives its faults on a real local Kubernetes; a table, and build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test:  ## all tests of a change: check, integration, e2e on the real local cluster, simulation, torchrun, rollout: 22 minutes
+test:  ## all tests of a change: check, integration, e2e on the real local cluster, simulation, torchrun, rollout: 20 minutes
 	$(PY) -m tests.all test
 
 smoke:  ## the inner loop: check, integration and a short story on the real local cluster
