@@ -167,7 +167,7 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
         install(cluster, print, mode, *certificate, *policies, options=["--force-conflicts"])
 
     install_trusting(one.authority, other.authority)
-    assert wait_until("the API server trusts the first certificate", lambda: is_injected(cluster), SECRET_S)
+    assert wait_until("the API server trusts the first certificate", lambda: is_injected(cluster), 30)
     webhooks_before = webhooks(cluster)
     assert len(webhooks_before) == 2
     # then the job has a policy of its own
