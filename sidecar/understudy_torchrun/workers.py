@@ -31,9 +31,9 @@ _UNSEEN = "it has ended; the log of torchrun says how"
 
 
 class Looks:
-    """When to look for workers that torchrun is about to start: often at first, then ever more rarely, for ever.
+    """When to look for workers that torchrun is about to start: often at first, then less and less often, without end.
 
-    A busy machine may take long to start them. One that was not found gets no signal, and holds up the next round.
+    A busy machine may take long to start them. A worker that was not found gets no signal and delays the next round.
     """
 
     OFTEN_S = 5.0

@@ -148,8 +148,8 @@ def test_another_round_forgets_those_of_the_last(started: Started) -> None:
     assert list(started.workers.look()) == []
 
 
-def test_one_that_ended_before_it_was_found_is_told_once_when_all_have_been_started(started: Started) -> None:
-    # given two workers of which one has ended, and was reaped, before anybody looked
+def test_a_worker_that_ended_before_it_was_found_is_reported_once_when_all_have_been_started(started: Started) -> None:
+    # given two workers; one ended and was reaped before the first look
     started.start("exit 1", rank=0, size=2)
     started.processes[0].wait()
     started.start("exec sleep 100", rank=1, size=2)
@@ -157,15 +157,15 @@ def test_one_that_ended_before_it_was_found_is_told_once_when_all_have_been_star
     assert not started.workers.complete
 
     # then it is known that it has ended, and not how
-    (told,) = started.workers.ended_unseen()
-    assert (told.local_rank, told.exit_code, told.signal) == (0, None, None)
+    (ended,) = started.workers.ended_unseen()
+    assert (ended.local_rank, ended.exit_code, ended.signal) == (0, None, None)
 
-    # and nobody is looked for any more
+    # and no worker is missing any more
     assert started.workers.complete
     assert started.workers.ended_unseen() == []
 
 
-def test_while_a_child_may_be_a_worker_none_is_said_to_have_ended_unseen(started: Started) -> None:
+def test_while_a_child_may_be_a_worker_no_worker_is_reported_as_ended_unseen(started: Started) -> None:
     started.start("exec sleep 100", rank=1, size=2)
     started.see(1)
     started.start("exec sleep 100", UNDERSTUDY_ROUND="another")
