@@ -1,7 +1,8 @@
 """Watches the verdict in the pod's own annotation, which the kubelet keeps as a file: for when no coordinator tells it.
 
 Rules: a look each EVERY_S at a file in memory. One that is missing, empty or broken says nothing: what was told before
-stays, because whoever withdraws a verdict writes that it is withdrawn.
+stays, because a verdict is withdrawn by another one. A verdict that could not be handled, because a disk is full for
+example, is handled again at the next look.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ class Annotation:
 
     def __init__(self, path: Path, on_change: Callable[[NodeVerdict], None], every_s: float = EVERY_S) -> None:
         self._path, self._on_change, self._every_s = path, on_change, every_s
-        self._text = ""
+        self._text = self._complaint = ""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -34,8 +35,18 @@ class Annotation:
 
     async def _run(self) -> None:
         while True:
-            self._look()
+            try:
+                self._look()
+                self._complaint = ""
+            except Exception as error:  # noqa: BLE001 - the watch must not end: nothing waits for this task
+                self._complain(error)
             await asyncio.sleep(self._every_s)
+
+    def _complain(self, error: Exception) -> None:
+        text = f"cannot handle the verdict of the pod's annotation, and tries again: {error}"
+        if text != self._complaint:
+            self._complaint = text
+            log.error("%s", text)
 
     def _look(self) -> None:
         try:
@@ -44,11 +55,12 @@ class Annotation:
             return
         if not text or text == self._text:
             return
-        self._text = text
         try:
             verdict = wire.decode(text, _KNOWN)
         except wire.WireError as error:
+            self._text = text
             log.warning("the pod's annotation is no verdict: %s", error)
             return
         if isinstance(verdict, NodeVerdict):
             self._on_change(verdict)
+        self._text = text

@@ -1,12 +1,32 @@
-"""Unix seconds that never go back: the wall clock once, then the monotonic one.
+"""Unix seconds that never go back and never jump, and that follow the wall clock all the same.
 
-A machine's wall clock may jump when it is set; a state machine's time may not.
+Timers need a clock that does not jump when the machine's wall clock is set. But the times of faults outlive their
+coordinator, and its successor on another machine reads them by its own wall clock. So a step of the wall clock is
+followed slowly, as adjtime(3) does: meanwhile timers run faster or slower by at most SLEW.
 """
 
 import time
+from collections.abc import Callable
 
-_OFFSET = time.time() - time.monotonic()
+#: Seconds a second: a wall clock that was set by a minute is followed within ten minutes.
+SLEW = 0.1
 
 
-def now() -> float:
-    return _OFFSET + time.monotonic()
+class SlewedClock:
+    """wall: Unix seconds. monotonic: seconds that only grow."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._monotonic = wall, monotonic
+        self._at = monotonic()
+        self._offset = wall() - self._at
+
+    def now(self) -> float:
+        at = self._monotonic()
+        most = SLEW * (at - self._at)
+        behind = self._wall() - at - self._offset
+        self._offset += max(-most, min(most, behind))
+        self._at = at
+        return self._offset + at
+
+
+now = SlewedClock().now

@@ -1,8 +1,8 @@
 """Who watches (the operator, usually), and what it is told: whole Snapshots of who is in office, or where to ask.
 
 Rules: at most five a second, and at 10,000 members, where one takes a tenth of a second, so few that they take at most
-SHARE of the time. Where the progress alone has changed, that alone is told. The end is told at once: a moment later
-this process may be gone.
+SHARE of the time. If only the progress has changed, only that is sent. A message of an observer is answered with the
+next one, whether or not there is news. The end is sent at once: a moment later this process may be gone.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ class Observers:
     def __init__(self, coordinator: Callable[[], Coordinator | None], known: Callable[[], Known]) -> None:
         self._coordinator, self._known = coordinator, known
         self._links: dict[int, Link] = {}
+        self._owed: set[int] = set()  # numbers of links whose message has no answer yet
         self._due: asyncio.TimerHandle | None = None
         self._not_before = 0.0
         self._told_version = -1
@@ -38,14 +39,12 @@ class Observers:
 
     def remove(self, link: Link) -> None:
         self._links.pop(link.number, None)
+        self._owed.discard(link.number)
 
     def answer(self, link: Link) -> None:
-        """This one has asked: it is told in any case."""
-        coordinator = self._coordinator()
-        if coordinator is None:
-            link.send(self._refusal())
-        else:
-            link.send(coordinator.snapshot())
+        """Answer this observer's message, whether or not there is news, within the same limits as all others."""
+        self._owed.add(link.number)
+        self._schedule()
 
     def changed(self) -> None:
         """Something may have changed: look when the next telling is due."""
@@ -54,7 +53,11 @@ class Observers:
             if self._due is not None:
                 self._due.cancel()
             self._tell()
-        elif self._links and self._due is None and self._news():
+        elif self._links and self._news():
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._due is None:
             delay = max(0.0, self._not_before - time.monotonic())
             self._due = asyncio.get_running_loop().call_later(delay, self._tell)
 
@@ -72,11 +75,23 @@ class Observers:
     def _tell(self) -> None:
         self._due = None
         begun = time.monotonic()
-        message = compiled.encode(self._message())
-        for link in tuple(self._links.values()):
-            link.send_encoded(message)
+        message = self._message() if self._news() else None
+        if message is not None:
+            self._send(message, tuple(self._links.values()))
+        if message is None or isinstance(message, Stepping):  # an observer that asks may know nothing yet
+            coordinator = self._coordinator()
+            owed = tuple(link for number, link in self._links.items() if number in self._owed)
+            if owed:
+                self._send(self._refusal() if coordinator is None else coordinator.snapshot(), owed)
+        self._owed.clear()
         took = time.monotonic() - begun
         self._not_before = begun + max(EVERY_S, took / SHARE)
+
+    @staticmethod
+    def _send(message: object, links: tuple[Link, ...]) -> None:
+        encoded = compiled.encode(message)
+        for link in links:
+            link.send_encoded(encoded)
 
     def _message(self) -> object:
         coordinator = self._coordinator()

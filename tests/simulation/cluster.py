@@ -18,6 +18,7 @@ from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import NO_OFFICE, OnFailedUpdate, Proactive
 from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.electorate import Tally
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class SimulatedCluster:
         self.on_coordinator_sent(sidecar, message)
 
     def assigned(self, coordinator: Coordinator, assign: Assign) -> None:
-        voters = coordinator.desk.keeper.settled.voters
-        has_majority = not voters or 2 * len(voters & coordinator.desk.roster.linked) > len(voters)
+        electorate = coordinator.desk.keeper.newest
+        has_majority = not electorate.exists or Tally(electorate, coordinator.desk.roster.linked).carries()
         self.assignments.append((coordinator, assign, has_majority))
 
     # For the operator -----------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""What must hold after every event: docs/design.md's invariants, one function each; 8 is in ladder_invariants.py.
+"""What must hold after every event: docs/design.md's invariants, one function each; 3 is in
+election_invariants.py, 8 in ladder_invariants.py.
 
 Invariant 5 (a worker talks to workers of its own round only, all ranks held) is checked by the training at each step,
 and a Tick that leads to a busy loop by the sidecar's alarm. What must hold at the end of a run is at the bottom.
@@ -11,14 +12,14 @@ from dataclasses import dataclass, field
 
 from tests.simulation.api_server import EVICTION_S
 from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.election_invariants import ElectionInvariants
 from tests.simulation.ladder_invariants import LadderInvariants
 from tests.simulation.pods import GRACE_S
 from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Fault, Office, RoundToken, Strategy
+from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
@@ -39,24 +40,20 @@ class Invariants:
     _offices: dict[tuple[int, int], object] = field(default_factory=dict)
     _rounds: dict[RoundToken, tuple[object, int, str, int]] = field(default_factory=dict)
     _places: dict[tuple[RoundToken, int], str] = field(default_factory=dict)
-    _vows: dict[str, Vow] = field(default_factory=dict)
-    _grants: dict[tuple[Office, str], set[str]] = field(default_factory=dict)
-    _electorates: dict[Sidecar, ElectorateVersion] = field(default_factory=dict)
-    _settled: dict[int, ElectorateVersion] = field(default_factory=dict)  # the newest that counts, by epoch
-    _offices_seen: int = 0
     _success_seen: bool = False
     _nobody_until: float = 0.0
     _stale_since: dict[Worker, float] = field(default_factory=dict)
     _ladder: LadderInvariants = field(init=False)
+    _elections: ElectionInvariants = field(init=False)
 
     def __post_init__(self) -> None:
+        self._elections = ElectionInvariants(self.cluster)
         self._ladder = LadderInvariants(self.cluster)
 
     def check(self) -> None:
         self.no_rank_is_held_twice()
         self.tokens_only_grow()
-        self.an_office_is_taken_once_and_by_a_majority()
-        self.electorates_follow_each_other()
+        self._elections.check()
         self.a_round_is_assigned_by_one_office_with_one_world()
         self.snapshots_only_grow()
         self.a_launcher_exits_0_only_after_success()
@@ -133,42 +130,6 @@ class Invariants:
         upward = re.match(r"pod .* failed |the budget .* is spent|node .* is Faulty|(.*; )?its pod ", recovery.reason)
         if not (in_place if recovery.strategy is Strategy.IN_PLACE else upward):
             raise Violation(f"{recovery.strategy.value} for a fault of {recovery.cause.pod}: {recovery.reason!r}")
-
-    def an_office_is_taken_once_and_by_a_majority(self) -> None:
-        """3. A majority of the voters has stored that it gave the office to this pod, and nobody takes a vow back."""
-        for pod in self.cluster.pods:
-            before, now = self._vows.get(pod.uid), pod.vow
-            if now is before:
-                continue
-            if before is not None and (now.office < before.office or now.electorate < before.electorate):
-                raise Violation(f"{pod.name} takes its vow back: {before} -> {now}")
-            self._vows[pod.uid] = now
-            if now.granted_to:
-                self._grants.setdefault((now.office, now.granted_to), set()).add(pod.uid)
-        for sidecar in self.cluster.offices[self._offices_seen :]:
-            self._offices_seen += 1
-            coordinator = sidecar.office.coordinator
-            if coordinator is None or coordinator.office.term == 1:
-                continue
-            voters = coordinator.desk.keeper.settled.voters
-            given = voters & self._grants.get((coordinator.office, sidecar.pod.uid), set())
-            if 2 * len(given) <= len(voters):
-                raise Violation(f"office {coordinator.office} was given by {len(given)} of {len(voters)} voters")
-
-    def electorates_follow_each_other(self) -> None:
-        """3. Within an epoch each electorate that comes to count is newer than all before."""
-        for sidecar in self.cluster.offices:
-            coordinator = sidecar.office.coordinator
-            if coordinator is None or not coordinator.desk.keeper.settled.exists:
-                continue
-            version = coordinator.desk.keeper.settled.version
-            if self._electorates.get(sidecar) == version:
-                continue
-            self._electorates[sidecar] = version
-            newest = self._settled.get(version.epoch, version)
-            if version < newest and Office(version.epoch, version.term) == coordinator.office:
-                raise Violation(f"electorate {version} comes to count after {newest}")
-            self._settled[version.epoch] = max(version, newest)
 
     def a_round_is_assigned_by_one_office_with_one_world(self) -> None:
         """3."""

@@ -107,8 +107,8 @@ class Coordinator:
     def elected(
         cls, shape: JobShape, pod_uid: str, ip: str, office: Office, estate: m.Estate, now: float
     ) -> "Coordinator":
-        """By a majority of the estate's electorate, which has acknowledged it with its grants."""
-        settled = Electorate(estate.electorate, frozenset(estate.voters))
+        """By a majority of the estate's electorate; of both its lists if it was pending, and is for this one too."""
+        settled = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
         desk = Desk(shape, pod_uid, ip, office, now, RoundToken(0, 0, -1), ElectorateKeeper(office, settled))
         desk.state, desk.first, desk.former_holder = State.SETTLING, False, estate.holder
         desk.book.counts.update(estate.recoveries_by_strategy)
@@ -116,7 +116,7 @@ class Coordinator:
             desk.offences.inherit_charges(estate.charges)
         else:
             escalation.inherit(desk, estate.history, now)
-        desk.roster.set_voters(settled.voters)
+        desk.roster.set_electorate(settled)
         return cls(desk)
 
     def appoint(self, appoint: Appoint, now: float) -> list[CoordinatorEffect]:
@@ -126,7 +126,7 @@ class Coordinator:
         desk.office = Office(appoint.epoch, 1)
         desk.keeper = ElectorateKeeper(desk.office)  # an epoch begins without an electorate
         desk.doubt = None  # which was one of the former electorate's
-        desk.roster.set_voters(frozenset())
+        desk.roster.set_electorate(Electorate())
         desk.may_come = frozenset(appoint.may_come)
         desk.say(f"appointed to office {desk.office} while in office")
         for member in desk.roster.members.values():
@@ -323,7 +323,7 @@ class Coordinator:
         desk.silence.forgive(desk.roster, now)
         desk.say(f"has stood still for {now - self._due:.1f} s: asks who is there")
         self._due = now
-        desk.doubt = Doubt(desk.ask(desk.roster.links()), Tally(desk.keeper.settled))
+        desk.doubt = Doubt(desk.ask(desk.roster.links()), Tally(desk.keeper.newest))
 
     def _on_heartbeat_ack(self, member: Member, number: int) -> None:
         doubt = self.desk.doubt
@@ -331,7 +331,7 @@ class Coordinator:
         if doubt is not None and number >= doubt.heartbeat:
             doubt.heard.add(member.uid)
             if not doubt.heard.electorate.exists or doubt.heard.carries():
-                succession.doubt_is_over(self.desk)
+                self.desk.doubt, self.desk.look = None, True
 
     # Time -----------------------------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ class Coordinator:
 
     def _resign_if_alone(self, now: float) -> None:
         desk = self.desk
-        if not desk.keeper.settled.exists:
+        if not desk.keeper.newest.exists:
             self._minority_since = None
             forlorn = desk.state is not State.RUNNING and not self._observers
             self._forlorn_since = (self._forlorn_since or now) if forlorn else None

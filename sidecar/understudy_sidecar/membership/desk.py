@@ -12,7 +12,7 @@ from understudy_protocol.observer import Cause, Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office, RoundToken, Verdict
 from understudy_sidecar.membership.backoff import Backoff
-from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally, majority
+from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
 from understudy_sidecar.membership.ladder import Limits
 from understudy_sidecar.membership.offences import Offences
@@ -258,4 +258,4 @@ class Desk:
         """Whether the electorate's majority is linked, not silent, and still follows this coordinator."""
         if self.doubt is not None:
             return False
-        return not self.keeper.settled.exists or self.roster.voters_linked >= majority(self.keeper.settled.voters)
+        return not self.keeper.newest.exists or self.roster.voters_linked.carries()

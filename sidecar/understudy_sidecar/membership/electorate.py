@@ -1,13 +1,16 @@
 """Who votes about the next coordinator, and how that list changes without ever splitting.
 
 - An electorate is a set of pod uids under a version (epoch, term, serial). Office needs the grants of a majority of it.
-- It changes only by a proposal of the coordinator in office: members store the new version before they acknowledge it,
-  and it counts once majorities of the old and of the new one have. Until then an election needs both.
-- A voter grants nothing to a candidate whose electorate is older than what it has acknowledged. So of two candidates
-  with different electorates at most one finds a majority.
-- The first electorate of an epoch has none before it: the operator's appointment stands for it. Until it counts no
-  election is possible, and the operator appoints.
+- It changes as Raft's configuration does, by joint consensus: the coordinator proposes another electorate, members
+  store its version, and it counts once majorities of the old and of the new one have. Until then it is pending:
+  elections and decisions need both majorities, and no other is proposed.
+- A coordinator's first proposal repeats the electorate that it was elected with, under a version of its own: as in
+  Raft, only acknowledgements of its own office show that an older proposal counts too.
+- A voter grants nothing to a candidate whose electorate is older than the version that it has stored, and stores no
+  version of an office that is older than the newest that it has granted or followed.
+- The first electorate of an epoch has none before it: the operator's appointment stands for it.
 
+Why these rules leave at most one coordinator with a majority is shown in docs/protocol.md, "At most one coordinator".
 The full list is with the coordinator and its heirs alone; everybody else keeps the version: O(1) a member.
 """
 
@@ -26,7 +29,7 @@ def majority(voters: Collection[str]) -> int:
 
 @dataclass(frozen=True)
 class Electorate:
-    """former: of the electorate before, until a majority of it is known to have acknowledged this one."""
+    """former: the voters of the electorate before it, as long as this one is pending."""
 
     version: ElectorateVersion = NO_ELECTORATE
     voters: frozenset[str] = NOBODY
@@ -68,6 +71,9 @@ class Tally:
     def __iter__(self) -> Iterator[str]:
         return iter(self._uids)
 
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._uids
+
     def _count(self, uid: str, by: int) -> None:
         self._voters += by * (uid in self.electorate.voters)
         self._former += by * (uid in self.electorate.former)
@@ -75,41 +81,52 @@ class Tally:
 
 @dataclass
 class ElectorateKeeper:
-    """The coordinator's side: proposes, counts acknowledgements, and knows which list counts."""
+    """The coordinator's side: proposes one change at a time, and counts its acknowledgements."""
 
     office: Office
-    settled: Electorate = field(default_factory=Electorate)  # the newest that counts
-    proposed: Electorate | None = None
+    settled: Electorate = field(
+        default_factory=Electorate
+    )  # counts; or is the one that this coordinator was elected with
+    pending: Electorate | None = None  # proposed in this office, and not yet stored by the majorities
     _acks: Tally = field(default_factory=lambda: Tally(Electorate()))
     _serial: int = 0
 
     @property
     def newest(self) -> Electorate:
-        return self.proposed or self.settled
+        """The one that elections and decisions need a majority of; of both its lists while it has two."""
+        return self.pending or self.settled
 
-    def wants(self, voters: Iterable[str]) -> bool:
-        """Whether these are to be proposed. One that does not count yet may be superseded: the base stays the same."""
+    def next_voters(self, voters: Iterable[str]) -> frozenset[str]:
+        """Whom to propose now, if these are to vote; empty if nothing is to be proposed, or not yet."""
         wanted = frozenset(voters)
-        if self.proposed is not None:
-            return self.proposed.voters != wanted
-        return bool(wanted) and (self.settled.voters != wanted or self._of_another_office(self.settled.version))
+        if self.pending is not None or not wanted:
+            return NOBODY
+        version = self.settled.version
+        if self.settled.exists and (version.epoch, version.term) != (self.office.epoch, self.office.term):
+            return self.settled.voters
+        return NOBODY if wanted == self.settled.voters else wanted
 
     def propose(self, voters: Iterable[str]) -> Electorate:
+        """voters: of `next_voters`."""
+        assert self.pending is None, "one change at a time"
         self._serial += 1
-        version = ElectorateVersion(self.office.epoch, self.office.term, self._serial)
-        self.proposed = Electorate(version, frozenset(voters), self.settled.voters)
-        self._acks = Tally(self.proposed)
-        return self.proposed
+        version, proposed = ElectorateVersion(self.office.epoch, self.office.term, self._serial), frozenset(voters)
+        # The electorate of its election may itself have been pending: the list before that one is needed still.
+        former = self.settled.former if proposed == self.settled.voters else self.settled.voters
+        self.pending = Electorate(version, proposed, former)
+        self._acks = Tally(self.pending)
+        return self.pending
+
+    def has_acknowledged(self, uid: str) -> bool:
+        """Whether this member has stored the pending proposal."""
+        return uid in self._acks
 
     def acknowledged(self, uid: str, version: ElectorateVersion) -> bool:
         """Whether the proposal has come to count by this acknowledgement."""
-        if self.proposed is None or version != self.proposed.version:
+        if self.pending is None or version != self.pending.version:
             return False
         self._acks.add(uid)
         if not self._acks.carries():
             return False
-        self.settled, self.proposed = Electorate(self.proposed.version, self.proposed.voters), None
+        self.settled, self.pending = Electorate(self.pending.version, self.pending.voters), None
         return True
-
-    def _of_another_office(self, version: ElectorateVersion) -> bool:
-        return (version.epoch, version.term) != (self.office.epoch, self.office.term)

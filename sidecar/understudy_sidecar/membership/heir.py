@@ -121,6 +121,8 @@ class HeirMachine:
         if estate is not None and estate is not self._estate:
             self._estate = estate
             electorate = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
+            if electorate.version != self.electorate.version and self.state is State.STANDING:
+                self._withdraw()
             self._here, self._grants = Tally(electorate, self._here), Tally(electorate, self._grants)
 
     # Callers --------------------------------------------------------------------------------------------------------
@@ -240,6 +242,11 @@ class HeirMachine:
             del self._links[join.pod_uid]
             self._here.discard(join.pod_uid)
             self._grants.discard(join.pod_uid)
+
+    def _withdraw(self) -> None:
+        """Stand no longer: the grants were asked for under another electorate."""
+        self.state, self._grants = State.OPEN, Tally(self.electorate)
+        self._stands_for = self._stands_after = self._again_at = None
 
     def _close_hall(self) -> None:
         self._callers.clear()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from understudy_protocol.membership import Assign, Join, WorkerFailed
 from understudy_protocol.words import WorkersState
+from understudy_sidecar.membership.electorate import Electorate, Tally
 
 
 @dataclass
@@ -54,8 +55,7 @@ class Roster:
     starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
     domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of who held it last
     linked: set[str] = field(default_factory=set)
-    voters: frozenset[str] = frozenset()  # of the electorate that counts
-    voters_linked: int = 0
+    voters_linked: Tally = field(default_factory=lambda: Tally(Electorate()))  # of the newest electorate
     _links: dict[int, Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,19 +78,18 @@ class Roster:
         assert member.link is not None
         self._links[member.link] = member
         self.linked.add(member.uid)
-        self.voters_linked += member.uid in self.voters
+        self.voters_linked.add(member.uid)
         self.suspects.pop(member.uid, None)
 
     def unlink(self, member: Member) -> None:
         if member.link is not None:
             del self._links[member.link]
             self.linked.discard(member.uid)
-            self.voters_linked -= member.uid in self.voters
+            self.voters_linked.discard(member.uid)
             member.link = None
 
-    def set_voters(self, voters: frozenset[str]) -> None:
-        self.voters = voters
-        self.voters_linked = len(voters & self.linked)
+    def set_electorate(self, electorate: Electorate) -> None:
+        self.voters_linked = Tally(electorate, self.linked)
 
     def remove(self, member: Member) -> None:
         """It counts as lost: its rank is vacant."""

@@ -1,14 +1,17 @@
 """Who comes after this coordinator, told while it is well: the electorate, its heirs, and what they inherit.
 
-Rules: everybody who can vote and is linked belongs to the electorate; it is proposed anew when that has changed, at
-most every SUCCESSION_S, the first one while a round runs. Heirs are at most HEIRS: spares first (the least likely to
-fail with the training), each on another node than those before it and than the coordinator as long as there are such
-nodes. Only heirs get the list of voters, and what members do not bring back: the counts, and the ladder's history.
+Rules: all linked members that can vote belong to the electorate. When they have changed, the coordinator proposes
+another electorate, at most every SUCCESSION_S and not before the last proposal counts; the first one while a round
+runs. While a proposal is pending, members that join and heirs that are chosen meanwhile receive the same version again.
+Heirs are at most HEIRS: spares first (the least likely to fail with the training), each on another node than those
+before it and than the coordinator as long as there are such nodes. Only heirs get the list of voters, and what members
+do not bring back: the counts, and the ladder's history.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.recovery import History
 from understudy_sidecar.membership.desk import SUCCESSION_S, Desk, State
+from understudy_sidecar.membership.electorate import Electorate
 from understudy_sidecar.membership.roster import Member
 
 HEIRS = 5
@@ -28,31 +31,25 @@ def tell_succession(desk: Desk, now: float) -> None:
     if len(desk.roster.unacked) > MANY:
         desk.succession_due = now + SUCCESSION_S
         return  # a round's assignments come first
+    if desk.keeper.pending is not None:
+        _send_pending(desk, desk.keeper.pending)
+        return
     if not desk.keeper.settled.exists and desk.state is not State.RUNNING:
         return  # the first electorate has all actives of a round: who is cut off cannot make one of itself
     voters = [x.uid for x in desk.roster.members.values() if x.join.votes]
-    if desk.keeper.wants(voters):
-        _propose(desk, voters)
+    if proposed := desk.keeper.next_voters(voters):
+        _propose(desk, proposed)
     elif desk.estate_stale:
         tell_estate(desk)
 
 
 def acknowledged(desk: Desk, member: Member, ack: m.SuccessionAck, now: float) -> None:
-    if desk.doubt is not None:
-        return  # it may be old, and another in office by now: see doubt_is_over
     if desk.keeper.acknowledged(member.uid, ack.electorate):
         desk.version += 1
-        desk.roster.set_voters(desk.keeper.settled.voters)
+        desk.roster.set_electorate(desk.keeper.settled)
         desk.say(f"electorate {ack.electorate} counts: {len(desk.keeper.settled.voters)} voters")
         tell_estate(desk)
         desk.members_changed(now)  # somebody may have come or gone meanwhile
-
-
-def doubt_is_over(desk: Desk) -> None:
-    """What was proposed before is proposed anew: its acknowledgements were passed over meanwhile."""
-    proposed, desk.doubt, desk.look = desk.keeper.proposed, None, True
-    if proposed is not None and desk.closed is None:
-        _propose(desk, [x.uid for x in desk.roster.members.values() if x.join.votes])
 
 
 def choose_heirs(desk: Desk) -> tuple[m.Heir, ...]:
@@ -112,9 +109,25 @@ def tell_estate(desk: Desk) -> None:
     desk.broadcast([x.link for x in members if x is not None and x.link is not None], estate)
 
 
-def _propose(desk: Desk, voters: list[str]) -> None:
+def _propose(desk: Desk, voters: frozenset[str]) -> None:
     electorate = desk.keeper.propose(voters)
+    desk.roster.set_electorate(electorate)
+    _tell_heirs(desk)
+    desk.broadcast(desk.roster.links(), m.Succession(electorate.version, desk.heirs))
+
+
+def _send_pending(desk: Desk, electorate: Electorate) -> None:
+    """The pending proposal once more: to all if the heirs have changed, else to those who have not acknowledged it."""
+    before = desk.heirs
+    _tell_heirs(desk)
+    members = desk.roster.members.values()
+    to = [x for x in members if before != desk.heirs or not desk.keeper.has_acknowledged(x.uid)]
+    links = [x.link for x in to if x.link is not None]
+    desk.broadcast(links, m.Succession(electorate.version, desk.heirs))
+
+
+def _tell_heirs(desk: Desk) -> None:
+    """Before the succession that names them: a named heir can serve."""
     desk.heirs = choose_heirs(desk)
     desk.version += 1
-    tell_estate(desk)  # before the succession: who is named in it can serve
-    desk.broadcast(desk.roster.links(), m.Succession(electorate.version, desk.heirs))
+    tell_estate(desk)

@@ -23,11 +23,13 @@ class Voter:
     def grant(self, candidacy: Candidacy) -> bool:
         """Whether the office may be given to who asks for it. The vow is changed then."""
         vow = self.vow
+        if candidacy.electorate < vow.electorate:
+            return False
         if vow.office == candidacy.office and vow.granted_to == candidacy.pod_uid:
             return True
-        if candidacy.office <= vow.office or candidacy.electorate < vow.electorate:
+        if candidacy.office <= vow.office:
             return False
-        self.vow = replace(vow, office=candidacy.office, granted_to=candidacy.pod_uid, electorate=candidacy.electorate)
+        self.vow = replace(vow, office=candidacy.office, granted_to=candidacy.pod_uid)
         return True
 
     def follow(self, office: Office) -> bool:
@@ -46,8 +48,9 @@ class Voter:
         return True
 
     def acknowledge(self, succession: Succession) -> bool:
-        """Whether it is at least as new as the one that is known."""
-        if succession.electorate < self.vow.electorate:
+        """Whether its version is at least as new as the stored one, and its office as the newest known."""
+        version = succession.electorate
+        if version < self.vow.electorate or Office(version.epoch, version.term) < self.vow.office:
             return False
         self.vow = replace(self.vow, electorate=succession.electorate, heirs=succession.heirs)
         return True

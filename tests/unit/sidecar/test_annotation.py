@@ -40,3 +40,30 @@ async def test_each_verdict_is_heard_once_and_what_is_none_is_said_and_passed_ov
         assert heard.empty()
     finally:
         watch.stop()
+
+
+async def test_a_verdict_that_cannot_be_handled_is_handled_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: asyncio.Queue[NodeVerdict] = asyncio.Queue()
+    failures = [OSError(28, "No space left on device"), OSError(28, "No space left on device")]
+
+    def on_change(verdict: NodeVerdict) -> None:
+        if failures:
+            raise failures.pop()
+        heard.put_nowait(verdict)
+
+    # given a verdict, and a disk that is full at the first two looks
+    path = tmp_path / "verdict"
+    path.write_text(wire.encode(BROKEN))
+    watch = Annotation(path, on_change, every_s=0.01)
+    watch.start()
+    try:
+        # then the watch goes on, and says so once
+        assert await asyncio.wait_for(heard.get(), 5) == BROKEN
+        assert caplog.text.count("No space left on device") == 1
+        # and the next verdict is heard too
+        path.write_text(wire.encode(WITHDRAWN))
+        assert await asyncio.wait_for(heard.get(), 5) == WITHDRAWN
+    finally:
+        watch.stop()

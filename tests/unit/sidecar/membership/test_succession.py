@@ -160,20 +160,38 @@ def test_an_appointment_ends_a_doubt() -> None:
     assert office.assigned() == {"active-0": 0}
 
 
-def test_acknowledgements_that_come_in_doubt_count_for_nothing_and_are_asked_for_again() -> None:
-    """Found by the simulation (seed 606207): a coordinator thawed, and made old ones count after its successor's."""
+def test_acknowledgements_count_that_waited_while_the_coordinator_stood_still() -> None:
+    """A member that has stored a version never takes that back. Only a majority that follows must answer again."""
     office = running()
     office.later(SUCCESSION_S + 0.1)
     (asked,) = office.take("active-0", m.Succession)
     office.now += 20.0  # it stands still; what was sent before waits
     for name in EVERYBODY:
         office.hear(name, m.SuccessionAck(asked.electorate))
-    assert not office.coordinator.snapshot().electorate
+    assert len(office.coordinator.snapshot().electorate) == 3
+    assert not office.coordinator.desk.has_majority()
     for name in EVERYBODY:
         for heartbeat in office.take(name, m.Heartbeat):
             office.hear(name, m.HeartbeatAck(heartbeat.number))
-    (again,) = office.take("active-1", m.Succession)[-1:]
-    assert again.electorate > asked.electorate
+    assert office.coordinator.desk.has_majority()
+
+
+def test_a_pending_electorate_is_sent_again_to_members_that_join_and_under_the_same_version() -> None:
+    # given a proposal that nobody has acknowledged
+    office = running()
+    office.later(SUCCESSION_S + 0.1)
+    (asked,) = office.take("active-0", m.Succession)
+    # when another spare joins
+    office.join("spare-9")
+    office.later(SUCCESSION_S + 0.1)
+    # then it receives the same version, although it is no voter of it, and so do the others: their heirs have changed
+    for name in ("spare-9", "active-0"):
+        (again,) = office.take(name, m.Succession)
+        assert again.electorate == asked.electorate
+        assert "uid-spare-9" in {heir.pod_uid for heir in again.heirs}
+    # and a vote about the new member begins only when the first one counts
     for name in EVERYBODY:
-        office.hear(name, m.SuccessionAck(again.electorate))
-    assert len(office.coordinator.snapshot().electorate) == 3
+        office.hear(name, m.SuccessionAck(asked.electorate))
+    office.later(SUCCESSION_S + 0.1)
+    (next_one,) = office.take("spare-9", m.Succession)
+    assert next_one.electorate > asked.electorate

@@ -34,10 +34,11 @@ def test_an_office_is_granted_once_to_who_is_not_behind(vow: Vow, candidacy: Can
     assert (voter.vow == vow) is (not granted or vow.granted_to == "heir")
 
 
-def test_with_a_grant_goes_the_candidates_electorate() -> None:
+def test_a_grant_stores_no_electorate() -> None:
+    """Only a proposal does: a candidate that loses must not make its voters refuse those with an older electorate."""
     voter = Voter(VOW)
     voter.grant(Candidacy(O2, E2, "heir"))
-    assert voter.vow.electorate == E2
+    assert voter.vow.electorate == VOW.electorate
 
 
 def test_an_older_office_is_not_followed() -> None:

@@ -1,0 +1,105 @@
+"""Invariant 3: each elected coordinator has all electorates that counted before, and at most one may be followed.
+
+Both are about what pods have stored, over the whole history, and not about what a coordinator believes: a coordinator
+that is cut off believes in a majority until it has missed enough heartbeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.world import Violation
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import NO_ELECTORATE, ElectorateVersion, Office
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.electorate import Electorate, Tally
+
+
+@dataclass
+class ElectionInvariants:
+    cluster: SimulatedCluster
+    _vows: dict[str, Vow] = field(default_factory=dict)  # by pod uid
+    _grants: dict[tuple[Office, str], set[str]] = field(default_factory=dict)  # uids that gave this office to this pod
+    _electorates: dict[ElectorateVersion, Electorate] = field(default_factory=dict)  # as they were proposed
+    _before: dict[ElectorateVersion, ElectorateVersion] = field(default_factory=dict)  # what each was proposed after
+    _counting: dict[int, set[ElectorateVersion]] = field(default_factory=dict)  # for their coordinators, by epoch
+    _offices_seen: int = 0
+
+    def check(self) -> None:
+        self._note_vows()
+        coordinators = {sidecar: sidecar.office.coordinator for sidecar in self.cluster.offices}
+        for coordinator in coordinators.values():
+            if coordinator is not None:  # what it proposed with its last message may count all the same
+                self._note_electorates(coordinator)
+        self.an_office_is_taken_by_a_majority()
+        self.at_most_one_coordinator_may_be_followed([x for sidecar, x in coordinators.items() if x and sidecar.alive])
+
+    def _note_electorates(self, coordinator: Coordinator) -> None:
+        keeper = coordinator.desk.keeper
+        pending, settled = keeper.pending, keeper.settled
+        if pending is not None and pending.version not in self._electorates:
+            self._electorates[pending.version] = pending
+            self._before[pending.version] = settled.version
+        of_its_own = (settled.version.epoch, settled.version.term) == (keeper.office.epoch, keeper.office.term)
+        if of_its_own:
+            self._counting.setdefault(settled.version.epoch, set()).add(settled.version)
+
+    def _note_vows(self) -> None:
+        """No pod takes back what it has promised."""
+        for pod in self.cluster.pods:
+            before, now = self._vows.get(pod.uid), pod.vow
+            if now is before:
+                continue
+            if before is not None and (now.office < before.office or now.electorate < before.electorate):
+                raise Violation(f"{pod.name} takes its vow back: {before} -> {now}")
+            self._vows[pod.uid] = now
+            if now.granted_to:
+                self._grants.setdefault((now.office, now.granted_to), set()).add(pod.uid)
+
+    def an_office_is_taken_by_a_majority(self) -> None:
+        """A majority has stored that it gave the office to this pod; both majorities if its electorate was pending.
+
+        And what counted for a coordinator of an older term of the epoch is among what this one was elected after.
+        """
+        for sidecar in self.cluster.offices[self._offices_seen :]:
+            self._offices_seen += 1
+            coordinator = sidecar.office.coordinator
+            if coordinator is None or coordinator.office.term == 1:
+                continue
+            office, settled = coordinator.office, coordinator.desk.keeper.settled
+            given = self._grants.get((office, sidecar.pod.uid), set())
+            if not Tally(settled, given).carries():
+                raise Violation(f"office {office} was given by {len(given)} pods under {settled}")
+            known = self._ancestors(settled.version)
+            for version in self._counting.get(office.epoch, ()):
+                if version.term < office.term and version not in known:
+                    raise Violation(f"office {office} is taken without electorate {version}, which counts")
+
+    def _ancestors(self, version: ElectorateVersion) -> set[ElectorateVersion]:
+        """This electorate, and all that it was proposed after."""
+        found = {version}
+        while (version := self._before.get(version, NO_ELECTORATE)) != NO_ELECTORATE:
+            found.add(version)
+        return found
+
+    def at_most_one_coordinator_may_be_followed(self, coordinators: list[Coordinator]) -> None:
+        """Of each epoch: no other one has a majority of voters that know of no newer office."""
+        able: dict[int, Coordinator] = {}
+        for coordinator in coordinators:
+            other = able.get(coordinator.office.epoch)
+            if self._may_be_followed(coordinator):
+                if other is not None:
+                    raise Violation(f"coordinators of {other.office} and {coordinator.office} may both be followed")
+                able[coordinator.office.epoch] = coordinator
+
+    def _may_be_followed(self, coordinator: Coordinator) -> bool:
+        newest = coordinator.desk.keeper.newest
+        if not newest.exists:
+            return True  # appointed, and nobody can be elected yet
+        voters = newest.voters | newest.former
+        return Tally(newest, (uid for uid in voters if self._office_of(uid) <= coordinator.office)).carries()
+
+    def _office_of(self, uid: str) -> Office:
+        vow = self._vows.get(uid)
+        return Office(0, 0) if vow is None else vow.office
