@@ -1,11 +1,12 @@
 """Who may take office: one epoch has one coordinator, whatever becomes of the process."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from understudy_protocol import compiled, observer, wire
-from understudy_protocol.observer import Appoint, End, Snapshot
+from understudy_protocol.observer import Appoint, End, Observe, Snapshot
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason
 from understudy_sidecar.link import Link
@@ -26,12 +27,14 @@ class Observer(Link):
     def __init__(self) -> None:
         super().__init__(1, masks=False, limit=1024)
         self.told: list[object] = []
+        self.hears = asyncio.Event()
 
     def send(self, message: object) -> None:
         self.told.append(message)
 
     def send_encoded(self, message: bytes) -> None:
         self.told.append(compiled.decode(message.decode(), wire.message_types(observer)))
+        self.hears.set()
 
 
 def an_office(folder: Path) -> Office:
@@ -104,3 +107,21 @@ async def test_who_watches_is_told_of_the_end_at_once(tmp_path: Path) -> None:
     assert isinstance(told, Snapshot)
     assert told.closed is not None
     assert told.closed.reason is CloseReason.DELETED
+
+
+async def test_an_observer_that_asks_without_end_gets_few_snapshots(tmp_path: Path) -> None:
+    # given a coordinator, and an observer that has been sent a snapshot
+    office = appointed(tmp_path, 1)
+    watcher = Observer()
+    office.observer(watcher)
+    office.asked(watcher, Observe())
+    await asyncio.wait_for(watcher.hears.wait(), 5)
+    watcher.hears.clear()
+    watcher.told.clear()
+    # when it sends a thousand messages, without any news
+    for _ in range(1000):
+        office.asked(watcher, Observe())
+    # then one snapshot answers them all, when the next one is due
+    assert watcher.told == []
+    await asyncio.wait_for(watcher.hears.wait(), 5)
+    assert [type(message) for message in watcher.told] == [Snapshot]
