@@ -1,4 +1,4 @@
-"""One sidecar: the member's machine between its edges, the office, and the end.
+"""One sidecar: the core (membership/core.py) between its edges, and the end.
 
 Rules: it ends by itself once the job is closed, its launcher has exited and (if it coordinates) every member knows; on
 SIGTERM it announces the leave and stays while its launcher lives. It always exits 0 then: the pod's result is the
@@ -17,18 +17,21 @@ from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.annotation import Annotation
 from understudy_sidecar.client import CoordinatorClient
 from understudy_sidecar.clock import now
+from understudy_sidecar.hall import Hall
 from understudy_sidecar.launcher_link import LauncherLink
+from understudy_sidecar.membership.core import Core, CoreEvent
 from understudy_sidecar.membership.events import (
     SERVICE,
+    Adjourn,
     Annotated,
+    Broadcast,
     Dial,
-    Ended,
     Finish,
     FromCoordinator,
     FromLauncher,
     FromWorker,
+    Hangup,
     HangupCoordinator,
-    InOffice,
     KeepLink,
     LauncherDown,
     LauncherUp,
@@ -36,21 +39,18 @@ from understudy_sidecar.membership.events import (
     LinkDown,
     LinkUp,
     MemberEffect,
-    MemberEvent,
     RecordClose,
     RecordVerdict,
     RecordVow,
     Say,
+    Send,
     Tick,
     ToCoordinator,
     ToLauncher,
 )
-from understudy_sidecar.membership.heir import Known
 from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.member import Member
-from understudy_sidecar.membership.voter import Voter
+from understudy_sidecar.metrics import CoordinatorMetrics
 from understudy_sidecar.node_file import NodeFile
-from understudy_sidecar.office import Office
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings
@@ -78,22 +78,15 @@ class Sidecar:
             warm=settings.take_over is not None,
         )
         self._verdicts = Verdicts(settings.folder, settings.nologin)
-        self._voter = Voter(records.recorded_vow(settings.folder))
         closed = records.recorded_close(settings.folder)
-        self._member = Member(me, self._voter, now(), closed, self._verdicts.newest)
+        vow = records.recorded_vow(settings.folder)
+        self._core = Core(settings.shape, me, vow, now(), closed, self._verdicts.newest)
         self._alarm = Alarm(lambda: self._handle(Tick()))
-        self._known = self._look()
+        self._metrics = CoordinatorMetrics()
+        self._adjourned = asyncio.Event()
         self._dial_later: asyncio.TimerHandle | None = None
         self._socket: int | None = None  # of the link to who was called
-        self._office = Office(
-            settings.shape,
-            me,
-            self._voter,
-            settings.folder,
-            self._look,
-            lambda: self._handle(InOffice()),
-            lambda close: self._handle(Ended(close)),
-        )
+        self._hall = Hall(self._handle, lambda seconds: self._core.snapshot_took(seconds, now()))
         self._client = CoordinatorClient(
             settings.key,
             settings.shape.uid,
@@ -118,9 +111,9 @@ class Sidecar:
         workers = None
         if self._settings.shape.on_failed_update is not None:
             workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
-        server = Server(self._office, self._settings.key, self._settings.shape.uid, self._settings.claims)
+        server = Server(self._hall, self._settings.key, self._settings.shape.uid, self._settings.claims)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
-        probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._office.metrics)
+        probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._metrics_text)
         node_file = self._watch_node()
         annotation = Annotation(self._settings.told, lambda verdict: self._handle(Annotated(verdict)))
         annotation.start()
@@ -135,6 +128,9 @@ class Sidecar:
             workers.close()
         await server.close(LAST_WORDS_S)
         probes.close()
+
+    def _metrics_text(self) -> bytes:
+        return self._metrics.text(self._core.coordinator)
 
     def _watch_node(self) -> NodeFile | None:
         if not self._settings.nologin:
@@ -152,9 +148,9 @@ class Sidecar:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
-        if self._member.closed is not None and self._office.coordinator is not None:
+        if self._core.member.closed is not None and self._core.coordinator is not None:
             try:
-                await asyncio.wait_for(self._office.adjourned.wait(), ADJOURN_LIMIT_S)
+                await asyncio.wait_for(self._adjourned.wait(), ADJOURN_LIMIT_S)
             except TimeoutError:
                 log.error("the coordinator did not adjourn within %g s", ADJOURN_LIMIT_S)
 
@@ -173,20 +169,18 @@ class Sidecar:
         if fd is None:
             self._launcher.drop()
 
-    def _look(self) -> Known:
-        member = self._member
-        return Known(member.coordinator, member.closed, member.may_vote_here, self._voter.vow)
+    def _handle(self, event: CoreEvent) -> None:
+        for effect in self._core.handle(event, now()):
+            if isinstance(effect, Send | Broadcast | Hangup):
+                self._hall.do(effect)
+            else:
+                self._do(effect)
+        self._hall.flush()
+        if self._core.coordinator is not None:
+            self._metrics.look(self._core.coordinator, now())
+        self._alarm.set(self._core.deadline())
 
-    def _handle(self, event: MemberEvent) -> None:
-        for effect in self._member.handle(event, now()):
-            self._do(effect)
-        self._alarm.set(self._member.deadline())
-        known = self._look()
-        if known != self._known:
-            self._known = known
-            self._office.member_changed()
-
-    def _do(self, effect: MemberEffect) -> None:
+    def _do(self, effect: MemberEffect | Adjourn) -> None:
         match effect:
             case ToCoordinator(message):
                 self._client.send(message)
@@ -209,8 +203,10 @@ class Sidecar:
                 records.record_vow(self._settings.folder, vow)
             case Finish():
                 self._finished.set()
+            case Adjourn():
+                self._adjourned.set()
             case Say(text):
-                log.info("member: %s", text)
+                log.info("%s", text)
 
     def _dial(self, hosts: tuple[str, ...], delay_s: float = 0.0) -> None:
         """In place of what was to be dialed before; nobody: not at all."""

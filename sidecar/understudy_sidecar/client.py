@@ -2,7 +2,7 @@
 
 Rules: the addresses are tried in turn. One that takes TCP_S to connect (a pulled cable) or ANSWER_S to answer (a frozen
 machine's kernel takes the call that nobody will answer) is given up; a coordinator that is called by ten thousand at
-once is slow, but answers step by step. After the last address it waits, 50 ms doubling to 1 s, and starts again, until
+once is slow, but answers step by step. Their order, and the pauses, are in membership/dialing.py; it goes on until
 a link is up or another dial() replaces this one. It never dials by itself.
 """
 
@@ -17,6 +17,7 @@ from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.clock import now
 from understudy_sidecar.frames import Broken
 from understudy_sidecar.link import Link
+from understudy_sidecar.membership.dialing import Dialing
 from understudy_sidecar.tcp import end_everywhere, watch_peer
 from understudy_sidecar.upgrade import check_answer, request
 
@@ -24,8 +25,6 @@ TCP_S = 1.0
 ANSWER_S = 3.0
 #: A timer that fires later than this tells of this process, and not of the peer.
 LATE_S = 0.25
-FIRST_RETRY_S = 0.05
-LONGEST_RETRY_S = 1.0
 #: An heir is sent the whole electorate.
 MESSAGE_BYTES = 4 << 20
 
@@ -109,9 +108,7 @@ class _Dialing:
     """One dial(): address after address, until a call is up or this is stopped."""
 
     def __init__(self, client: CoordinatorClient, addresses: tuple[Address, ...]) -> None:
-        self._client, self._addresses = client, addresses
-        self._left = list(addresses)
-        self._delay_s = FIRST_RETRY_S
+        self._client, self._order = client, Dialing(addresses)
         self._said: set[str] = set()
         self._call: _Call | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -124,16 +121,15 @@ class _Dialing:
             self._call.give_up()
 
     def _try_next(self) -> None:
-        if self._left:
-            self._call = _Call(self._client, *self._left.pop(0), self._failed)
-            self._call.start()
+        wait_s, address = self._order.next()
+        if wait_s:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._try, address)
         else:
-            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._start_again)
+            self._try(address)
 
-    def _start_again(self) -> None:
-        self._left = list(self._addresses)
-        self._delay_s = min(2 * self._delay_s, LONGEST_RETRY_S)
-        self._try_next()
+    def _try(self, address: Address) -> None:
+        self._call = _Call(self._client, *address, self._failed)
+        self._call.start()
 
     def _failed(self, why: str) -> None:
         if why not in self._said:

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import LATENCY_S, End, reachable
+from understudy_sidecar.client import ANSWER_S, TCP_S
+from understudy_sidecar.membership.dialing import Dialing
 from understudy_sidecar.membership.events import SERVICE
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
     from tests.simulation.sidecars import Sidecar
-
-CONNECT_S = 3.0
-TCP_S = 1.0
-FIRST_RETRY_S = 0.05
-LONGEST_RETRY_S = 1.0
 
 
 class CoordinatorClient:
@@ -36,7 +33,7 @@ class CoordinatorClient:
 
     def dial(self, hosts: tuple[str, ...]) -> None:
         self.hangup()
-        self._attempt(self._dialing, hosts, 0, FIRST_RETRY_S)
+        self._try_next(self._dialing, Dialing(hosts))
 
     def send(self, message: Any) -> None:
         if self._link is not None:
@@ -59,7 +56,14 @@ class CoordinatorClient:
         self._kept = True
         self._sidecar.pod.release_socket()
 
-    def _attempt(self, dialing: int, hosts: tuple[str, ...], at: int, retry_s: float) -> None:
+    def _try_next(self, dialing: int, order: Dialing[str]) -> None:
+        wait_s, host = order.next()
+        if wait_s:
+            self._sidecar.later(wait_s, lambda: self._attempt(dialing, order, host))
+        else:
+            self._attempt(dialing, order, host)
+
+    def _attempt(self, dialing: int, order: Dialing[str], host: str) -> None:
         """One attempt, with its time limit; the first of its outcomes counts."""
         if dialing != self._dialing:
             return
@@ -70,11 +74,7 @@ class CoordinatorClient:
             if settled:
                 return
             settled = True
-            if at + 1 < len(hosts):
-                self._attempt(dialing, hosts, at + 1, retry_s)
-            else:
-                again = min(2 * retry_s, LONGEST_RETRY_S)
-                self._sidecar.later(retry_s, lambda: self._attempt(dialing, hosts, 0, again))
+            self._try_next(dialing, order)
 
         def linked(link: End) -> None:
             nonlocal settled
@@ -82,17 +82,17 @@ class CoordinatorClient:
                 link.close()
                 return
             settled = True
-            self._up(link, hosts[at])
+            self._up(link, host)
 
         cluster = self._sidecar.pod.cluster
-        pod = cluster.coordinator_pod() if hosts[at] == SERVICE else cluster.pod_at(hosts[at])
+        pod = cluster.coordinator_pod() if host == SERVICE else cluster.pod_at(host)
         if pod is None:
             self._sidecar.later(0.001, failed)
             return
         if not reachable(self._sidecar.machine, pod.machine):
             self._sidecar.later(TCP_S, failed)
             return
-        self._sidecar.later(CONNECT_S, failed)
+        self._sidecar.later(ANSWER_S, failed)
         self._world.after(self._latency_s(), lambda: pod.machine.post(lambda: self._called(pod, linked, failed)))
 
     def _called(self, pod: Pod, linked: Callable[[End], None], failed: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class CoordinatorClient:
         def answer() -> None:
             if reachable(ours, pod.machine):
                 mine, theirs = pod.network.connect(ours, pod.machine)
-                server.office.serve(theirs)
+                server.serve(theirs)
                 self._sidecar.later(back_s, lambda: linked(mine))
 
         server.post(answer)

@@ -156,10 +156,8 @@ class SimulatedCluster:
 
     def office(self) -> Sidecar | None:
         """The newest coordinator that lives."""
-        living = [x for x in self.offices if x.alive and x.office.coordinator is not None and x.pod.machine.on]
-        return max(
-            living, key=lambda x: x.office.coordinator.office if x.office.coordinator else NO_OFFICE, default=None
-        )
+        living = [x for x in self.offices if x.alive and x.coordinator is not None and x.pod.machine.on]
+        return max(living, key=lambda x: x.coordinator.office if x.coordinator else NO_OFFICE, default=None)
 
     def closed(self) -> bool:
         return any(pod.recorded_close is not None for pod in self.pods)

@@ -28,7 +28,7 @@ class ElectionInvariants:
 
     def check(self) -> None:
         self._note_vows()
-        coordinators = {sidecar: sidecar.office.coordinator for sidecar in self.cluster.offices}
+        coordinators = {sidecar: sidecar.coordinator for sidecar in self.cluster.offices}
         for coordinator in coordinators.values():
             if coordinator is not None:  # what it proposed with its last message may count all the same
                 self._note_electorates(coordinator)
@@ -64,7 +64,7 @@ class ElectionInvariants:
         """
         for sidecar in self.cluster.offices[self._offices_seen :]:
             self._offices_seen += 1
-            coordinator = sidecar.office.coordinator
+            coordinator = sidecar.coordinator
             if coordinator is None or coordinator.office.term == 1:
                 continue
             office, settled = coordinator.office, coordinator.desk.keeper.settled

@@ -80,7 +80,7 @@ class Invariants:
                 self._grows(self._launcher_tokens.get(pod.uid), token, f"launcher {pod.name}")
                 self._launcher_tokens[pod.uid] = token
         for sidecar in self.cluster.offices:
-            coordinator = sidecar.office.coordinator
+            coordinator = sidecar.coordinator
             if coordinator is not None:
                 office, token = coordinator.office, coordinator.token
                 before = self._office_tokens.get(sidecar)

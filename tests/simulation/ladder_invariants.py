@@ -29,7 +29,7 @@ class LadderInvariants:
 
     def check(self) -> None:
         for sidecar in self.cluster.offices:
-            coordinator = sidecar.office.coordinator
+            coordinator = sidecar.coordinator
             if coordinator is None:
                 continue
             desk = coordinator.desk

@@ -33,6 +33,7 @@ from understudy_sidecar.membership import (
     succession,
 )
 from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.core import CoreEffect
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
 from understudy_sidecar.membership.electorate import Tally
 from understudy_sidecar.membership.roster import Member as Record
@@ -109,7 +110,7 @@ def _vows_are_forgotten() -> Iterator[None]:
     """A sidecar that is restarted knows nothing of what it has promised."""
     do = SimulatedSidecar._do
 
-    def forgetful(self: SimulatedSidecar, effect: events.MemberEffect) -> None:
+    def forgetful(self: SimulatedSidecar, effect: CoreEffect) -> None:
         if not isinstance(effect, events.RecordVow):
             do(self, effect)
 

@@ -81,7 +81,7 @@ class CoordinatorLink:
             return
         ours, theirs = self._site.network.connect(self._machine, entry.pod.machine)
         line.end, line.heard_at = ours, self._world.now
-        sidecar.office.observe(theirs)
+        sidecar.observe(theirs)
         ours.on_message = lambda message: self._heard(line, message)
         ours.on_end = lambda silent: self._ended(line)
         ours.send(line.callee.greeting)

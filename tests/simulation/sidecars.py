@@ -1,4 +1,4 @@
-"""app.py of the sidecar in simulated time: one life of the process, the real member between its edges."""
+"""One life of a sidecar's process in simulated time: the real core; only links, files and clocks are simulated."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.clients import CoordinatorClient
 from tests.simulation.network import End
-from tests.simulation.offices import Office
 from tests.simulation.process import Alarm, Process
+from understudy_protocol import membership as m
 from understudy_protocol.launcher import LauncherHello, StopWorkers
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.heir import Known
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverDown, ObserverUp
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
-from understudy_sidecar.membership.voter import Voter
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
@@ -26,22 +26,30 @@ class Sidecar(Process):
     def __init__(self, pod: Pod) -> None:
         super().__init__(pod.world, pod.machine)
         self.pod = pod
-        fence_s = pod.cluster.shape.fence_s
-        me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, fence_s)
-        self.voter = Voter(pod.vow)
-        self.member = Member(me, self.voter, self.now(), pod.recorded_close)
-        self.office = Office(self)
-        self._known = self.look()
+        shape = pod.cluster.shape
+        me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, shape.fence_s)
+        self.core = Core(shape, me, pod.vow, self.now(), pod.recorded_close)
+        self._in_office: Coordinator | None = None  # whose effects are being done
         self._finished = self._terminated = False
         self._launcher: End | None = None
         self._dialed = 0
+        self._links: dict[int, End] = {}  # of members and observers
+        self._observers: set[int] = set()
         self._client = CoordinatorClient(
             self,
             lambda host: self.handle(e.LinkUp(host)),
             lambda message: self.handle(e.FromCoordinator(message)),
             lambda: self.handle(e.LinkDown()),
         )
-        self._alarm = Alarm(self, self.member.deadline, lambda: self.handle(e.Tick()))
+        self._alarm = Alarm(self, self.core.deadline, lambda: self.handle(e.Tick()))
+
+    @property
+    def member(self) -> Member:
+        return self.core.member
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        return self.core.coordinator
 
     def die(self) -> None:
         """The kernel closes what the process had open (unless the machine is off)."""
@@ -49,47 +57,65 @@ class Sidecar(Process):
         self._client.crashed()
         if self._launcher is not None:
             self._launcher.close()
-        self.office.close()
+        for end in self._links.values():
+            end.close()
 
-    def look(self) -> Known:
-        member = self.member
-        return Known(member.coordinator, member.closed, member.may_vote_here, self.voter.vow)
-
-    def handle(self, event: e.MemberEvent) -> None:
-        for effect in self.member.handle(event, self.now()):
+    def handle(self, event: CoreEvent) -> None:
+        before = self.coordinator
+        effects = self.core.handle(event, self.now())
+        if self.coordinator is not None and self.coordinator is not before:
+            self.pod.cluster.took_office(self)
+        self._in_office = self.coordinator or before
+        for effect in effects:
+            if not self.alive:
+                return  # killed in the middle of what it does
             self._do(effect)
         self._alarm.set()
-        known = self.look()
-        if known != self._known:
-            self._known = known
-            self.office.member_changed()
+        self.end_if_over()
 
-    def _do(self, effect: e.MemberEffect) -> None:
+    def _do(self, effect: CoreEffect) -> None:
         match effect:
-            case e.ToCoordinator(message):
-                self._client.send(message)
-            case e.KeepLink():
-                self._client.keep()
-            case e.ToLauncher(message):
-                if isinstance(message, StopWorkers) and message.reason.startswith(FENCED):
-                    self.pod.cluster.worker_faults.append(self.world.now)
-                if self._launcher is not None:
-                    self._launcher.send(message)
-            case e.Dial(hosts, delay_s):
-                self._dial(hosts, delay_s)
-            case e.HangupCoordinator(reason):
-                self.world.say(self.pod.name, f"hangs up: {reason}")
-                self._dialed += 1
-                self._client.hangup()
+            case e.Send(number, message):
+                self._send(number, message)
+            case e.Broadcast(numbers, message):
+                for number in numbers:
+                    self._send(number, message)
+            case e.Hangup(number, reason):
+                self.world.say(self.pod.name, f"hangs up link {number}: {reason}")
+                self._hang_up(number)
             case e.RecordClose(close):
                 self.pod.recorded_close = close
             case e.RecordVow(vow):
                 self.pod.vow = vow
             case e.Finish():
                 self._finished = True
-                self.end_if_over()
             case e.Say(text):
                 self.world.say(self.pod.name, text)
+            case e.ToLauncher(message):
+                self._to_launcher(message)
+            case _:
+                self._to_coordinator(effect)
+
+    def _to_coordinator(self, effect: CoreEffect) -> None:
+        match effect:
+            case e.ToCoordinator(message):
+                self._client.send(message)
+            case e.KeepLink():
+                self._client.keep()
+            case e.Dial(hosts, delay_s):
+                self._dial(hosts, delay_s)
+            case e.HangupCoordinator(reason):
+                self.world.say(self.pod.name, f"hangs up: {reason}")
+                self._dialed += 1
+                self._client.hangup()
+            case _:
+                pass
+
+    def _to_launcher(self, message: object) -> None:
+        if isinstance(message, StopWorkers) and message.reason.startswith(FENCED):
+            self.pod.cluster.worker_faults.append(self.world.now)
+        if self._launcher is not None:
+            self._launcher.send(message)
 
     def _dial(self, hosts: tuple[str, ...], delay_s: float) -> None:
         self._dialed += 1
@@ -106,10 +132,68 @@ class Sidecar(Process):
         self.end_if_over()
 
     def end_if_over(self) -> None:
-        busy = self.member.closed is not None and self.office.coordinator is not None and not self.office.adjourned
+        busy = self.member.closed is not None and self.coordinator is not None and not self.core.adjourned
         if (self._finished or self._terminated) and not busy and self.alive:
             self._client.hangup()
             self.die()
+
+    # Its server -------------------------------------------------------------------------------------------------------
+
+    def serve(self, end: End) -> None:
+        """A member's link counts from its first message on (its proof comes just before)."""
+        number = self.pod.cluster.link_number()
+
+        def received(message: object) -> None:
+            self._links.setdefault(number, end)
+            self.handle(e.Received(number, message))
+
+        def ended(silent: bool) -> None:
+            if self._links.pop(number, None) is not None:
+                self.handle(e.Dropped(number, silent))
+
+        self.listen(end, received, ended)
+
+    def observe(self, end: End) -> None:
+        """The operator calls."""
+        number = self.pod.cluster.link_number()
+
+        def called() -> None:
+            self._links[number] = end
+            self._observers.add(number)
+            self.handle(ObserverUp(number))
+
+        def ended(silent: bool) -> None:
+            if self._links.pop(number, None) is not None:
+                self.handle(ObserverDown(number))
+
+        self.listen(end, lambda message: self.handle(Asked(number, message)), ended)
+        self.post(called)
+
+    def _send(self, number: int, message: object) -> None:
+        if not self.alive:
+            return  # killed in the middle of a broadcast
+        if isinstance(message, m.Assign) and self._in_office is not None:
+            self.pod.cluster.assigned(self._in_office, message)
+        if number in self._links:
+            self._links[number].send(message)
+            if number not in self._observers:
+                self.pod.cluster.coordinator_sent(self, message)
+
+    def _hang_up(self, number: int) -> None:
+        """What was sent goes out first; nothing more is read."""
+        end = self._links.get(number)
+        if end is None:
+            return
+        end.on_message = lambda message: None
+
+        def closed() -> None:
+            if (gone := self._links.pop(number, None)) is not None:
+                gone.close()
+                self.handle(e.Dropped(number, False))
+
+        self.later(self.world.between(0.0, 0.01), closed)
+
+    # Its launcher -----------------------------------------------------------------------------------------------------
 
     def launcher_connected(self, end: End) -> None:
         """launcher_link.py: a newer connection takes over; its first line is the hello."""

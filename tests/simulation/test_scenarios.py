@@ -56,8 +56,8 @@ class Job:
     def recovery(self) -> Recovery:
         office = self.cluster.office()
         assert office is not None
-        assert office.office.coordinator is not None
-        return office.office.coordinator.snapshot().recoveries[-1]
+        assert office.coordinator is not None
+        return office.coordinator.snapshot().recoveries[-1]
 
     def office_pod(self) -> Pod:
         office = self.cluster.office()
@@ -292,8 +292,8 @@ def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() 
     job.later(1.0)
     office = job.cluster.office()
     assert office is not None
-    assert office.office.coordinator is not None
-    (recovery,) = office.office.coordinator.snapshot().recoveries
+    assert office.coordinator is not None
+    (recovery,) = office.coordinator.snapshot().recoveries
     assert (recovery.cause.pod, recovery.reason) == (lost.name, "its pod is lost")
     assert recovery.strategy is not None
     assert recovery.resumed_at is not None
@@ -306,8 +306,8 @@ def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
     assert job.next_round_steps() < 3.0
     office = job.cluster.office()
     assert office is not None
-    assert office.office.coordinator is not None
-    told = office.office.coordinator.snapshot().recoveries
+    assert office.coordinator is not None
+    told = office.coordinator.snapshot().recoveries
     assert {x.cause.pod for x in told} == {pod.name for pod in job.members[1:3]}
     assert {(x.fault, x.strategy) for x in told} == {(Fault.POD, Strategy.SPARE_SWAP)}
 
@@ -385,7 +385,7 @@ def test_a_coordinator_that_hangs_holds_nobody_up_for_long() -> None:
     hung.go_on()
     job.later(40.0)
     assert job.token.round == job.round
-    assert hung.office.coordinator is None
+    assert hung.coordinator is None
 
 
 def test_with_the_operator_down_a_swap_is_as_fast() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import socket
-import time
 
 import pytest
 
@@ -35,22 +33,6 @@ async def test_addresses_are_tried_in_their_order(served: Served) -> None:
         await until(lambda: calls.ups)
         assert calls.ups == ["127.0.0.2"]
         assert served.hall.links == []
-
-
-async def test_it_comes_round_again_and_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "LONGEST_RETRY_S", 0.2)
-    times: list[float] = []
-
-    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        times.append(time.monotonic())
-        writer.close()
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server, dialing(server.sockets[0].getsockname()):
-        await until(lambda: len(times) >= 6)
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert [gap > 0.9 * least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.2, 0.2), strict=False)] == [True] * 5
-    assert gaps[4] < 0.39  # doubled no further
 
 
 @in_virtual_time

@@ -1,0 +1,226 @@
+"""One sidecar without its edges: its member, voter, heir and coordinator, and the order between them. Pure.
+
+`handle(event, now)` returns effects, which the caller does in their order. The process (app.py, hall.py) and the
+simulation differ in sockets, files and clocks alone: each has one core for a sidecar.
+
+Rules: a sidecar has either a coordinator or an heir's machine, never both. What its member knows is news for the heir.
+One epoch and term has one coordinator: what this sidecar has granted, followed or held is in its vow, whose RecordVow
+comes before every effect that relies on it. An office that has ended is left at once, so that an appointment that comes
+next finds no coordinator, however many messages of the former one are still to be written.
+"""
+
+from dataclasses import dataclass
+
+from understudy_protocol import membership as m
+from understudy_protocol import observer as o
+from understudy_protocol.pod import JobShape
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import Office
+from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.heir import HeirMachine, Known
+from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.observation import Observation
+from understudy_sidecar.membership.voter import Voter
+
+
+@dataclass(frozen=True)
+class ObserverUp:
+    """An observer has called, and proved the key. Its link's number is none of a member."""
+
+    link: int
+
+
+@dataclass(frozen=True)
+class ObserverDown:
+    link: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An observer's message."""
+
+    link: int
+    message: object
+
+
+CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | Asked
+CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup | e.Adjourn
+
+
+class Core:
+    """See the module. closed, verdict, vow: what a former life of this sidecar has stored."""
+
+    def __init__(
+        self,
+        shape: JobShape,
+        identity: Identity,
+        vow: Vow,
+        now: float,
+        closed: m.Close | None = None,
+        verdict: m.NodeVerdict | None = None,
+    ) -> None:
+        self.voter = Voter(vow)
+        self.member = Member(identity, self.voter, now, closed, verdict)
+        self.coordinator: Coordinator | None = None
+        self.adjourned = False
+        self._shape, self._identity = shape, identity
+        self._known = self.known()
+        self._heir = HeirMachine(identity.pod_uid, self.voter, self._known)
+        self._links: set[int] = set()  # of members that have sent something
+        self._observation = Observation(lambda: self.coordinator, self.known)
+        self._now = now
+        self._out: list[CoreEffect] = []
+
+    def known(self) -> Known:
+        member = self.member
+        return Known(member.coordinator, member.closed, member.may_vote_here, self.voter.vow)
+
+    def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
+        self._now = now
+        match event:
+            case e.Received(link, message):
+                self._on_received(link, message)
+            case e.Dropped(link):
+                self._links.discard(link)
+                self._to_office(event)
+            case ObserverUp(link):
+                self._observation.add(link)
+                self._to_coordinator(e.Watched(len(self._observation)))
+            case ObserverDown(link):
+                self._observation.remove(link)
+                self._to_coordinator(e.Watched(len(self._observation)))
+            case Asked(link, message):
+                self._on_asked(message)
+                self._observation.answer(link)
+            case e.Tick():
+                self._on_tick(now)
+            case _:
+                self._to_member(event)
+        self._out += self._observation.due(now)
+        effects, self._out = self._out, []
+        return effects
+
+    def deadline(self) -> float | None:
+        """When the next Tick is wanted; None while none is."""
+        times = (self.member.deadline(), self._office_deadline(), self._observation.deadline())
+        return min((at for at in times if at is not None), default=None)
+
+    def snapshot_took(self, seconds: float, now: float) -> None:
+        """How long the last snapshot took to be encoded and written."""
+        self._observation.took(seconds, now)
+
+    # Events -----------------------------------------------------------------------------------------------------------
+
+    def _on_received(self, link: int, message: object) -> None:
+        self._links.add(link)
+        if self.coordinator is None and isinstance(message, m.Join):
+            self._to_heir(e.Called(link, message))
+        else:
+            self._to_office(e.Received(link, message))
+
+    def _on_asked(self, message: object) -> None:
+        match message:
+            case o.Appoint():
+                self._appoint(message)
+            case o.End(reason, text) if self.coordinator is None:
+                self._to_member(e.Ended(m.Close(reason, text)))
+            case o.Nodes() | o.Superseded() | o.End():
+                self._to_coordinator(e.Told(message))
+            case _:
+                pass
+
+    def _on_tick(self, now: float) -> None:
+        at = self.member.deadline()
+        if at is not None and now >= at:
+            self._to_member(e.Tick())
+        at = self._office_deadline()
+        if at is not None and now >= at:
+            self._to_office(e.Tick())
+
+    def _office_deadline(self) -> float | None:
+        return self._heir.deadline() if self.coordinator is None else self.coordinator.deadline()
+
+    # The machines -----------------------------------------------------------------------------------------------------
+
+    def _to_member(self, event: e.MemberEvent) -> None:
+        self._out += [_said("member", effect) for effect in self.member.handle(event, self._now)]
+        known = self.known()
+        if known != self._known:
+            self._known = known
+            if self.coordinator is None:
+                self._to_heir(e.Tick())
+
+    def _to_office(self, event: e.Received | e.Dropped | e.Tick) -> None:
+        if self.coordinator is None:
+            self._to_heir(event)
+        else:
+            self._to_coordinator(event)
+
+    def _to_heir(self, event: e.HeirEvent) -> None:
+        for effect in self._heir.handle(event, self.known(), self._now):
+            if isinstance(effect, e.TakeOffice):
+                self._take(effect)
+            else:
+                self._out.append(_said("heir", effect))
+
+    def _to_coordinator(self, event: e.CoordinatorEvent) -> None:
+        if self.coordinator is not None:
+            self._do(self.coordinator.handle(event, self._now))
+
+    def _do(self, effects: list[e.CoordinatorEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case e.Resign(reason):
+                    self._resign(reason)
+                case e.Adjourn():
+                    self.adjourned = True
+                    self._out.append(effect)
+                case _:
+                    self._out.append(_said("coordinator", effect))
+
+    # Taking and leaving the office ------------------------------------------------------------------------------------
+
+    def _appoint(self, appoint: o.Appoint) -> None:
+        """By the operator; an epoch that this sidecar has heard of before changes nothing."""
+        office = Office(appoint.epoch, 1)
+        if not self.voter.hold(office):
+            return
+        self._out.append(e.RecordVow(self.voter.vow))
+        self._out.append(e.Say(f"appointed to office {office}, rounds above {appoint.at_least_round}"))
+        if self.coordinator is not None:
+            self._do(self.coordinator.appoint(appoint, self._now))
+            return
+        self._hang_up_all()
+        me = self._identity
+        self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now)
+        self._to_coordinator(e.Watched(len(self._observation)))
+        self._to_member(e.InOffice())
+
+    def _take(self, effect: e.TakeOffice) -> None:
+        """By election: who waits in the hall is welcomed."""
+        assert effect.estate is not None, "an heir stands with an electorate"
+        callers, me = self._heir.callers, self._identity
+        if self.voter.follow(effect.office):
+            self._out.append(e.RecordVow(self.voter.vow))
+        estate = effect.estate
+        self.coordinator = Coordinator.elected(self._shape, me.pod_uid, me.ip, effect.office, estate, self._now)
+        self._to_coordinator(e.Watched(len(self._observation)))
+        for number, join in callers.items():
+            self._to_coordinator(e.Received(number, join))
+        self._to_member(e.InOffice())
+
+    def _resign(self, reason: str) -> None:
+        """Nobody coordinates here any more; members, ours too, look for who does."""
+        self._out.append(e.Say(f"leaves office: {reason}"))
+        self.coordinator = None
+        self._heir = HeirMachine(self._identity.pod_uid, self.voter, self.known())
+        self._hang_up_all()
+
+    def _hang_up_all(self) -> None:
+        self._out += [e.Hangup(link, "the office has changed") for link in sorted(self._links)]
+
+
+def _said(who: str, effect: "CoreEffect") -> "CoreEffect":
+    return e.Say(f"{who}: {effect.text}") if isinstance(effect, e.Say) else effect

@@ -1,0 +1,125 @@
+"""One sidecar's machines together: who may take office, what is left of an office that has ended, who is sent what."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_protocol.observer import Appoint, End, Observe, Snapshot, Superseded
+from understudy_protocol.pod import JobShape
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import CloseReason, Office
+from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverUp
+from understudy_sidecar.membership.identity import Identity
+
+SHAPE = JobShape("job-uid", "ns", "job", 2, 1, 10, 3600.0)
+ME = Identity("uid", "pod-0", "node-0", "10.0.0.1", 0)
+OPERATOR = 1  # the number of its link
+
+
+class Driven:
+    """A core, the vow that it has stored, and all effects since the last look."""
+
+    def __init__(self, vow: Vow | None = None) -> None:
+        self.now = 1000.0
+        self.stored = vow or Vow()
+        self.core = Core(SHAPE, ME, self.stored, self.now)
+        self.effects: list[CoreEffect] = []
+
+    def do(self, *events: CoreEvent) -> None:
+        for event in events:
+            for effect in self.core.handle(event, self.now):
+                if isinstance(effect, e.RecordVow):
+                    self.stored = effect.vow
+                self.effects.append(effect)
+
+    def appoint(self, *epochs: int) -> Driven:
+        self.do(*[Asked(OPERATOR, Appoint(epoch, -1, {})) for epoch in epochs])
+        return self
+
+    def epoch(self) -> int | None:
+        return None if self.core.coordinator is None else self.core.coordinator.office.epoch
+
+    def sent(self) -> list[object]:
+        """To the operator, since the last look."""
+        effects, self.effects = self.effects, []
+        return [x.message for x in effects if isinstance(x, e.Broadcast) and OPERATOR in x.links]
+
+
+@pytest.mark.parametrize(("epochs", "held"), [((), None), ((1,), 1), ((3, 4), 4), ((4, 3), 4), ((4, 4), 4)])
+def test_the_newest_epoch_is_held(epochs: tuple[int, ...], held: int | None) -> None:
+    assert Driven().appoint(*epochs).epoch() == held
+
+
+def test_a_repeated_appointment_keeps_the_coordinator_and_all_it_knows() -> None:
+    driven = Driven().appoint(1)
+    before = driven.core.coordinator
+    assert driven.appoint(1).core.coordinator is before
+
+
+def test_a_restarted_sidecar_does_not_hold_its_former_epoch_again() -> None:
+    """Found by the simulation (seed 2): two coordinators of one epoch, the second of which knew of no round."""
+    stored = Driven().appoint(2).stored
+    assert Driven(stored).appoint(2).epoch() is None
+    assert Driven(stored).appoint(2, 3).epoch() == 3
+
+
+def test_one_that_resigns_may_be_appointed_again_in_a_newer_epoch() -> None:
+    driven = Driven().appoint(1)
+    driven.do(Asked(OPERATOR, Superseded(Office(1, 2), "another", "10.0.0.2")))
+    assert driven.epoch() is None
+    assert driven.appoint(1).epoch() is None
+    assert driven.appoint(2).epoch() == 2
+
+
+def test_the_vow_is_stored_before_anything_that_follows_from_it() -> None:
+    driven = Driven()
+    driven.do(ObserverUp(OPERATOR))
+    driven.effects.clear()
+    driven.now += 1.0
+    driven.appoint(1)
+    kinds = [type(effect) for effect in driven.effects]
+    assert kinds.index(e.RecordVow) < kinds.index(e.Broadcast)
+
+
+def test_observers_are_sent_the_end_at_once() -> None:
+    """A coordinator whose members had all answered was gone before the next telling was due."""
+    # given an observer that has just been sent something
+    driven = Driven().appoint(1)
+    driven.do(ObserverUp(OPERATOR))
+    assert driven.sent()
+    # when the job ends in the same moment
+    driven.do(Asked(7, End(CloseReason.DELETED, "the job was deleted")))
+    # then the next effects say so
+    (told,) = driven.sent()
+    assert isinstance(told, Snapshot)
+    assert told.closed is not None
+    assert told.closed.reason is CloseReason.DELETED
+
+
+def test_an_observer_that_asks_without_end_gets_few_snapshots() -> None:
+    # given a coordinator, and an observer that has been sent a snapshot
+    driven = Driven().appoint(1)
+    driven.do(ObserverUp(OPERATOR))
+    assert len(driven.sent()) == 1
+    # when it sends a thousand messages, without any news
+    driven.do(*[Asked(OPERATOR, Observe())] * 1000)
+    # then one snapshot answers them all, when the next one is due
+    assert driven.sent() == []
+    deadline = driven.core.deadline()
+    assert deadline == 1000.2
+    driven.now = deadline
+    driven.do(e.Tick())
+    assert [type(message) for message in driven.sent()] == [Snapshot]
+    # and nothing more follows
+    driven.now += 1.0
+    driven.do(e.Tick())
+    assert driven.sent() == []
+
+
+def test_a_snapshot_that_takes_long_makes_the_next_one_wait_in_proportion() -> None:
+    driven = Driven().appoint(1)
+    driven.do(ObserverUp(OPERATOR))
+    driven.core.snapshot_took(0.1, driven.now + 0.1)
+    driven.do(Asked(OPERATOR, Observe()))
+    assert driven.core.deadline() == pytest.approx(1002.0)
