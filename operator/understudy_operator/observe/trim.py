@@ -1,21 +1,22 @@
 """What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
 
-Rules: metadata without managedFields and without long annotations (kubectl's copy of the manifest is the longest); of a
-node's long ones the beginning; of a pod's spec what observe/read.py looks at; of a status no images, ids and addresses
-that nobody asks for. A job keeps its spec: its pods are made from it. The nodes that a pod was kept off may be many:
-they are kept, and for all pods that have the same ones once.
+Rules: of a pod and of a node the fields of shapes.py. Metadata without managedFields and without long annotations
+(kubectl's copy of the manifest is the longest); of a node's long ones the beginning. Of a pod's containers the
+variables that tell what it was made for, and of its volumes the one with the job's key. A job keeps its spec: its pods
+are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that have the same ones
+once.
 """
 
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from understudy_operator.observe.shapes import node_fields, pod_fields
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
 _CONTAINERS = ("initContainers", "containers")
-_STATUSES = ("initContainerStatuses", "containerStatuses")
 _NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
 #: Variables that tell what a pod was made for; every other one is the containers' own business.
 _VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
@@ -27,42 +28,33 @@ def trimmed(raw: Raw) -> Raw:
 
 
 def trimmed_pod(raw: Raw) -> Raw:
-    spec, status = raw.get("spec", {}), raw.get("status", {})
-    kept_spec = _only(spec, "nodeName", "terminationGracePeriodSeconds", "schedulingGates")
-    kept_status = _only(status, "phase", "podIP", "reason", "message", "nominatedNodeName")
+    kept = pod_fields(raw)
+    spec = kept.setdefault("spec", {})
+    kept.setdefault("status", {})
     for field in _CONTAINERS:
         if field in spec:
-            kept_spec[field] = [_container(container) for container in spec[field]]
-    if names.ANNOTATION_PLACE in raw["metadata"].get("annotations", {}):
-        kept_spec["volumes"] = [_of_secret(x) for x in spec.get("volumes", ()) if x["name"] == names.KEY_VOLUME]
-    for field in _STATUSES:
-        if field in status:
-            kept_status[field] = [
-                _only(entry, "name", "state", "lastState", "started", "ready", "restartCount")
-                for entry in status[field]
-            ]
-    if "conditions" in status:
-        kept_status["conditions"] = _conditions(status["conditions"])
-    metadata = _metadata(raw["metadata"])
+            spec[field] = [_container(container) for container in spec[field] or ()]
+    volumes = spec.pop("volumes", None) or ()
+    if names.ANNOTATION_PLACE in (raw["metadata"].get("annotations") or {}):
+        spec["volumes"] = [volume for volume in volumes if volume["name"] == names.KEY_VOLUME]
+    kept["metadata"] = _metadata(kept["metadata"])
     if nodes := {name: sys.intern(text) for name, text in _annotations(raw) if name in _NODES}:
-        metadata["annotations"] |= nodes
-    return {"metadata": metadata, "spec": kept_spec, "status": kept_status}
+        kept["metadata"]["annotations"] |= nodes
+    return kept
 
 
 def trimmed_node(raw: Raw) -> Raw:
     """With all of its conditions and annotations: which say something is for the table of fault sources to tell."""
-    annotations = {name: text[:LONGEST_ANNOTATION] for name, text in raw["metadata"].get("annotations", {}).items()}
-    metadata = _metadata(raw["metadata"])
-    return {
-        "metadata": {**metadata, "annotations": annotations} if annotations else metadata,
-        "spec": _only(raw.get("spec", {}), "taints", "unschedulable"),
-        "status": {"conditions": _conditions(raw.get("status", {}).get("conditions", ()))},
-    }
+    kept = node_fields(raw)
+    annotations = {name: text[:LONGEST_ANNOTATION] for name, text in _annotations(raw)}
+    metadata = _metadata(kept["metadata"])
+    kept["metadata"] = {**metadata, "annotations": annotations} if annotations else metadata
+    return kept
 
 
 def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:
-    told: Raw = raw["metadata"].get("annotations", {})
-    return told.items()
+    annotations: Raw = raw["metadata"].get("annotations") or {}
+    return annotations.items()
 
 
 def _metadata(metadata: Raw) -> dict[str, Any]:
@@ -74,21 +66,10 @@ def _metadata(metadata: Raw) -> dict[str, Any]:
 
 
 def _container(container: Raw) -> dict[str, Any]:
-    kept = _only(container, "name")
-    if told := [entry for entry in container.get("env", ()) if entry["name"] in _VARIABLES]:
-        kept["env"] = told
-    if memory := container.get("resources", {}).get("limits", {}).get("memory"):
+    kept: dict[str, Any] = {"name": container["name"]}
+    if variables := [entry for entry in container.get("env") or () if entry["name"] in _VARIABLES]:
+        kept["env"] = variables
+    limits = (container.get("resources") or {}).get("limits") or {}
+    if memory := limits.get("memory"):
         kept["resources"] = {"limits": {"memory": memory}}
     return kept
-
-
-def _of_secret(volume: Raw) -> dict[str, Any]:
-    return {"name": volume["name"], "secret": _only(volume.get("secret", {}), "secretName")}
-
-
-def _conditions(conditions: Iterable[Raw]) -> list[dict[str, Any]]:
-    return [_only(entry, "type", "status", "reason", "message", "lastTransitionTime") for entry in conditions]
-
-
-def _only(raw: Raw, *wanted: str) -> dict[str, Any]:
-    return {name: raw[name] for name in wanted if name in raw}

@@ -1,4 +1,4 @@
-"""What is read from the API server's bytes is what trim.py keeps, and no less."""
+"""The listed fields are decoded from the API server's bytes, and are all that trim.py keeps."""
 
 import json
 from typing import Any
@@ -50,6 +50,7 @@ POD = {
     "status": {
         "phase": "Running",
         "podIP": "10.0.0.1",
+        "nominatedNodeName": "n2",
         "reason": "r",
         "message": "m",
         "qosClass": "Burstable",
