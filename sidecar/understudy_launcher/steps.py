@@ -21,11 +21,14 @@ LATE_S = 3.0
 
 
 class RoundSteps:
-    """The newest step of each worker, by local rank."""
+    """The newest step of each worker, by local rank.
 
-    def __init__(self, token: RoundToken) -> None:
+    last_stepped_at: when a worker of an earlier round made its last step, by the caller's clock; None: none did.
+    """
+
+    def __init__(self, token: RoundToken, last_stepped_at: Optional[float] = None) -> None:
         self.newest: dict[int, StepsRead] = {}
-        self._pace = StepPace(token)
+        self._pace = StepPace(token, last_stepped_at)
         self._look_at: Optional[float] = None  # None while no worker has stepped
         self._looked_at = 0.0  # when it was last, or a worker rang
         self._awake_since = 0.0
@@ -66,8 +69,10 @@ class RoundSteps:
 class StepPace:
     """The steps of one worker in one round."""
 
-    def __init__(self, token: RoundToken) -> None:
+    def __init__(self, token: RoundToken, last_stepped_at: Optional[float] = None) -> None:
         self._token = token
+        self._last_stepped_at = last_stepped_at
+        self._pause_s: Optional[float] = None
         self._newest: Optional[StepsRead] = None
         self._read_at = 0.0
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
@@ -79,6 +84,8 @@ class StepPace:
         if self._newest is not None:
             each = max(0.0, read.stepped_at - self._newest.stepped_at) / read.reports
             self._intervals.extend([each] * min(read.reports, INTERVALS))
+        elif self._last_stepped_at is not None:
+            self._pause_s = max(0.0, read.stepped_at - self._last_stepped_at)
         self._newest, self._read_at, self._untold = read, now, True
         return self.due(now)
 
@@ -93,7 +100,7 @@ class StepPace:
         if newest is None or not self._untold:
             return None
         self._told_at, self._untold = now, False
-        return Stepped(self._token, newest.step, newest.total, self._median_s(), newest.at)
+        return Stepped(self._token, newest.step, newest.total, self._median_s(), newest.at, self._pause_s)
 
     def deadline(self) -> Optional[float]:
         """When something is to be told; None while all is."""

@@ -60,7 +60,7 @@ from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
 from understudy_launcher.warm import State as WarmState
 from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
-from understudy_protocol.words import Verdict, WorkersState
+from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
 
 #: So long the launcher waits for its killed workers before it exits all the same: as pid 1 it takes them along.
 LEAVE_WITHIN_S = 1.0
@@ -100,6 +100,8 @@ class Supervisor:
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
+        self._stepped_at: Optional[float] = None  # when any worker of any round made its last step
+        self._stepped = NO_ROUND  # the newest round in which one has
         self._taken: Optional[m.TakeOver] = None  # by the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
@@ -339,7 +341,7 @@ class Supervisor:
         hosts_store = start.rank_offset == 0 and not start.agent_store
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
-        self._round.steps = RoundSteps(start.token)
+        self._round.steps = RoundSteps(start.token, self._stepped_at)
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
@@ -350,8 +352,10 @@ class Supervisor:
             self._renew_store()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
+        self._stepped_at = read.stepped_at if self._stepped_at is None else max(self._stepped_at, read.stepped_at)
         steps = self._steps()
         if steps:
+            self._stepped = self._round.token
             self._tell_steps(steps.saw(read, now))
 
     def _tell_steps(self, stepped: Optional[m.Stepped]) -> None:
@@ -450,7 +454,7 @@ class Supervisor:
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
         told, draining = TOLD.get(self.phase, ran), known.drain is Drain.ASKED
         ports = (self._master_port, draining, self._warm.store_port)
-        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, told, *ports))
+        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, told, *ports, self._stepped))
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))

@@ -95,7 +95,8 @@ def recovery_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _recovery(entry: Mapping[str, Any]) -> str:
     cause = entry["cause"]
     who = f"rank {cause['rank']}" if "rank" in cause else "a member"
-    took = f"{entry['seconds']:.2f} s" if "seconds" in entry else "…"
+    took = "runs again" if "runningAt" in entry else "…"
+    took = f"{entry['seconds']:.2f} s" if "seconds" in entry else took
     how = entry.get("strategy", "waits for a member")
     where = f" on {cause['node']}" if cause.get("node") else ""
     why = f" ({entry['reason']})" if entry.get("reason") and how != Strategy.IN_PLACE.value else ""

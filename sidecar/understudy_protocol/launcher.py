@@ -11,7 +11,7 @@ any more. Fields with a default are newer than version 1 of the protocol, whose 
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import RoundToken, Verdict, WorkersState
+from understudy_protocol.words import NO_ROUND, RoundToken, Verdict, WorkersState
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class LauncherHello:
     master_port: int
     draining: bool = False  # a DrainWorkers was heard, and its WorkersDrained is still to come
     store_port: int = 0  # see NextPort
+    stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step here
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,18 @@ class WorkersDrained:
 
 @dataclass(frozen=True)
 class Stepped:
-    """A completed step: the first of a round, then the newest at most twice a second."""
+    """A completed step: the first of a round, then the newest at most twice a second.
+
+    pause_s: seconds from the last step of the earlier rounds on this pod to the first step of this round, by the pod's
+    own clock. None if no earlier round made a step here.
+    """
 
     token: RoundToken
     step: int
     total: Optional[int]
     median_step_s: float
     at: float
+    pause_s: Optional[float] = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from understudy_protocol.rollouts import UpdateFailure
 from understudy_protocol.words import (
     NO_ELECTORATE,
     NO_OFFICE,
+    NO_ROUND,
     CloseReason,
     ElectorateVersion,
     FaultClass,
@@ -50,6 +51,8 @@ class Join:
     history: Optional[History] = None  # from an heir: as the newest coordinator that it knows has told it
     verdict: Optional["NodeVerdict"] = None  # the newest that it was told; None: none
     warm: bool = False  # it waited as a pool's spare before it was of this job
+    stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step on this pod
+    disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
 
 
 @dataclass(frozen=True)
@@ -214,13 +217,17 @@ class Finished:
 
 @dataclass(frozen=True)
 class Progress:
-    """A completed step. Sent for the first step of a round, then at most twice a second."""
+    """A completed step. Sent for the first step of a round, then at most twice a second.
+
+    pause_s: as in the launcher's Stepped.
+    """
 
     token: RoundToken
     step: int
     total: Optional[int]
     median_step_s: float  # over the newest steps of this round; 0 while unknown
     at: float
+    pause_s: Optional[float] = None
 
 
 @dataclass(frozen=True)

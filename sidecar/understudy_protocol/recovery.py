@@ -26,7 +26,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class Recovery:
-    """fault -> first step of the next round. resumed_at is None while it lasts. Times are Unix seconds."""
+    """From a fault to the first step of the next round. Times are Unix seconds.
+
+    A recovery is open until it has resumed_at, or running_at. running_at is set only while no worker of the job has
+    ever reported a step: then the start of the round's workers is the last thing that the coordinator sees.
+    """
 
     round: int  # the round that the recovery formed
     fault: Fault
@@ -35,6 +39,8 @@ class Recovery:
     detected_at: float
     resumed_at: Optional[float]
     reason: str = ""  # why it was this rung of the ladder; "" while that is not known
+    running_at: Optional[float] = None  # when all workers of the round had been started
+    pause_s: Optional[float] = None  # from the last step before to the first after, as a pod measured that made both
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from understudy_sidecar.membership.recoveries import NOT_COUNTED
 BOUNDED_S = 120.0
 #: A member that hears no coordinator in office has stopped its workers after so many seconds.
 FENCED_S = 30.0 + 3.0
+#: A reported pause of the training differs by so little from the true one.
+PAUSE_ERROR_S = 0.2
 #: After the close every launcher that can be told has exited in so many seconds.
 EXIT_S = 60.0
 
@@ -97,6 +99,7 @@ class Invariants:
                 self.no_innocent_worker_is_blamed(recovery)
                 self.what_trains_does_not_hang(recovery)
                 self.each_rung_has_its_reason(recovery)
+                self.a_pause_is_as_long_as_training_stood_still(recovery)
         self.cluster.snapshots.clear()
 
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
@@ -119,6 +122,14 @@ class Invariants:
         newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
             raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")
+
+    def a_pause_is_as_long_as_training_stood_still(self, recovery: Recovery) -> None:
+        """Whatever coordinators came and went in it."""
+        if recovery.pause_s is None:
+            return
+        paused = [s for token, s in self.cluster.training.paused_before.items() if token.round >= recovery.round]
+        if not any(abs(recovery.pause_s - s) < PAUSE_ERROR_S for s in paused):
+            raise Violation(f"round {recovery.round}: a pause of {recovery.pause_s:.2f} s is reported, it was {paused}")
 
     def each_rung_has_its_reason(self, recovery: Recovery) -> None:
         """8. Of what a worker has done, as far as a coordinator has decided about it."""

@@ -78,6 +78,7 @@ class Training:
         self.newest_stepped = RoundToken(0, 0, -1)
         self.stepped_at: float | None = None
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
+        self.paused_before: dict[RoundToken, float] = {}  # for how long no round had stepped, at each one's first step
         self.total_steps = 0
         self.stale_saves = 0
         self.stale_savers: set[str] = set()  # pods
@@ -194,6 +195,8 @@ class Training:
             self.newest_stepped, self.newest_since = group.token, self.world.now
         elif group.token < self.newest_stepped:
             self.stale_for_s = max(self.stale_for_s, self.world.now - self.newest_since)
+        if group.token not in self.stepped_in and self.stepped_at is not None:
+            self.paused_before[group.token] = self.world.now - self.stepped_at
         self.stepped_at = self.stepped_in[group.token] = self.world.now
         if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
             return

@@ -1123,11 +1123,16 @@ type RecoveryStatus struct {
 	// +optional
 	DetectedAt *metav1.MicroTime `json:"detectedAt,omitempty"`
 
-	// When the training went on. Empty while it has not.
+	// When all workers ran again, in a job whose workers have never reported a step: the recovery ends with this.
+	// +optional
+	RunningAt *metav1.MicroTime `json:"runningAt,omitempty"`
+
+	// When training made its first step again. Empty while the recovery lasts, and if the workers report no steps.
 	// +optional
 	ResumedAt *metav1.MicroTime `json:"resumedAt,omitempty"`
 
-	// Seconds from detectedAt to resumedAt.
+	// For how long training paused: from the last step before the fault to the first step after it, as a pod measured
+	// that made both. If no such pod is left: from detectedAt to resumedAt. Empty without resumedAt.
 	// +optional
 	Seconds *float64 `json:"seconds,omitempty"`
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_operator.plan.recoveries import Entry, identified
+from understudy_operator.plan.recoveries import Entry, identified, is_open
 
 #: Of a recovery for which the job ended before any rung of the ladder was taken.
 NO_STRATEGY = "None"
@@ -21,7 +21,7 @@ Identity = tuple[str, int]
 
 @dataclass(frozen=True)
 class Ended:
-    """A recovery. seconds: from the fault to the next step; None where that never came."""
+    """A recovery. seconds: as in status; None if no step was reported."""
 
     fault: str
     strategy: str
@@ -48,10 +48,10 @@ def _recoveries(before: Status, after: Status) -> Iterator[Ended]:
     known = identified(before.get("recoveries", ()))
     lost = after.get("terminalState") == FAILED != before.get("terminalState")
     for identity, entry in identified(after.get("recoveries", ())).items():
-        if "resumedAt" in known.get(identity, {}):
+        if identity in known and not is_open(known[identity]):
             continue
-        if "resumedAt" in entry:
-            yield _ended(entry, RECOVERED, float(entry["seconds"]))
+        if not is_open(entry):
+            yield _ended(entry, RECOVERED, float(entry["seconds"]) if "seconds" in entry else None)
         elif lost:
             yield _ended(entry, FAILED, None)
 

@@ -14,7 +14,7 @@ from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.told import pool_events
 from understudy_operator.plan.pool.vacancies import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
-from understudy_operator.plan.recoveries import identified
+from understudy_operator.plan.recoveries import identified, is_open
 from understudy_operator.plan.retries import alike
 from understudy_operator.plan.told_before import condition, told_refusal
 
@@ -83,12 +83,11 @@ def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterato
         elif adds_to(entry, known.get(identity)):
             why = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
             yield Event("Warning", why, f"{entry['fault']}: {_cause(entry)}")
-        if "resumedAt" in entry and "resumedAt" not in known.get(identity, {}):
+        if not is_open(entry) and (identity not in known or is_open(known[identity])):
             how = entry.get("strategy", "resumed")
             why = f" ({entry['reason']})" if entry.get("reason") else ""
-            yield Event(
-                "Normal", "Recovered", f"{how} in {entry['seconds']} s, round {entry['round']}: {_cause(entry)}{why}"
-            )
+            end = f"in {entry['seconds']} s" if "seconds" in entry else f"runs again since {entry['runningAt']}"
+            yield Event("Normal", "Recovered", f"{how} {end}, round {entry['round']}: {_cause(entry)}{why}")
 
 
 def _cause(entry: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from understudy_operator.plan.counts import tells_seats
 from understudy_operator.plan.jobset.views import Fate, JobView
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.queueing import waits_whole
+from understudy_operator.plan.recoveries import is_open
 
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
@@ -46,6 +47,6 @@ def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
     if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
         former = observed.job.status.get("phase")
         return "Recovering" if former == "Recovering" else "Running"
-    last = status.get("lastRecovery", {})
-    open_still = bool(last) and "resumedAt" not in last
-    return "Recovering" if observed.snapshot.waiting_for or open_still else "Running"
+    last = status.get("lastRecovery")
+    lasts = last is not None and is_open(last)
+    return "Recovering" if observed.snapshot.waiting_for or lasts else "Running"

@@ -3,15 +3,19 @@
 Rules: what the coordinator tells replaces what was known of the same faults, unless that has ended: a successor may go
 on with what it does not know to be mended. Faults of the same moment (two nodes fell silent) are entries of their own,
 and a cause that is revised keeps its entry: so an entry's identity is its time and its place among those of that time.
-An entry that was open when its coordinator was lost, and of which its successor has not heard, ends when that sees all
-workers run: nobody else will ever end it.
+An entry that was open when its coordinator was lost, and that its successor does not report, ends when the successor
+reports that all workers run: nothing else will ever end it.
+
+An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `seconds` is how
+long training paused, measured by a pod that made the last step before the fault and the first one after it; if no such
+pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy_operator.plan.rfc3339 import micro_time, unix
+from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol.observer import Cause, Recovery, Snapshot
 from understudy_protocol.words import Fault, Strategy, WorkersState
 
@@ -22,14 +26,19 @@ Entry = Mapping[str, Any]
 
 def history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Entry]:
     """The entries of status after this snapshot, the oldest first."""
-    ended = {identity: entry for identity, entry in identified(before).items() if "resumedAt" in entry}
+    known = identified(before)
     entries = identified(_entry(recovery) for recovery in snapshot.recoveries)
-    told = [ended.get(identity, entry) for identity, entry in entries.items()]
+    told = [_newer(known.get(identity, {}), entry) for identity, entry in entries.items()]
     times = {entry["detectedAt"] for entry in told}
     orphans = [entry for entry in before if entry["detectedAt"] not in times]
     if _all_at_work(snapshot):
         orphans = [entry if is_of_rollouts(entry) else _ended(entry, now) for entry in orphans]
     return sorted([*orphans, *told], key=lambda entry: str(entry["detectedAt"]))[-RECOVERIES_KEPT:]
+
+
+def is_open(entry: Entry) -> bool:
+    """Whether the recovery still lasts."""
+    return "resumedAt" not in entry and "runningAt" not in entry
 
 
 def is_of_rollouts(entry: Entry) -> bool:
@@ -66,9 +75,12 @@ def _all_at_work(snapshot: Snapshot) -> bool:
 
 
 def _ended(entry: Entry, now: float) -> Entry:
-    if "resumedAt" in entry:
-        return entry
-    return {**entry, "resumedAt": micro_time(now), "seconds": round(now - unix(entry["detectedAt"]), 3)}
+    return {**entry, "runningAt": micro_time(now)} if is_open(entry) else entry
+
+
+def _newer(known: Entry, reported: Entry) -> Entry:
+    """An end that status has stays; a step may be added to it."""
+    return known if known and not is_open(known) and "resumedAt" not in reported else reported
 
 
 def _entry(recovery: Recovery) -> Entry:
@@ -82,7 +94,10 @@ def _entry(recovery: Recovery) -> Entry:
         entry["strategy"] = recovery.strategy.value
     if recovery.reason:
         entry["reason"] = recovery.reason
+    if recovery.running_at is not None:
+        entry["runningAt"] = micro_time(recovery.running_at)
     if recovery.resumed_at is not None:
         entry["resumedAt"] = micro_time(recovery.resumed_at)
-        entry["seconds"] = round(recovery.resumed_at - recovery.detected_at, 3)
+        pause_s = recovery.pause_s if recovery.pause_s is not None else recovery.resumed_at - recovery.detected_at
+        entry["seconds"] = round(pause_s, 3)
     return entry

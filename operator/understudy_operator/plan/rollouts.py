@@ -13,7 +13,7 @@ from typing import Any
 
 from understudy_operator.plan.jobset.views import Fate, JobView, views
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.recoveries import RECOVERIES_KEPT, Entry, is_of_rollouts, plain_cause
+from understudy_operator.plan.recoveries import RECOVERIES_KEPT, Entry, is_of_rollouts, is_open, plain_cause
 from understudy_operator.plan.rfc3339 import micro_time, unix
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.words import Fault, OnFailedUpdate, Strategy
@@ -52,7 +52,7 @@ def rollouts_anew(observed: Observed) -> Anew | None:
 
 def comes_up(observed: Observed) -> bool:
     """Whether rollouts were made anew, and are not ready again."""
-    if not any(is_of_rollouts(x) and "resumedAt" not in x for x in observed.job.status.get("recoveries", ())):
+    if not any(is_of_rollouts(x) and is_open(x) for x in observed.job.status.get("recoveries", ())):
         return False
     spec = observed.job.spec.rollouts
     groups = () if spec is None else spec.groups
@@ -104,7 +104,7 @@ def whole_again(recoveries: Sequence[Entry], told: Rollouts | None, now: float) 
         return list(recoveries)
     return [
         {**entry, "resumedAt": micro_time(now), "seconds": round(now - unix(entry["detectedAt"]), 3)}
-        if is_of_rollouts(entry) and "resumedAt" not in entry
+        if is_of_rollouts(entry) and is_open(entry)
         else entry
         for entry in recoveries
     ]

@@ -68,8 +68,8 @@ from understudy_sidecar.membership.silence import Silent
 
 #: How long a coordinator without an electorate that nobody watches waits, before it takes itself for replaced.
 RESIGN_S = 15.0
-#: A round whose script has reported no step for so long will never report one: its start ends the recovery.
-STEPLESS_S = 60.0
+#: A round whose workers have run for so long is no failed start, even if the script reports no steps.
+STARTED_WELL_S = 60.0
 #: In a job of more than FEW members a look at them all waits for as long as the one before took, about.
 FEW = 100
 LOOK_S_A_MEMBER = 2e-6
@@ -202,7 +202,7 @@ class Coordinator:
         times += [desk.succession_due, escalation.deadline(desk)]
         times += [at for at in self._ripens() if at > desk.now]
         if desk.started_at is not None:
-            times.append(desk.started_at + STEPLESS_S)
+            times.append(desk.started_at + STARTED_WELL_S)
         if self._forlorn_since is not None:
             times.append(self._forlorn_since + RESIGN_S)
         if self._minority_since is not None:
@@ -311,9 +311,7 @@ class Coordinator:
         desk.steps.stepped(message.median_step_s, now)
         desk.progress = StepProgress(message.step, message.total, now)
         hangs.on_step(desk, member)
-        if desk.book.open:
-            faults.recovered(desk, now)
-            desk.version += 1
+        faults.stepped(desk, member, message, now)
 
     # Doubt ----------------------------------------------------------------------------------------------------------
 
@@ -346,13 +344,11 @@ class Coordinator:
         hangs.on_time(desk, now)
         escalation.on_time(desk, now)
         rollouts.on_time(desk, now)
-        if desk.started_at is not None and now >= desk.started_at + STEPLESS_S:
-            faults.recovered(desk, desk.started_at)
+        if desk.started_at is not None and now >= desk.started_at + STARTED_WELL_S:
             desk.backoff.ran()
             desk.started_at = None
-            desk.version += 1
         if desk.state is State.RUNNING and desk.roster.all_finished():
-            faults.recovered(desk, now)
+            faults.recovered(desk, desk.book.running(now), now)
             ending.close(desk, CloseReason.SUCCEEDED, "all workers of all members exited 0", now)
         self._look(now)
         if self.state is State.CLOSED:

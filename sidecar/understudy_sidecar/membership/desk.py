@@ -10,7 +10,7 @@ from enum import Enum
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause, Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import Office, RoundToken, Verdict
+from understudy_protocol.words import NO_ROUND, Office, RoundToken, Verdict
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
@@ -134,6 +134,7 @@ class Desk:
     vacant_since: float | None = None
     gathers_until: float = 0.0  # no round before: what was lost with a member is about to be known
     started_at: float | None = None  # when all workers of the running round were spawned
+    stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
     draining: Draining | None = None
     hanging: Hanging | None = None
     doubt: Doubt | None = None

@@ -5,9 +5,11 @@ revises it. While a member is leaving (its workers may still save), worker failu
 another round than the running one have been dropped before they come here.
 """
 
+from collections.abc import Sequence
+
 from understudy_protocol import membership as m
-from understudy_protocol.observer import Cause, Lost
-from understudy_protocol.words import Fault, WorkersState
+from understudy_protocol.observer import Cause, Lost, Recovery
+from understudy_protocol.words import NO_ROUND, Fault, WorkersState
 from understudy_sidecar.membership.desk import LOST_KEPT, Desk, State
 from understudy_sidecar.membership.roster import Member
 
@@ -108,6 +110,21 @@ def started(desk: Desk, member: Member, now: float) -> None:
     desk.roster.starting.discard(member.uid)
     if not desk.roster.starting:
         desk.started_at = now
+        if desk.stepped == NO_ROUND:
+            recovered(desk, desk.book.running(now), now)
+
+
+def stepped(desk: Desk, member: Member, progress: m.Progress, now: float) -> None:
+    """A step of the running round. A recovery ends with the first one of a pod that also made the last step before it.
+
+    Where no such pod is left, the first step of any ends it, and how long training paused stays unknown.
+    """
+    desk.stepped = member.stepped = desk.token
+    if not desk.book.awaits_step(desk.token.round):
+        return
+    measured = progress.pause_s if member.measures else None
+    if measured is not None or not any(x.measures for x in desk.roster.active()):
+        recovered(desk, desk.book.stepped(desk.token.round, now, measured), now)
 
 
 def finished(desk: Desk, member: Member) -> None:
@@ -120,15 +137,18 @@ def finished(desk: Desk, member: Member) -> None:
         desk.roster.finished.add(member.group_rank)
 
 
-def recovered(desk: Desk, at: float) -> None:
-    """The running round has stepped, or all its workers run and will never tell a step."""
-    done = desk.book.stepped(at)
+def recovered(desk: Desk, done: Sequence[Recovery], now: float) -> None:
     for entry in done:
         how = entry.strategy.value if entry.strategy is not None else "nothing"
-        took = at - entry.detected_at
-        desk.say(f"recovered from {entry.fault.value} by {how}, round {entry.round}: {took:.2f} s")
+        end = f"all workers run again {now - entry.detected_at:.2f} s after the fault"
+        if entry.pause_s is not None:
+            end = f"training paused for {entry.pause_s:.2f} s"
+        elif entry.resumed_at is not None:
+            end = f"the first step came {now - entry.detected_at:.2f} s after the fault"
+        desk.say(f"recovered from {entry.fault.value} by {how}, round {entry.round}: {end}")
     if done:
-        desk.inherit_later(at)
+        desk.version += 1
+        desk.inherit_later(now)
 
 
 def open_fault(desk: Desk, fault: Fault, cause: Cause, now: float, reason: str = "") -> None:

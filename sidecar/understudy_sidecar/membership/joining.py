@@ -19,6 +19,7 @@ def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
     if escalation.is_given_up(desk, link, join, now):
         return
     desk.learn_from(join)
+    desk.stepped = max(desk.stepped, join.stepped)
     known = desk.roster.members.get(join.pod_uid)
     if known is not None and known.link != link:
         desk.hang_up(known.link, "superseded by a newer connection of the same pod")
@@ -91,7 +92,7 @@ def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now:
 def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> None:
     """A member came back on a new link before it counted as lost."""
     desk.roster.relink(member, link)
-    member.join, member.last_heard = join, now
+    member.join, member.stepped, member.last_heard = join, join.stepped, now
     member.master_port, member.store_port, member.unanswered = join.master_port, _store_port(join), 0
     welcome(desk, member)
     escalation.answered(desk, member)

@@ -144,10 +144,14 @@ class Member:
         self._finish_at: float | None = None if closed is None else now + LINGER_S
         self._launcher_ended = False
         self._hang_told = False
+        self._stepped = NO_ROUND  # the newest round in which a worker of this pod has made a step
+        self._disconnected_at: float | None = None  # when its last coordinator was lost
         self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
+        self._now = now
         self._out: list[MemberEffect] = []
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
+        self._now = now
         match event:
             case LauncherUp() | FromLauncher() | FromWorker() | LauncherDown():
                 self._from_trainer(event, now)
@@ -207,6 +211,7 @@ class Member:
         if hello.token == self.token:  # its rank may have been given away since
             self.workers = hello.workers
         self.master_port, self.store_port = hello.master_port, hello.store_port
+        self._stepped = hello.stepped
         self._launcher_ended = False
         if self.closed is not None or self._given_up:
             self._finish_at = None
@@ -235,8 +240,8 @@ class Member:
                 self._tell(m.Drained(token))
             case l.WorkerExited(token, local_rank, exit_code, signal, text, at) if token == self.token:
                 self._on_failure(m.WorkerFailed(token, local_rank, exit_code, signal, text, at), now)
-            case l.Stepped(token, step, total, median_s, at) if token == self.token:
-                self._on_step(m.Progress(token, step, total, median_s, at))
+            case l.Stepped(token, step, total, median_s, at, pause_s) if token == self.token:
+                self._on_step(m.Progress(token, step, total, median_s, at, pause_s))
             case l.Hung(token, local_rank, step, at, silent_s) if token == self.token:
                 self._hang_told = True
                 self._tell(m.Hung(token, local_rank, step, at, silent_s))
@@ -257,6 +262,7 @@ class Member:
 
         But a step takes back what was said of a hang.
         """
+        self._stepped = progress.token
         if self._first_step_sent < progress.token or self.group_rank == 0 or self._hang_told:
             self._first_step_sent, self._hang_told = progress.token, False
             self._tell(progress)
@@ -295,6 +301,7 @@ class Member:
         """Who it is, and what it knows; again on the same link where that has changed before the Welcome came."""
         me, vow = self.identity, self.voter.vow
         leaving = self._leaving and replace(self._leaving, grace_s=max(0.0, self._leaving_until - now))
+        disconnected_s = None if self._disconnected_at is None else now - self._disconnected_at
         self._introduced, self._introduced_office = self._situation(), vow.office
         self._out.append(
             ToCoordinator(
@@ -319,6 +326,8 @@ class Member:
                     self.voter.history,
                     self._verdict,
                     me.warm,
+                    self._stepped,
+                    disconnected_s,
                 )
             )
         )
@@ -330,7 +339,7 @@ class Member:
         self._linked = self._granted = False
         self._answer_until = self._fault_told_at = None
         if self.state is State.JOINED:
-            self.state = State.APART
+            self.state, self._disconnected_at = State.APART, self._now
             self._calls.fresh()
         if self.state is State.APART:
             self.coordinator = None
@@ -342,6 +351,7 @@ class Member:
             return
         self._tell(m.Apart(reason), linked=True)  # also in a hall: its heir may have come into office by now
         if self.state is State.JOINED:
+            self._disconnected_at = self._now
             self._calls.fresh()
         self.state, self.coordinator = State.APART, None
         self._hang_up(reason)

@@ -2,8 +2,11 @@
 
 Rules: the first fault of a round is its cause, and what follows from it within the round is no entry of its own. A
 member that proves to have been lost, or to have left, before or at the same time revises the cause: its peers' workers
-only failed because it was gone. A fault that comes while another recovery still lasts is an entry of its own; the next
-step ends them all. What lasts at the end of an office goes on in the next one, as the same entry.
+only failed because it was gone. A fault that comes while another recovery is open is an entry of its own; the next step
+ends them all. A recovery that is open when the coordinator changes stays open in the next term, as the same entry.
+
+The first step of the new round ends a recovery. A job whose workers have never reported a step may have a script that
+never does: there the start of all workers ends it (`running_at`), and a step that comes after all is added.
 """
 
 from collections import Counter, deque
@@ -94,9 +97,22 @@ class RecoveryBook:
         taken = self.counts + Counter(entry.strategy.value for entry in self.open if entry.strategy is not None)
         return ", ".join(f"{strategy.value} {taken[strategy.value]}" for strategy in Strategy if taken[strategy.value])
 
-    def stepped(self, now: float) -> list[Recovery]:
-        """The running round has stepped: what was open is done."""
-        done = [replace(entry, resumed_at=now) for entry in self.open]
+    def awaits_step(self, round_number: int) -> bool:
+        """Whether a step of this round ends a recovery, or adds to one."""
+        return bool(self.open) or any(x.round == round_number and x.resumed_at is None for x in self._done)
+
+    def stepped(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
+        """This round has made its first step: the recoveries that it ends."""
+        self._done = deque(
+            [_resumed(x, at, pause_s) if x.round == round_number else x for x in self._done], maxlen=KEPT
+        )
+        return self._end([_resumed(entry, at, pause_s) for entry in self.open])
+
+    def running(self, at: float) -> list[Recovery]:
+        """All workers have been started, and the script reports no steps: the recoveries that this ends."""
+        return self._end([replace(entry, running_at=at) for entry in self.open])
+
+    def _end(self, done: list[Recovery]) -> list[Recovery]:
         self.counts.update(entry.strategy.value for entry in done if entry.strategy is not None)
         self._done.extend(done)
         self.open = []
@@ -105,3 +121,7 @@ class RecoveryBook:
     def newest(self) -> tuple[Recovery, ...]:
         """The newest ten, oldest first, the open ones included."""
         return tuple([*self._done, *self.open][-KEPT:])
+
+
+def _resumed(entry: Recovery, at: float, pause_s: float | None) -> Recovery:
+    return entry if entry.resumed_at is not None else replace(entry, resumed_at=at, pause_s=pause_s)

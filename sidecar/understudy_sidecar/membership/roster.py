@@ -6,7 +6,7 @@ Facts only; what follows from them is decided elsewhere. Everything that is aske
 from dataclasses import dataclass, field
 
 from understudy_protocol.membership import Assign, Join, WorkerFailed
-from understudy_protocol.words import WorkersState
+from understudy_protocol.words import RoundToken, WorkersState
 from understudy_sidecar.membership.electorate import Electorate, Tally
 
 
@@ -24,9 +24,13 @@ class Member:
     group_rank: int | None = None
     failure: WorkerFailed | None = None  # of a claimed round, told before it was adopted
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
-    acked: bool = True
+    stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
+    measures: bool = False  # it made the last step before the running round: it knows how long training paused
     leaving_until: float | None = None
     unanswered: int = 0
+
+    def __post_init__(self) -> None:
+        self.stepped = self.join.stepped
 
     @property
     def uid(self) -> str:

@@ -10,7 +10,7 @@ while rounds fail at their start one after the other (backoff.py), nor before a 
 from dataclasses import dataclass
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import RoundToken, Strategy, WorkersState
+from understudy_protocol.words import NO_ROUND, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership import leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.placement import Candidate, Placement, place
@@ -172,6 +172,7 @@ def _assign(desk: Desk) -> None:
     reason = desk.book.open[-1].cause.message if desk.book.open else "first round"
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
+        member.measures = member.stepped == desk.stepped != NO_ROUND
         member.assign = m.Assign(
             desk.token, rank, len(active), rank * nproc, world, master.join.ip, port, reason, agent_store
         )

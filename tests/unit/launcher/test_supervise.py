@@ -423,3 +423,29 @@ def test_every_log_line_names_its_round() -> None:
     driven.do(ended(0, 1), start(5), m.StopWorkers("fenced"), e.AskedToEnd("SIGTERM"))
     assert driven.log
     assert all(line.startswith("round=0.1.") for line in driven.log)
+
+
+def test_the_first_step_of_a_round_says_how_long_the_pod_has_made_none() -> None:
+    # given workers that made a step, one of them its last at 140 s
+    driven = running()
+    driven.do(steps(7, rank=0, at=139.0), steps(7, rank=1, at=140.0))
+    # when the next round's workers make their first
+    driven.now = 150.0
+    driven.do(start(1), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"), e.GroupEmptied(0), e.GroupEmptied(1))
+    effects = driven.do(steps(1, rank=0, at=152.5))
+    # then it says how long that took by the launcher's own clock
+    (told,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
+    assert (told.token, told.pause_s) == (token(1), 12.5)
+    # and its hello that it has seen steps
+    (hello,) = [x.message for x in driven.do(e.Connected()) if isinstance(x, e.Report)][:1]
+    assert hello.stepped == token(1)
+
+
+def test_a_step_that_is_read_only_when_its_worker_is_killed_counts() -> None:
+    driven = running()
+    driven.do(steps(7, rank=0, at=139.0))
+    driven.do(start(1), steps(9, rank=0, at=140.5), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"))
+    driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
+    effects = driven.do(steps(1, rank=0, at=142.0))
+    (told,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
+    assert told.pause_s == 1.5

@@ -12,7 +12,7 @@ from typing import Any
 from understudy_operator.plan.jobset.deadline import BEGAN
 from understudy_operator.plan.jobset.outcome import Restart
 from understudy_operator.plan.observed import Job, Observed
-from understudy_operator.plan.recoveries import RECOVERIES_KEPT
+from understudy_operator.plan.recoveries import RECOVERIES_KEPT, is_open
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_operator.plan.rollouts import made_anew
 from understudy_protocol.words import Fault
@@ -60,7 +60,7 @@ def renewed(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
 def without_open(status: Mapping[str, Any]) -> dict[str, Any]:
     """Without recoveries that have not ended: what a suspension takes is not mended, and no fault."""
     told = {name: value for name, value in status.items() if name not in ("recoveries", "lastRecovery")}
-    ended = [entry for entry in status.get("recoveries", ()) if "resumedAt" in entry]
+    ended = [entry for entry in status.get("recoveries", ()) if not is_open(entry)]
     return {**told, "recoveries": ended, "lastRecovery": ended[-1]} if ended else told
 
 
@@ -96,7 +96,7 @@ def _alone(observed: Observed, status: Mapping[str, Any], restart: Restart) -> l
 def _with_recovery(status: dict[str, Any], restart: Restart, now: float) -> dict[str, Any]:
     """The restart as a recovery of what was open, or of what it says itself."""
     known = list(status.get("recoveries", ()))
-    last = known[-1] if known and "resumedAt" not in known[-1] else None
+    last = known[-1] if known and is_open(known[-1]) else None
     if last is not None:
         reason = "; ".join(filter(None, (last.get("reason"), restart.message)))
         known[-1] = {**last, "strategy": JOB_RESTART, "reason": reason}

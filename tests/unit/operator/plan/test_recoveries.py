@@ -37,6 +37,22 @@ def test_a_recovery_is_told_while_it_lasts_and_when_it_is_done():
     assert done["lastRecovery"] == done["recoveries"][-1]
 
 
+def test_seconds_are_those_that_a_pod_measured_between_its_two_steps():
+    status = after(in_round(1), a_snapshot(recoveries=[a_recovery(resumed_at=NOW, pause_s=2.345)]))
+    assert status["recoveries"][0]["seconds"] == 2.345
+
+
+def test_without_steps_status_says_since_when_workers_run_again_and_no_number():
+    running = a_recovery(running_at=NOW)
+    status = after(in_round(1), a_snapshot(recoveries=[running]))
+    assert status["phase"] == "Running"
+    assert status["recoveries"][0]["runningAt"] == micro_time(NOW)
+    assert not {"seconds", "resumedAt"} & status["recoveries"][0].keys()
+    # and a first step that comes after all is added
+    stepped = after(status, a_snapshot(recoveries=[a_recovery(running_at=NOW, resumed_at=NOW + 3)]), NOW + 3)
+    assert stepped["recoveries"][0]["resumedAt"] == micro_time(NOW + 3)
+
+
 def test_recoveries_of_former_coordinators_stay_and_the_newest_ten_are_kept():
     old = [a_recovery(NOW - 1000 + i, NOW - 999.5 + i, round=i) for i in range(9)]
     new = [a_recovery(NOW - 100 + i, NOW - 99.5 + i, round=9 + i) for i in range(3)]
@@ -93,6 +109,7 @@ def test_a_recovery_whose_coordinator_was_lost_meanwhile_ends_when_its_successor
     assert after(before, a_snapshot(starts, number=1, epoch=2))["phase"] == "Recovering"
     status = after(before, a_snapshot(number=1, epoch=2))
     assert status["phase"] == "Running"
-    assert status["lastRecovery"]["resumedAt"] == micro_time(NOW)
-    assert status["lastRecovery"]["seconds"] == 5.0
+    # and no number is claimed that nobody has measured
+    assert status["lastRecovery"]["runningAt"] == micro_time(NOW)
+    assert "seconds" not in status["lastRecovery"]
     assert after(status, a_snapshot(number=1, epoch=2), NOW + 60) == status

@@ -100,6 +100,7 @@ class Driven:
         history: History | None = None,
         verdict: m.NodeVerdict | None = None,
         warm: bool = False,
+        stepped: RoundToken = NO_ROUND,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -107,7 +108,7 @@ class Driven:
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
         who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
-        join = replace(known, verdict=verdict, warm=warm)
+        join = replace(known, verdict=verdict, warm=warm, stepped=stepped)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:
@@ -158,8 +159,9 @@ class Driven:
             self.hear(name, m.Ack(self.token))
             self.hear(name, m.Started(self.token))
 
-    def stepped(self, name: str, step: int = 1) -> None:
-        self.hear(name, m.Progress(self.token, step, None, 0.1, self.now))
+    def stepped(self, name: str, step: int = 1, pause_s: float | None = None) -> None:
+        """pause_s: as its launcher measures it; None where no earlier round has made a step on its pod."""
+        self.hear(name, m.Progress(self.token, step, None, 0.1, self.now, pause_s))
 
     def worker_fails(
         self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None, *, at: float | None = None

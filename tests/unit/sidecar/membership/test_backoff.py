@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol.words import Fault
-from understudy_sidecar.membership.coordinator import STEPLESS_S
+from understudy_sidecar.membership.coordinator import STARTED_WELL_S
 
 BOTH = ("active-0", "active-1")
 
@@ -80,7 +80,7 @@ def test_where_the_script_reports_no_steps_a_minute_counts_as_one() -> None:
     for name in BOTH:
         office.join(name)
     office.started(*BOTH)
-    office.later(STEPLESS_S + 1, *BOTH)
+    office.later(STARTED_WELL_S + 1, *BOTH)
     # when a worker fails
     token = office.token
     office.worker_fails("active-1")
@@ -92,7 +92,7 @@ def test_where_it_does_a_minute_without_one_counts_for_nothing() -> None:
     office = running(max_in_place=100)
     office.worker_fails("active-1")
     office.started(*BOTH)
-    office.later(STEPLESS_S + 1, *BOTH, "spare-0")
+    office.later(STARTED_WELL_S + 1, *BOTH, "spare-0")
     token = office.token
     office.worker_fails("active-1")
     assert office.token == token, "it waits"

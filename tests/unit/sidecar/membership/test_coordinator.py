@@ -99,14 +99,55 @@ def test_a_lost_spare_is_no_fault() -> None:
     assert office.lost() == {"spare-0": "Pod"}
 
 
-def test_a_recovery_ends_with_the_first_step() -> None:
+def test_a_recovery_ends_with_the_first_step_and_lasts_as_long_as_a_survivor_has_measured() -> None:
+    # given a training that has made steps, and a worker that fails
     office = running()
     office.worker_fails("active-1")
+    # when its model takes two minutes to load
     office.started("active-0", "active-1")
-    assert office.recovery().resumed_at is None
+    office.later(120.0, "active-0", "active-1", "spare-0")
+    # then the recovery is open until the first step of a pod that had made one before
+    assert (office.recovery().running_at, office.recovery().resumed_at) == (None, None)
     office.stepped("active-1")
-    assert office.recovery().resumed_at == office.now
+    assert office.recovery().resumed_at is None
+    office.stepped("active-0", pause_s=120.3)
+    assert (office.recovery().resumed_at, office.recovery().pause_s) == (office.now, 120.3)
     assert office.coordinator.snapshot().recoveries_by_strategy["InPlace"] == 1
+
+
+def test_where_no_pod_is_left_that_has_stepped_any_first_step_ends_a_recovery() -> None:
+    office = running(1)  # whose one pod has made steps
+    office.drop("active-0")
+    office.started("spare-0")
+    office.stepped("spare-0")
+    assert (office.recovery().resumed_at, office.recovery().pause_s) == (office.now, None)
+
+
+def test_where_the_script_reports_no_steps_a_recovery_ends_when_all_workers_run() -> None:
+    # given a job whose workers have never reported a step
+    office = Driven()
+    for name in ("active-0", "active-1"):
+        office.join(name)
+    office.started("active-0", "active-1")
+    # when a worker fails, and all workers run again
+    both = ("active-0", "active-1")
+    office.later(60.0, *both)
+    office.worker_fails("active-1")
+    office.started("active-0")
+    assert office.recovery().running_at is None
+    office.later(2.0, *both)
+    office.started("active-1")
+    # then that is when the recovery ended, and no number of seconds is claimed
+    ended = office.recovery()
+    assert (ended.running_at, ended.resumed_at, ended.pause_s) == (office.now, None, None)
+    # and another fault has a time of its own
+    office.later(100.0, *both)
+    office.worker_fails("active-0")
+    office.started(*both)
+    assert [x.running_at for x in office.coordinator.snapshot().recoveries] == [office.now - 100.0, office.now]
+    # and a first step after all is added to the recovery of its round
+    office.stepped("active-0")
+    assert [x.resumed_at for x in office.coordinator.snapshot().recoveries] == [None, office.now]
 
 
 def test_peers_that_fail_before_their_dead_neighbour_is_known_pay_nothing() -> None:

@@ -187,5 +187,5 @@ def test_the_question_that_a_stall_brings_loses_nobody_who_answers() -> None:
         hangs(office, name, 120)
     assert office.recovery().fault is Fault.HANG
     office.started(*EVERYBODY[:3])
-    office.stepped("active-0")
+    office.stepped("active-0", pause_s=600.2)
     assert office.recovery().resumed_at is not None

@@ -144,12 +144,12 @@ def test_also_where_that_is_heard_of_after_it_has_come() -> None:
 def test_a_recovery_that_the_former_one_had_begun_is_one_entry_with_its_cause() -> None:
     """Given a pod was lost, and the coordinator resigned before there was anybody to take its ranks."""
     office = elected(history(open=(lasting(Fault.POD, GONE),)))
-    office.join("active-0", ROUND, 0, RUNNING)
+    office.join("active-0", ROUND, 0, RUNNING, stepped=ROUND)
     office.later(SETTLE_S + 1, "active-0")
     office.join("spare-0")
     assert office.assigned() == {"active-0": 0, "spare-0": 1}
     office.started("active-0", "spare-0")
-    office.stepped("active-0")
+    office.stepped("active-0", pause_s=20.0)
     (recovery,) = office.coordinator.snapshot().recoveries
     assert (recovery.cause, recovery.detected_at, recovery.round) == (GONE, START - 5.0, 4)
     assert recovery.strategy is Strategy.POD_RECREATE

@@ -171,7 +171,7 @@ def test_what_a_swap_costs_is_nothing_of_the_budget() -> None:
     office = job(Proactive.NOW, max_in_place=0)
     tell(office, broken("active-1"))
     office.started("active-0", "spare-0", "active-2")
-    office.stepped("active-0", 2)
+    office.stepped("active-0", 2, pause_s=0.5)
     assert office.coordinator.closed is None
     assert office.recovery().resumed_at is not None
     assert office.coordinator.desk.offences.within(office.now) == []

@@ -15,10 +15,10 @@ def test_a_recovery_opens_is_formed_and_ends_with_the_next_step() -> None:
     given.begin(Fault.POD, POD, 1, 10.0)
     assert given.newest()[0].strategy is None
     given.formed(1, Strategy.SPARE_SWAP)
-    (done,) = given.stepped(11.5)
+    (done,) = given.stepped(1, 11.5)
     assert (done.round, done.strategy, done.detected_at, done.resumed_at) == (1, Strategy.SPARE_SWAP, 10.0, 11.5)
     assert given.counts == {"SpareSwap": 1}
-    assert given.stepped(12.0) == []
+    assert given.stepped(1, 12.0) == []
 
 
 def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
@@ -95,7 +95,7 @@ def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None
     given.formed(1, Strategy.IN_PLACE)
     given.begin(Fault.POD, POD, 2, 11.0)
     given.formed(2, Strategy.SPARE_SWAP)
-    assert [(x.round, x.strategy) for x in given.stepped(12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
+    assert [(x.round, x.strategy) for x in given.stepped(2, 12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
 
 
 def test_the_newest_are_kept_and_all_are_counted() -> None:
@@ -103,6 +103,6 @@ def test_the_newest_are_kept_and_all_are_counted() -> None:
     for number in range(KEPT + 5):
         given.begin(Fault.POD, POD, number, float(number))
         given.formed(number, Strategy.SPARE_SWAP)
-        given.stepped(number + 0.5)
+        given.stepped(number, number + 0.5)
     assert [x.round for x in given.newest()] == list(range(5, KEPT + 5))
     assert given.counts["SpareSwap"] == KEPT + 5
