@@ -38,6 +38,7 @@ def settings(asked: argparse.Namespace) -> Settings:
         ip=asked.ip,
         index=None,
         folder=asked.folder,
+        state=asked.folder,
         grace_s=30.0,
     )
 

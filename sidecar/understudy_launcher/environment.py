@@ -22,7 +22,7 @@ _INTERNAL = (
     pod.ENV_INDEX,
     pod.ENV_PLACE,
     pod.ENV_POOL,
-    pod.ENV_ADOPTION_FOLDER,
+    pod.ENV_STATE_FOLDER,
     pod.ENV_TEMPLATE_VARIABLES,
     pod.ENV_SHARED_FOLDER,
     pod.ENV_KEY_FOLDER,

@@ -13,6 +13,7 @@ from understudy_protocol.launcher import (
     CheckReadiness,
     DrainWorkers,
     ExitLauncher,
+    Ping,
     RenewStore,
     StartWorkers,
     StopWorkers,
@@ -160,6 +161,7 @@ Event = Union[
     ExitLauncher,
     RenewStore,
     CheckReadiness,
+    Ping,
     TakeOver,
 ]
 

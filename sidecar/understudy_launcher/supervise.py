@@ -31,6 +31,7 @@
     LEAVING            the last group is empty        -         Exit; also when LEAVE_WITHIN_S is over
     IDLE               CheckReadiness                 IDLE      what that leads to is in readiness.py
     IDLE               TakeOver, before any round     IDLE      Become
+    any                Ping                           as it is  Pong
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is done already), and so is one
 in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones. What ends because
@@ -117,6 +118,7 @@ class Supervisor:
             m.ExitLauncher: self._on_exit_launcher,
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
+            m.Ping: self._on_ping,
             e.ZygoteChecked: self._on_check,
             e.DevicesChecked: self._on_check,
             m.TakeOver: self._on_take_over,
@@ -394,6 +396,9 @@ class Supervisor:
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
         if self.phase is Phase.IDLE or isinstance(event, e.DevicesChecked):
             self._out.extend(self._self_check.handle(event, now))
+
+    def _on_ping(self, ping: m.Ping, now: float) -> None:
+        self._report(m.Pong(ping.number))
 
     def _on_take_over(self, order: m.TakeOver, now: float) -> None:
         if order == self._taken:

@@ -38,6 +38,7 @@ def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]
     ours = {
         names.ENV_LISTEN: place.ip,
         names.ENV_KEY_FOLDER: str(place.key_folder),
+        names.ENV_STATE_FOLDER: str(place.folder),
         names.ENV_SHIPPED_FOLDER: str(place.shipped),
     }
     return {**own, **told, **ours}

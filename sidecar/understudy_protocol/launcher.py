@@ -126,6 +126,13 @@ class Readiness:
 
 
 @dataclass(frozen=True)
+class Pong:
+    """The answer to Ping."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class StartWorkers:
     """Kill what runs, then start nprocPerNode workers of this round."""
 
@@ -183,6 +190,13 @@ class CheckReadiness:
 
 
 @dataclass(frozen=True)
+class Ping:
+    """Whether the launcher responds: it answers at once, in every state."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class TakeOver:
     """To a pool's spare that a job has claimed, on each connect: what its workers run. Before the first round only."""
 
@@ -215,6 +229,7 @@ TO_SIDECAR = (
     Hung,
     Terminating,
     Readiness,
+    Pong,
 )
 TO_LAUNCHER = (
     StartWorkers,
@@ -223,6 +238,7 @@ TO_LAUNCHER = (
     ExitLauncher,
     RenewStore,
     CheckReadiness,
+    Ping,
     TakeOver,
     HoldSocket,
     DropSocket,

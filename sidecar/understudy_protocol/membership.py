@@ -126,6 +126,16 @@ class SuccessionAck:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """Which pod holds a group rank, and on which node."""
+
+    group_rank: int
+    pod_uid: str
+    pod_name: str
+    node: str
+
+
+@dataclass(frozen=True)
 class Estate:
     """To heirs: what an office can be taken with. What is not in here members bring back in their Joins."""
 
@@ -136,6 +146,8 @@ class Estate:
     charges: tuple[float, ...]  # when restarts were charged to the budget, for those who know no history
     recoveries_by_strategy: dict[str, int]
     history: Optional[History] = None
+    token: RoundToken = NO_ROUND  # the round of the seats
+    seats: tuple[Seat, ...] = ()
 
 
 @dataclass(frozen=True)

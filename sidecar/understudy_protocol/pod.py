@@ -65,10 +65,8 @@ ROLLOUT_FOLDER = "/understudy-rollouts"  # mounted in gateways and trainers
 ROLLOUT_TOKEN_KEY = "rollouts"  # noqa: S105 — of the Secret: what gateways know their trainers by
 ROLLOUT_TOKEN_FILE = "token"  # noqa: S105
 
-ADOPTION_VOLUME = "understudy-adoption"
-ADOPTION_FOLDER = (
-    "/understudy-adoption"  # memory-backed, in the sidecar of a pool's spare only: its job's key goes there
-)
+STATE_VOLUME = "understudy-state"
+STATE_FOLDER = "/understudy-state"  # memory-backed, mounted in the sidecar only: no trainer can read or fill it
 
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
@@ -110,7 +108,7 @@ VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these
 ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: names of the template's own, a JSON list
 ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
 ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: how many devices its trainer was given; not set: none
-ENV_ADOPTION_FOLDER = "UNDERSTUDY_ADOPTION_FOLDER"  # ADOPTION_FOLDER unless set
+ENV_STATE_FOLDER = "UNDERSTUDY_STATE_FOLDER"  # STATE_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
 ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set
@@ -156,6 +154,7 @@ class JobShape:
     on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
     update_retries: int = 0  # failed updates in a row that are left to the worker to try again
     proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad
+    launcher_timeout_s: float = 15.0  # a pod is replaced whose launcher does not answer for so long
 
 
 @dataclass(frozen=True)

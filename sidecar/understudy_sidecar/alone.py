@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class AloneSettings:
     folder: Path
+    state: Path  # of files that only the sidecar may read and write
     told: Path  # the file with the annotation's text
     shipped: Path
     look_every_s: float = EVERY_S
@@ -39,6 +40,7 @@ class AloneSettings:
 def read_alone(env: Mapping[str, str]) -> AloneSettings:
     return AloneSettings(
         folder=Path(env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER),
+        state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
         told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
         nologin=env.get(pod.ENV_NOLOGIN, ""),
@@ -49,7 +51,7 @@ def read_alone(env: Mapping[str, str]) -> AloneSettings:
 class Alone:
     def __init__(self, settings: AloneSettings) -> None:
         self._settings = settings
-        self._verdicts = Verdicts(settings.folder, settings.nologin)
+        self._verdicts = Verdicts(settings.folder, settings.state, settings.nologin)
         self._ended = asyncio.Event()
 
     async def run(self) -> None:

@@ -19,7 +19,7 @@ from understudy_sidecar.client import CoordinatorClient
 from understudy_sidecar.clock import now
 from understudy_sidecar.hall import Hall
 from understudy_sidecar.launcher_link import LauncherLink
-from understudy_sidecar.membership.core import Core, CoreEvent
+from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
 from understudy_sidecar.membership.events import (
     SERVICE,
     Adjourn,
@@ -75,11 +75,12 @@ class Sidecar:
             settings.index,
             settings.grace_s,
             settings.shape.fence_s,
+            settings.shape.launcher_timeout_s,
             warm=settings.take_over is not None,
         )
-        self._verdicts = Verdicts(settings.folder, settings.nologin)
-        closed = records.recorded_close(settings.folder)
-        vow = records.recorded_vow(settings.folder)
+        self._verdicts = Verdicts(settings.folder, settings.state, settings.nologin)
+        closed = records.recorded_close(settings.state)
+        vow = records.recorded_vow(settings.state)
         self._core = Core(settings.shape, me, vow, now(), closed, self._verdicts.newest)
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._metrics = CoordinatorMetrics()
@@ -170,11 +171,15 @@ class Sidecar:
             self._launcher.drop()
 
     def _handle(self, event: CoreEvent) -> None:
-        for effect in self._core.handle(event, now()):
-            if isinstance(effect, Send | Broadcast | Hangup):
-                self._hall.do(effect)
-            else:
-                self._do(effect)
+        try:
+            for effect in self._core.handle(event, now()):
+                if isinstance(effect, Send | Broadcast | Hangup):
+                    self._hall.do(effect)
+                else:
+                    self._do(effect)
+        except records.CannotStore as error:  # what follows relies on it
+            self._handle(StoreFailed(str(error)))
+            return
         self._hall.flush()
         if self._core.coordinator is not None:
             self._metrics.look(self._core.coordinator, now())
@@ -198,9 +203,9 @@ class Sidecar:
                 self._dial(())
                 self._client.hangup()
             case RecordClose(close):
-                records.record_close(self._settings.folder, close)
+                records.record_close(self._settings.state, close)
             case RecordVow(vow):
-                records.record_vow(self._settings.folder, vow)
+                records.record_vow(self._settings.state, vow)
             case Finish():
                 self._finished.set()
             case Adjourn():

@@ -33,7 +33,7 @@ async def run(env: Mapping[str, str]) -> None:
     """Raises SettingsError."""
     settings = read_spare(env)
     logs.of_process(pod=settings.pod_name)
-    order = records.recorded_order(settings.adoption)
+    order = records.recorded_order(settings.state)
     if order is None:
         order = await Pooled(settings).run()
     if order is not None:
@@ -99,7 +99,7 @@ class Pooled:
             except (sealing.NotSealed, wire.WireError) as error:
                 log.warning("an order cannot be read: %s", error)
                 return adoption.NotAdopted(str(error))
-            records.record_order(self._settings.adoption, order)
+            records.record_order(self._settings.state, order)
             self._order = order
             self._over.set()
         return adoption.Adopted(self._order.shape.uid)

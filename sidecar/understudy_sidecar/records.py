@@ -1,12 +1,15 @@
 """What a sidecar leaves in files: the launcher for the trainer, the verdict, the proof of a close, and its vow.
 
-The close is kept in the shared emptyDir, where a restarted sidecar finds it, and in the termination message, so that
+The close is kept in the state volume, where a restarted sidecar finds it, and in the termination message, so that
 one finished pod is proof enough for an operator that was away. The vow is kept so that no later life of this sidecar
 gives an office away twice, or takes it again: one epoch and term, one coordinator.
 """
 
+import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from understudy_protocol import pod, wire
@@ -22,6 +25,11 @@ VOW_FILE = "vow.json"
 TOLD_FILE = "told-verdict.json"
 ORDER_FILE = "order.json"
 TERMINATION_LOG = Path("/dev/termination-log")
+log = logging.getLogger(__name__)
+
+
+class CannotStore(Exception):
+    """The state volume does not take what was to be stored: nothing that relies on it may be sent."""
 
 
 def install_launcher(folder: Path, shipped: Path = SHIPPED) -> None:
@@ -34,10 +42,13 @@ def install_launcher(folder: Path, shipped: Path = SHIPPED) -> None:
 
 
 def record_close(folder: Path, close: Close, termination_log: Path = TERMINATION_LOG) -> None:
+    """As far as it can be written: the launcher and the other members get the close all the same."""
     text = wire.encode(close)
-    (folder / CLOSE_FILE).write_text(text)
+    with _as_far_as_possible("the close"):
+        (folder / CLOSE_FILE).write_text(text)
     if termination_log.exists():
-        termination_log.write_text(text[:4096])
+        with _as_far_as_possible("the close as termination message"):
+            termination_log.write_text(text[:4096])
 
 
 def recorded_close(folder: Path) -> Close | None:
@@ -52,12 +63,14 @@ def recorded_close(folder: Path) -> Close | None:
 
 def record_verdict(folder: Path, verdict: NodeVerdict) -> None:
     """For the launcher, which reads it when it is asked to end: whole at any moment."""
-    _write_whole(folder / pod.VERDICT_FILE, verdict)
+    with _as_far_as_possible("the node health verdict for the launcher"):
+        _write_whole(folder / pod.VERDICT_FILE, verdict)
 
 
 def record_told(folder: Path, verdict: NodeVerdict) -> None:
     """What the coordinator's part of it is."""
-    _write_whole(folder / TOLD_FILE, verdict)
+    with _as_far_as_possible("the node health verdict"):
+        _write_whole(folder / TOLD_FILE, verdict)
 
 
 def recorded_told(folder: Path) -> NodeVerdict:
@@ -72,8 +85,11 @@ def recorded_told(folder: Path) -> NodeVerdict:
 
 
 def record_vow(folder: Path, vow: Vow) -> None:
-    """Before anything is done that relies on it."""
-    _write_whole(folder / VOW_FILE, vow)
+    """Before anything is sent that relies on it. Raises CannotStore."""
+    try:
+        _write_whole(folder / VOW_FILE, vow)
+    except OSError as error:
+        raise CannotStore(f"{folder}: {error.strerror}") from error
 
 
 def recorded_vow(folder: Path) -> Vow:
@@ -109,6 +125,14 @@ def read_order(text: str) -> Order:
     if not isinstance(order, Order):
         raise wire.WireError(f"expected an Order, got {order.type[:64]!r}")
     return order
+
+
+@contextmanager
+def _as_far_as_possible(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        log.error("cannot write %s: %s", what, error)
 
 
 def _write_whole(path: Path, message: object) -> None:

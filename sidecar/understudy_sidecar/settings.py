@@ -30,6 +30,7 @@ class Settings:
     ip: str
     index: int | None  # completion index; None for a spare
     folder: Path
+    state: Path  # of files that only the sidecar may read and write
     grace_s: float
     listen: str | None = None  # the one address to listen on; None: all
     shipped: Path = SHIPPED
@@ -50,7 +51,7 @@ class SpareSettings:
     node: str
     ip: str
     folder: Path
-    adoption: Path  # the folder that only the sidecar sees
+    state: Path  # as in Settings
     grace_s: float
     listen: str | None = None
     shipped: Path = SHIPPED
@@ -74,6 +75,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         ip=_need(env, pod.ENV_POD_IP),
         index=index,
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
+        state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
@@ -93,7 +95,7 @@ def read_spare(env: Mapping[str, str]) -> SpareSettings:
         node=_need(env, pod.ENV_NODE),
         ip=_need(env, pod.ENV_POD_IP),
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
-        adoption=Path(env.get(pod.ENV_ADOPTION_FOLDER) or pod.ADOPTION_FOLDER),
+        state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
@@ -115,6 +117,7 @@ def adopted(spare: SpareSettings, order: Order, claims: Claims) -> Settings:
         ip=spare.ip,
         index=None,
         folder=spare.folder,
+        state=spare.state,
         grace_s=spare.grace_s,
         listen=spare.listen,
         shipped=spare.shipped,

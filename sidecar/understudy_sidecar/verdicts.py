@@ -12,11 +12,11 @@ from understudy_sidecar import records
 
 
 class Verdicts:
-    """Keeps `verdict.json`. node_file: the file's name on the node."""
+    """Keeps `verdict.json` in the launcher's folder. node_file: the file's name on the node."""
 
-    def __init__(self, folder: Path, node_file: str) -> None:
-        self._folder, self._node_file = folder, node_file
-        self._told = records.recorded_told(folder)
+    def __init__(self, folder: Path, state: Path, node_file: str) -> None:
+        self._folder, self._state, self._node_file = folder, state, node_file
+        self._told = records.recorded_told(state)
         self._exists = False
 
     @property
@@ -27,7 +27,7 @@ class Verdicts:
     def told(self, verdict: NodeVerdict) -> None:
         """By the operator, in place of what it told before: member.py has seen that it is newer."""
         self._told = verdict
-        records.record_told(self._folder, verdict)
+        records.record_told(self._state, verdict)
         self._write()
 
     def found(self, exists: bool) -> None:

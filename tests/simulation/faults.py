@@ -28,6 +28,8 @@ KINDS = {
     "trainer killed": 1,
     "sidecar killed": 3,
     "sidecar hangs": 2,
+    "launcher stops": 3,
+    "state volume full": 2,
     "power off": 3,
     "cut off": 3,
     "frozen": 3,
@@ -176,8 +178,10 @@ def draw_bad_nodes(rng: random.Random, faults: list[Fault]) -> list[Fault]:
 
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
-        case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off":
+        case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off" | "state volume full":
             return rng.uniform(5.0, 60.0)
+        case "launcher stops":
+            return rng.choice([rng.uniform(5.0, 30.0), rng.uniform(150.0, 400.0)])
         case "slow network":
             return rng.uniform(5.0, 30.0)
         case "cut off" | "partition" | "asymmetric partition":
@@ -224,6 +228,8 @@ class Faults:
             "pod killed": lambda: self._on_pod(lambda pod: self._kill(pod)),
             "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
             "sidecar hangs": lambda: self._on_pod(lambda pod: self._hang(pod, fault.lasts_s)),
+            "state volume full": lambda: self._on_pod(lambda pod: self._fill_volume(pod, fault.lasts_s)),
+            "launcher stops": lambda: self._on_pod(lambda pod: self._stop_launcher(pod, fault.lasts_s)),
             "coordinator's sidecar hangs": lambda: self._on_coordinator(lambda pod: self._hang(pod, fault.lasts_s)),
             "sidecar killed": lambda: self._on_pod(lambda pod: pod.kill_sidecar()),
             "power off": self._power_off,
@@ -375,6 +381,23 @@ class Faults:
             self.world.say(pod.name, "FAULT: its sidecar hangs")
             sidecar.stop()
             self.world.after(lasts_s, sidecar.go_on)
+
+    def _stop_launcher(self, pod: Pod, lasts_s: float) -> None:
+        """SIGSTOP: its workers go on, and its connections stay."""
+        launcher = pod.launcher
+        if launcher is not None and launcher.alive:
+            self.world.say(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
+            launcher.stop()
+            self.world.after(lasts_s, launcher.go_on)
+
+    def _fill_volume(self, pod: Pod, lasts_s: float) -> None:
+        self.world.say(pod.name, f"FAULT: its state volume is full for {lasts_s:.1f} s")
+        pod.volume_full = True
+
+        def has_room() -> None:
+            pod.volume_full = False
+
+        self.world.after(lasts_s, has_room)
 
     def _cut_operator(self, lasts_s: float) -> None:
         if not self.cluster.operator.machine.cut:

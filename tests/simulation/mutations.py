@@ -6,6 +6,7 @@ it is usually among the first dozen; a rule that only matters in rare schedules 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from tests.simulation.sidecars import Sidecar as SimulatedSidecar
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.recovery import Offence
+from understudy_protocol.recovery import Offence, Recovery
 from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_sidecar.membership import (
     electorate,
@@ -36,6 +37,8 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import CoreEffect
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
 from understudy_sidecar.membership.electorate import Tally
+from understudy_sidecar.membership.launcher_watch import LauncherWatch
+from understudy_sidecar.membership.recoveries import KEPT, RecoveryBook
 from understudy_sidecar.membership.roster import Member as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
@@ -142,6 +145,10 @@ def _resume_without_what_was_missed(desk: Desk, member: Record, link: int, join:
     joining.welcome(desk, member)
 
 
+def _always_responds(self: LauncherWatch, now: float) -> bool:
+    return True
+
+
 def _nobody_is_silent(self: SilenceWatch, *_: object) -> list[Any]:
     return []
 
@@ -242,7 +249,18 @@ def _drain_nobody() -> Iterator[None]:
         yield
 
 
+def _any_pause(self: RecoveryBook, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
+    """The time since the fault was detected, as if a pod had measured it."""
+    done = stepped(self, round_number, at)
+    self._done = deque([replace(x, pause_s=(x.resumed_at or at) - x.detected_at) for x in self._done], maxlen=KEPT)
+    return done
+
+
+stepped = RecoveryBook.stepped
+
 MUTATIONS = (
+    Mutation("a launcher that does not respond is not noticed", _patch(LauncherWatch, "responds", _always_responds)),
+    Mutation("a pause is computed by the coordinator", _patch(RecoveryBook, "stepped", _any_pause)),
     Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
     Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
     Mutation("one vote elects", _patch(Tally, "carries", _one_vote_is_enough), 1000),

@@ -11,7 +11,15 @@ from understudy_protocol import membership as m
 from understudy_protocol.launcher import LauncherHello, StopWorkers
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverDown, ObserverUp
+from understudy_sidecar.membership.core import (
+    Asked,
+    Core,
+    CoreEffect,
+    CoreEvent,
+    ObserverDown,
+    ObserverUp,
+    StoreFailed,
+)
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
 
@@ -69,6 +77,9 @@ class Sidecar(Process):
         for effect in effects:
             if not self.alive:
                 return  # killed in the middle of what it does
+            if isinstance(effect, e.RecordVow) and self.pod.volume_full:
+                self.handle(StoreFailed("/understudy-state: No space left on device"))
+                return
             self._do(effect)
         self._alarm.set()
         self.end_if_over()

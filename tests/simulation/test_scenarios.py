@@ -422,7 +422,7 @@ def test_from_a_faulty_node_a_pod_goes_at_once_and_those_who_hold_its_shards_sav
 
 
 def test_the_pods_of_a_first_start_need_not_come_in_order() -> None:
-    job = Job(Setup(actives=4, spares=2, machines=8, steps=20, slow_start_s=25.0), seed=3)
+    job = Job(Setup(actives=4, spares=2, machines=8, steps=200, slow_start_s=25.0), seed=3)
     assert [pod.name for pod in job.members] == ["active-0", "active-1", "active-2", "active-3"]
 
 
@@ -465,3 +465,32 @@ def test_a_failed_update_that_was_told_outlives_the_coordinator_that_has_not_hea
     job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not office), 90.0)
     close = next(x.recorded_close for x in job.cluster.pods if x.recorded_close is not None)
     assert close.message.startswith("WeightUpdate")
+
+
+def test_a_launcher_that_is_stopped_is_replaced_and_no_round_waits_for_it() -> None:
+    # given a pod whose launcher is stopped for good: its workers train on, and its sidecar responds to the coordinator
+    job = Job()
+    stopped = job.members[1]
+    assert stopped.launcher is not None
+    stopped.launcher.stop()
+    # when the worker of another pod is killed at the same time
+    job.cluster.end_worker(job.members[0].workers()[0], None, "SIGKILL")
+    # then a spare takes the ranks of the stopped one, and training goes on
+    job.next_round_steps(limit_s=25.0)
+    assert stopped not in job.cluster.seated()
+    # and the cause is told
+    assert job.recovery().cause.message == "its launcher has not responded for 15 s"
+
+
+def test_a_pod_whose_state_volume_is_full_costs_one_round_at_most() -> None:
+    # given a job whose spare cannot store anything any more
+    job = Job()
+    (spare,) = job.cluster.waiting()
+    spare.volume_full = True
+    # when an active is lost, so that the spare gets ranks, and has a new list of voters to store
+    job.members[1].kill()
+    job.later(30.0)
+    # then another pod has its ranks, after one more round, and training goes on
+    assert spare not in job.cluster.seated()
+    assert job.token.round == job.round + 2
+    job.steps_again()

@@ -748,6 +748,16 @@ type Recovery struct {
 	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after so long without a coordinator a pod ends its workers"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
 	FenceTimeout string `json:"fenceTimeout,omitempty"`
+
+	// For how long a pod's launcher may not respond, or its workers may outlive SIGKILL
+	// (they sleep uninterruptibly in the kernel), before the pod is replaced: a duration
+	// of at least 5s. It cannot be changed after creation. Default: 15s.
+	// +optional
+	// +kubebuilder:default="15s"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('5s')",message="recovery.launcherTimeout must be a duration of at least 5s in whole hours, minutes and seconds, such as 15s or 1m: a pod whose launcher does not respond for so long is replaced"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.launcherTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
+	LauncherTimeout string `json:"launcherTimeout,omitempty"`
 }
 
 // Restarts in place: all workers restart, and every pod stays.

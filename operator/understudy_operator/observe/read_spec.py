@@ -124,6 +124,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
         spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
         fence_s=0.0 if fence == "Off" else seconds(fence),
+        launcher_timeout_s=seconds(recovery.get("launcherTimeout", "15s")),
         backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),

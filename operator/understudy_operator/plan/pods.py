@@ -125,6 +125,7 @@ def _as_job_controller(job: Job, place: Place) -> dict[str, str]:
 def volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        {"name": names.STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job), "defaultMode": 0o444}},
         *_node_volume(job),
         _told_volume(),
@@ -204,6 +205,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
         ],
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
+            {"name": names.STATE_VOLUME, "mountPath": names.STATE_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
             {"name": names.TOLD_VOLUME, "mountPath": names.TOLD_FOLDER, "readOnly": True},
             # Keeps the service account's token out of a container that anybody in the network may call.

@@ -24,4 +24,5 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         None if job.spec.rollouts is None else job.spec.rollouts.on_failed_update,
         0 if job.spec.rollouts is None else job.spec.rollouts.max_retries,
         Proactive(job.world.proactive),
+        job.world.launcher_timeout_s,
     )

@@ -176,6 +176,7 @@ class World:
     min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
     spare_timeout_s: float = 30.0
     fence_s: float = 30.0  # 0: Off
+    launcher_timeout_s: float = 15.0
     backoff_max_s: float = 30.0  # 0: rounds that fail at their start follow each other at once
     topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
     pool: str = ""  # the HotSparePool that more spares are claimed of; "" if of none

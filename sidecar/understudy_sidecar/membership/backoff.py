@@ -2,38 +2,42 @@
 
 Rules: a round has done something once it has stepped, or, where the script never reports a step, once it has run for a
 minute. The failure of such a round is mended at once. One that fails before that is followed by the next after FIRST_S,
-and each further one after twice as long, up to the job's limit. Only workers' failures count: if a member's loss turns
-out to be the cause, nobody waits. How many have failed in a row goes from one coordinator to the next. Pure: the
-caller brings the time.
+and each further one after twice as long, up to the job's limit. If the loss of a member turns out to be the cause, the
+next round does not wait; but when LOSSES rounds in a row have lost a member before they had done anything, each further
+one waits like that too: every round kills healthy workers. How many have failed in a row goes from one coordinator to
+the next. Pure: the caller brings the time.
 """
 
 from dataclasses import dataclass
 
 FIRST_S = 1.0
+LOSSES = 3
 
 
 @dataclass
 class Backoff:
     longest_s: float  # 0: nothing ever waits
     failures: int = 0  # of rounds in a row that had done nothing
+    losses: int = 0  # rounds in a row that had done nothing when they lost a member
     until: float | None = None  # when the next round may be formed; None: now
     _fruitful: bool = True  # the round that runs has done something; one of another coordinator counts as such
     _reports: bool = False  # the script reports its steps
+    _has_lost: bool = False  # the newest round counts among the losses
 
     def inherit(self, failures: int) -> None:
         """A former coordinator's: as far as it knew, nothing has been done since."""
         self.failures, self._fruitful = failures, failures == 0
 
     def formed(self) -> None:
-        self.until, self._fruitful = None, False
+        self.until, self._fruitful, self._has_lost = None, False, False
 
     def stepped(self) -> None:
-        self.failures, self._fruitful, self._reports = 0, True, True
+        self.failures, self.losses, self._fruitful, self._reports = 0, 0, True, True
 
     def ran(self) -> None:
         """For so long that a script that reports nothing is taken to be at work."""
         if not self._reports:
-            self.failures, self._fruitful = 0, True
+            self.failures, self.losses, self._fruitful = 0, 0, True
 
     def failed(self, now: float) -> None:
         """A worker has, and ended the round that ran."""
@@ -41,20 +45,27 @@ class Backoff:
             self.failures += 1
             self.until = now + self.pause_s
 
-    def excuse(self) -> None:
+    def lost(self, now: float) -> None:
         """A member was lost: what its peers' workers did is no failure of their own."""
-        if self.until is not None:
+        if self.until is not None and not self._has_lost:
             self.failures, self.until = self.failures - 1, None
+        if not self._fruitful and not self._has_lost:
+            self._has_lost = True
+            self.losses += 1
+            if self.losses > LOSSES and self.longest_s > 0:
+                self.until = now + self.pause_s
 
     def waits(self, now: float) -> bool:
         return self.until is not None and now < self.until
 
     @property
     def pause_s(self) -> float:
-        doublings = min(self.failures - 1, 30)
+        doublings = min((self.losses - LOSSES if self._has_lost else self.failures) - 1, 30)
         return min(FIRST_S * 2.0**doublings, self.longest_s)
 
     @property
     def why(self) -> str:
+        if self._has_lost:
+            return f"{self.pause_s:g} s to pass, because {self.losses} rounds in a row have lost a member at the start"
         rounds = "a round has" if self.failures == 1 else f"{self.failures} rounds in a row have"
         return f"{self.pause_s:g} s to pass, because {rounds} failed right at the start"

@@ -111,6 +111,7 @@ class Coordinator:
         settled = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
         desk = Desk(shape, pod_uid, ip, office, now, RoundToken(0, 0, -1), ElectorateKeeper(office, settled))
         desk.state, desk.first, desk.former_holder = State.SETTLING, False, estate.holder
+        desk.former_token, desk.former_seats = estate.token, estate.seats
         desk.book.counts.update(estate.recoveries_by_strategy)
         if estate.history is None:
             desk.offences.inherit_charges(estate.charges)

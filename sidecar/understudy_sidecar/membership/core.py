@@ -5,11 +5,13 @@ simulation differ in sockets, files and clocks alone: each has one core for a si
 
 Rules: a sidecar has either a coordinator or an heir's machine, never both. What its member knows is news for the heir.
 One epoch and term has one coordinator: what this sidecar has granted, followed or held is in its vow, whose RecordVow
-comes before every effect that relies on it. An office that has ended is left at once, so that an appointment that comes
+comes before every effect that relies on it. If the vow cannot be stored, the caller drops the effects that
+follow it and reports StoreFailed: this sidecar then steps down, grants nothing any more, and ends its pod, so that the
+operator replaces it. An office that has ended is left at once, so that an appointment that comes
 next finds no coordinator, however many messages of the former one are still to be written.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from understudy_protocol import membership as m
 from understudy_protocol import observer as o
@@ -38,6 +40,13 @@ class ObserverDown:
 
 
 @dataclass(frozen=True)
+class StoreFailed:
+    """The vow could not be stored; no effect that followed it was carried out."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Asked:
     """An observer's message."""
 
@@ -45,8 +54,11 @@ class Asked:
     message: object
 
 
-CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | Asked
+CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | Asked | StoreFailed
 CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup | e.Adjourn
+
+
+CANNOT_STORE = "its sidecar cannot store its state"
 
 
 class Core:
@@ -69,6 +81,8 @@ class Core:
         self._known = self.known()
         self._heir = HeirMachine(identity.pod_uid, self.voter, self._known)
         self._links: set[int] = set()  # of members that have sent something
+        self._called_at: dict[int, float] = {}  # when each of them did, by its link
+        self._cannot_store = False
         self._observation = Observation(lambda: self.coordinator, self.known)
         self._now = now
         self._out: list[CoreEffect] = []
@@ -80,10 +94,13 @@ class Core:
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
         self._now = now
         match event:
+            case StoreFailed(reason):
+                self._on_store_failed(reason)
             case e.Received(link, message):
                 self._on_received(link, message)
             case e.Dropped(link):
                 self._links.discard(link)
+                self._called_at.pop(link, None)
                 self._to_office(event)
             case ObserverUp(link):
                 self._observation.add(link)
@@ -115,6 +132,11 @@ class Core:
 
     def _on_received(self, link: int, message: object) -> None:
         self._links.add(link)
+        if isinstance(message, m.Join):
+            self._called_at[link] = self._now
+        if self._cannot_store:
+            self._out.append(e.Hangup(link, CANNOT_STORE))
+            return
         if self.coordinator is None and isinstance(message, m.Join):
             self._to_heir(e.Called(link, message))
         else:
@@ -141,6 +163,18 @@ class Core:
 
     def _office_deadline(self) -> float | None:
         return self._heir.deadline() if self.coordinator is None else self.coordinator.deadline()
+
+    # The store --------------------------------------------------------------------------------------------------------
+
+    def _on_store_failed(self, reason: str) -> None:
+        text = f"{CANNOT_STORE} in {reason}"
+        self._cannot_store = True
+        self._to_member(e.Unfit(text))
+        if self.coordinator is not None:
+            self._resign(text)
+        else:
+            self._heir = HeirMachine(self._identity.pod_uid, self.voter, self.known())
+            self._hang_up_all()
 
     # The machines -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +219,7 @@ class Core:
     def _appoint(self, appoint: o.Appoint) -> None:
         """By the operator; an epoch that this sidecar has heard of before changes nothing."""
         office = Office(appoint.epoch, 1)
-        if not self.voter.hold(office):
+        if self._cannot_store or not self.voter.hold(office):
             return
         self._out.append(e.RecordVow(self.voter.vow))
         self._out.append(e.Say(f"appointed to office {office}, rounds above {appoint.at_least_round}"))
@@ -208,8 +242,14 @@ class Core:
         self.coordinator = Coordinator.elected(self._shape, me.pod_uid, me.ip, effect.office, estate, self._now)
         self._to_coordinator(e.Watched(len(self._observation)))
         for number, join in callers.items():
-            self._to_coordinator(e.Received(number, join))
+            self._to_coordinator(e.Received(number, self._with_time_since(number, join)))
         self._to_member(e.InOffice())
+
+    def _with_time_since(self, link: int, join: m.Join) -> m.Join:
+        """As if it were sent now."""
+        if join.disconnected_s is None:
+            return join
+        return replace(join, disconnected_s=join.disconnected_s + self._now - self._called_at.get(link, self._now))
 
     def _resign(self, reason: str) -> None:
         """Nobody coordinates here any more; members, ours too, look for who does."""

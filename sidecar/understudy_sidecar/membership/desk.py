@@ -106,6 +106,8 @@ class Desk:
     keeper: ElectorateKeeper
     may_come: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
     former_holder: str = ""  # pod uid of the coordinator before
+    former_token: RoundToken = NO_ROUND  # of the round whose seats that coordinator has reported
+    former_seats: tuple[m.Seat, ...] = ()
     state: State = State.WAITING
     first: bool = True  # no round was ever formed
     version: int = 0  # grows with every change that an observer may want to know

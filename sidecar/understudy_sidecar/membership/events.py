@@ -181,6 +181,13 @@ class LeaveAsked:
 
 
 @dataclass(frozen=True)
+class Unfit:
+    """The sidecar can take part in nothing any more, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class InOffice:
     """This very sidecar has come into office: its member belongs to it."""
 
@@ -209,6 +216,7 @@ MemberEvent = (
     | LinkDown
     | LeaveAsked
     | InOffice
+    | Unfit
     | Annotated
     | Ended
     | Tick

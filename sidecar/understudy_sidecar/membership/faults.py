@@ -36,7 +36,7 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
         desk.dismissal.pending.discard(member.uid)
     if rank is None or rank in desk.roster.finished:
         return
-    desk.backoff.excuse()
+    desk.backoff.lost(now)
     cause, why = _cause_of_loss(desk, member, reason), LEAVES if leaves else LOST
     blamed = desk.book.blames_worker()
     if blamed is not None and desk.offences.gave_up(blamed.detected_at):
@@ -151,9 +151,14 @@ def recovered(desk: Desk, done: Sequence[Recovery], now: float) -> None:
         desk.inherit_later(now)
 
 
-def open_fault(desk: Desk, fault: Fault, cause: Cause, now: float, reason: str = "") -> None:
-    """A new entry in the book; the round that runs is over. reason: why it is mended as it will be."""
-    desk.book.begin(fault, cause, desk.token.round + 1, now, reason)
+def open_fault(
+    desk: Desk, fault: Fault, cause: Cause, now: float, reason: str = "", *, at: float | None = None
+) -> None:
+    """A new entry in the book; the round that runs is over.
+
+    reason: why it is mended as it will be. at: when the fault was detected; None: now.
+    """
+    desk.book.begin(fault, cause, desk.token.round + 1, now if at is None else at, reason)
     desk.inherit_later(now)
     _break(desk, fault, cause, now)
 

@@ -12,4 +12,5 @@ class Identity:
     index: int | None  # completion index; None for a spare
     grace_s: float = 30.0  # the pod's termination grace period
     fence_s: float = 30.0  # see JobShape
+    launcher_timeout_s: float = 15.0  # see JobShape
     warm: bool = False  # it waited as a pool's spare before it was of this job

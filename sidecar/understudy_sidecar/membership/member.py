@@ -27,6 +27,9 @@
     CLOSED       the launcher connects               CLOSED       it exits with the close's code
     CLOSED       no launcher connects for LINGER_S   CLOSED       finishes
     any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
+    JOINED       the launcher does not respond       NO_LAUNCHER  the same (launcher_watch.py)
+    NO_LAUNCHER  it responds again                   APART        calls the coordinator, or its heirs
+    any          its sidecar cannot store its state  GIVEN_UP     Gone, and hangs up; the launcher exits (core.py)
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
 its launcher is connected. A pod that was given up looks for nobody any more. The operator tells of
@@ -77,8 +80,10 @@ from understudy_sidecar.membership.events import (
     Tick,
     ToCoordinator,
     ToLauncher,
+    Unfit,
 )
 from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.launcher_watch import LauncherWatch
 from understudy_sidecar.membership.voter import Voter
 
 #: Who misses so many of the coordinator's heartbeats looks for another: its kernel may acknowledge all the same.
@@ -146,6 +151,8 @@ class Member:
         self._hang_told = False
         self._stepped = NO_ROUND  # the newest round in which a worker of this pod has made a step
         self._disconnected_at: float | None = None  # when its last coordinator was lost
+        self._watch = LauncherWatch(identity.launcher_timeout_s)
+        self._launcher_silent = False
         self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
         self._now = now
         self._out: list[MemberEffect] = []
@@ -165,6 +172,8 @@ class Member:
                 self._leave(m.Leaving(reason, grace_s, verdict), now)
             case InOffice():
                 self._on_own_office()
+            case Unfit(reason):
+                self._on_unfit(reason)
             case Annotated(verdict):
                 self._on_annotated(verdict)
             case Ended(close):
@@ -176,6 +185,9 @@ class Member:
         return effects
 
     def _from_trainer(self, event: LauncherUp | FromLauncher | FromWorker | LauncherDown, now: float) -> None:
+        if isinstance(event, LauncherUp | FromLauncher):
+            self._watch.heard(now)
+            self._launcher_responds()
         match event:
             case LauncherUp(hello):
                 self._on_launcher(hello)
@@ -194,7 +206,7 @@ class Member:
 
     def deadline(self) -> float | None:
         """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
-        times = [self._finish_at, self._answer_until if self._linked else None]
+        times = [self._finish_at, self._answer_until if self._linked else None, self._watch.deadline()]
         if self.state is State.JOINED:
             times.append(self._last_heard + HEARTBEATS * self._heartbeat_s)
             if self._fault_told_at is not None:
@@ -216,10 +228,8 @@ class Member:
         if self.closed is not None or self._given_up:
             self._finish_at = None
             self._exit_launcher()
-        elif self.state is State.NO_LAUNCHER:
-            self.state = State.APART
-            self._calls.fresh()
-            self._dial(self._called_first)
+        else:
+            self._join_again()
 
     def _on_launcher_message(self, message: object, now: float) -> None:
         match message:
@@ -274,7 +284,42 @@ class Member:
         self._replicas[replicas.rank] = replicas
         self._tell(replicas)
 
+    def _look_at_launcher(self, now: float) -> None:
+        ping = self._watch.due(now)
+        if ping is None:
+            return
+        self._out.append(ToLauncher(ping))
+        if not self._watch.responds(now) and not self._launcher_silent:
+            self._launcher_silent = True
+            self._drop_out(f"its launcher has not responded for {self._watch.timeout_s:g} s")
+
+    def _launcher_responds(self) -> None:
+        if self._launcher_silent:
+            self._launcher_silent = False
+            self._join_again("its launcher responds again")
+
+    def _drop_out(self, reason: str) -> None:
+        """It can take part in no round: its pod is to be replaced."""
+        if self.state not in (State.APART, State.JOINED):
+            return
+        self._out.append(Say(f"leaves the job: {reason}"))
+        self._tell(m.Gone(reason))
+        self._hang_up(reason)
+        self.state, self.coordinator = State.NO_LAUNCHER, None
+
+    def _join_again(self, why: str = "") -> None:
+        """Look for the coordinator, if nothing speaks against it any more."""
+        if self.state is not State.NO_LAUNCHER or self._launcher_silent:
+            return
+        if why:
+            self._out.append(Say(f"joins again: {why}"))
+        self.state = State.APART
+        self._calls.fresh()
+        self._dial(self._called_first)
+
     def _on_launcher_down(self, now: float) -> None:
+        self._watch.gone()
+        self._launcher_silent = False
         self.workers = WorkersState.IDLE
         self._launcher_ended = True
         if self.closed is not None:
@@ -496,9 +541,18 @@ class Member:
         if not self.voter.follow(office):
             self._look_again(f"office {office} is older than {known}")
             return
+        self._end_pod(reason)
+
+    def _on_unfit(self, reason: str) -> None:
+        if self.closed is None and not self._given_up:
+            self._tell(m.Gone(reason))
+            self._end_pod(reason)
+
+    def _end_pod(self, reason: str) -> None:
+        """So that the operator replaces it: this member takes part in nothing any more."""
         self._given_up, self._fault_told_at = reason, None
         self.state, self.coordinator = State.GIVEN_UP, None
-        self._hang_up("given up")
+        self._hang_up(f"given up: {reason}")
         self._out.append(Say(f"given up: {reason}"))
         self._exit_launcher()
 
@@ -553,6 +607,7 @@ class Member:
         self._out.append(Say(f"stops its workers: {reason}"))
 
     def _on_time(self, now: float) -> None:
+        self._look_at_launcher(now)
         if self._finish_at is not None and now >= self._finish_at:
             self._finish_at = None
             self._out.append(Finish())

@@ -19,6 +19,7 @@ from understudy_sidecar.membership.recoveries import OF_A_WORKER
 #: Whoever waits in another hall, in vain, has come by then.
 SETTLE_S = LONG_S + 2.0
 RETURN_S = 5.0
+NOT_COME = "it has not come to the new coordinator"
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
 
 
@@ -33,29 +34,56 @@ def settle(desk: Desk, now: float) -> None:
         return
     desk.state, desk.first, desk.vacant_since = State.WAITING, False, now
     if not former.whole:
-        text = "the former coordinator was lost, and members of its round with it"
-        for uid in desk.keeper.settled.voters - desk.roster.members.keys():
-            desk.lost[uid] = Lost(uid, uid, "", Fault.POD, "it has not come to the new coordinator", now)
-        if not _goes_on(desk, now):
-            faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now)
+        _replace_missing(desk, former, now)
         return
     if _goes_on(desk, now):
         return
     stopped = next((x for x in former.seats.values() if x.workers is WorkersState.IDLE), None)
     if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
         text = "its workers were stopped while no coordinator was in office"
-        faults.open_fault(desk, Fault.POD, faults.cause_of(desk, stopped, None, text), now)
+        faults.open_fault(
+            desk, Fault.POD, faults.cause_of(desk, stopped, None, text), now, at=_disconnected_at(desk, now)
+        )
         return
     leaving = next((x for x in former.seats.values() if x.uid in desk.roster.leaving), None)
     if leaving is not None:  # that its peers' workers failed is a consequence
         text = "it was asked to leave while no coordinator was in office"
-        faults.open_fault(desk, Fault.POD, faults.cause_of(desk, leaving, None, text), now)
+        faults.open_fault(
+            desk, Fault.POD, faults.cause_of(desk, leaving, None, text), now, at=_disconnected_at(desk, now)
+        )
         return
     member = next(x for x in former.seats.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while no coordinator was in office"
     cause = faults.cause_of(desk, member, failure, text)
     escalation.worker_fault(desk, Fault.PROCESS, member, cause, now, stays=escalation.UNCERTAIN)
+
+
+def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
+    """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
+    seats = desk.former_seats if desk.former_token == former.token else ()
+    names = {seat.pod_uid: seat for seat in seats}
+    for uid in desk.keeper.settled.voters - desk.roster.members.keys():
+        seat = names.get(uid)
+        name, node = (uid, "") if seat is None else (seat.pod_name, seat.node)
+        desk.lost[uid] = Lost(uid, name, node, Fault.POD, NOT_COME, now)
+    known = {entry.cause.pod for entry in desk.book.open}
+    goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
+    missing = [seat for seat in seats if seat.group_rank not in former.seats and seat.pod_name not in known]
+    for seat in missing:
+        coordinated = "it coordinated, and " if seat.pod_uid == desk.former_holder else ""
+        rank = seat.group_rank * desk.shape.nproc_per_node
+        cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
+        faults.open_fault(desk, Fault.POD, cause, now, faults.LOST, at=at)
+    if not missing and not goes_on:
+        text = "the former coordinator was lost, and members of its round with it"
+        faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
+
+
+def _disconnected_at(desk: Desk, now: float) -> float:
+    """When the first member lost the former coordinator, by the time that it says has passed since."""
+    members = desk.roster.members.values()
+    return min((x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None), default=now)
 
 
 def _goes_on(desk: Desk, now: float) -> bool:

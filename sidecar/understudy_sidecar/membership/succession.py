@@ -103,6 +103,8 @@ def tell_estate(desk: Desk) -> None:
             tuple(desk.book.open[-OPEN_TOLD:]),
             desk.backoff.failures,
         ),
+        desk.token,
+        tuple(m.Seat(rank, x.uid, x.name, x.node) for rank, x in enumerate(desk.roster.active())),
     )
     uids = [heir.pod_uid for heir in desk.heirs] + [desk.pod_uid]  # itself: its sidecar may crash alone
     members = (desk.roster.members.get(uid) for uid in uids)

@@ -26,7 +26,9 @@ async def test_it_keeps_the_verdict_installs_what_scripts_import_and_ends_when_i
     (shipped / "python").mkdir(parents=True)
     (shipped / "python" / "x.py").write_text("")
     verdict = str(folder / pod.VERDICT_FILE)
-    settings = AloneSettings(folder, told, shipped, look_every_s=0.02, listen="127.0.0.1", health_port=free_port())
+    settings = AloneSettings(
+        folder, tmp_path, told, shipped, look_every_s=0.02, listen="127.0.0.1", health_port=free_port()
+    )
     running = asyncio.create_task(Alone(settings).run())
     await until(lambda: (folder / pod.VERDICT_FILE).exists())
     assert what_is_faulty(verdict, 0.0) == ""

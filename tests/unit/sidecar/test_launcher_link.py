@@ -219,8 +219,8 @@ async def test_what_a_former_launcher_had_still_to_say_is_not_heard(
     """Given one that says hello just after another one did, before it can know of that."""
     caplog.set_level(logging.INFO)
     newer = connect()
-    newer.socket.send(b'{"type":"Ping"}\n')
-    await until(lambda: "unknown type Ping" in caplog.text, "the newer one's connection")
+    newer.socket.send(b'{"type":"Unheard"}\n')
+    await until(lambda: "unknown type Unheard" in caplog.text, "the newer one's connection")
     newer.send(hello(2))
     launcher.send(hello(1))
     newer.send(NextPort(5))

@@ -62,7 +62,7 @@ class Spare:
             pod.ENV_NODE: "n1",
             pod.ENV_POD_IP: self.host,
             pod.ENV_KEY_FOLDER: str(self.folder / "key"),
-            pod.ENV_ADOPTION_FOLDER: str(self.folder / "adoption"),
+            pod.ENV_STATE_FOLDER: str(self.folder / "state"),
             pod.ENV_SHARED_FOLDER: str(self.folder / "shared"),
             pod.ENV_SHIPPED_FOLDER: str(self.folder / "shipped"),
             pod.ENV_TOLD_FOLDER: str(self.folder / "told"),
@@ -148,7 +148,7 @@ def short_folder() -> Iterator[Path]:
 async def spare(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spare]:
     for name in ("COORDINATOR_PORT", "HEALTH_PORT"):
         monkeypatch.setattr(pod, name, free_port())
-    for name in ("key", "adoption", "shared", "shipped", "told"):
+    for name in ("key", "state", "shared", "shipped", "told"):
         (short_folder / name).mkdir()
     (short_folder / "key" / pod.KEY_FILE).write_bytes(POOL_KEY)
     it = Spare(short_folder)
@@ -226,7 +226,7 @@ async def test_the_operator_tells_it_and_hears_that_it_has(spare: Spare) -> None
     async with asyncio.timeout(10):
         await changed.wait()
     assert adopter.adoptions[POD].adopted
-    assert records.recorded_order(spare.folder / "adoption") == ORDER
+    assert records.recorded_order(spare.folder / "state") == ORDER
 
     # when another operator takes over, it hears the same
     assert await eventually(lambda: adopt(*wanted[0])) == ""
@@ -260,7 +260,7 @@ async def test_of_two_orders_at_once_it_keeps_the_first(spare: Spare) -> None:
 
     # then both hear of the first
     assert answers == [Adopted("job-uid"), Adopted("job-uid")]
-    assert records.recorded_order(spare.folder / "adoption") == ORDER
+    assert records.recorded_order(spare.folder / "state") == ORDER
 
 
 async def test_one_that_is_started_anew_is_the_jobs_still(spare: Spare) -> None:
@@ -268,12 +268,12 @@ async def test_one_that_is_started_anew_is_the_jobs_still(spare: Spare) -> None:
     await spare.end()
     spare.start()
     assert await eventually(lambda: spare.adopt(OTHER)) == Adopted("job-uid")
-    assert records.recorded_order(spare.folder / "adoption") == ORDER
+    assert records.recorded_order(spare.folder / "state") == ORDER
 
 
 async def test_nobody_else_in_the_pod_can_read_the_jobs_key(spare: Spare) -> None:
     await eventually(spare.adopt)
-    file = spare.folder / "adoption" / records.ORDER_FILE
+    file = spare.folder / "state" / records.ORDER_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not [path for path in (spare.folder / "shared").rglob("*") if path.is_file() and KEY in path.read_text()]
 

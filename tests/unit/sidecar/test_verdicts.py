@@ -21,7 +21,7 @@ BOTH = NodeVerdict(Verdict.FAULTY, "Xid 79; /run/nologin exists on the node")
 
 
 def verdicts(folder: Path) -> Verdicts:
-    return Verdicts(folder, "/run/nologin")
+    return Verdicts(folder, folder, "/run/nologin")
 
 
 def held(folder: Path) -> object:

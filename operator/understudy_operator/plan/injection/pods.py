@@ -78,7 +78,7 @@ def _refuse_taken_names(pod: Raw, owner: Owner) -> None:
     taken = [x["name"] for x in (*spec.get("initContainers", ()), *spec["containers"])]
     if names.SIDECAR_CONTAINER in taken:
         raise Objection(f"container {names.SIDECAR_CONTAINER} is what injection adds: rename yours")
-    ours = (names.SHARED_VOLUME, names.KEY_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME)
+    ours = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME)
     if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in ours), ""):
         raise Objection(f"volume {clash} is what injection adds: rename yours")
 

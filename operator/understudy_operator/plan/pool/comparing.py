@@ -18,7 +18,7 @@ from understudy_operator.plan.pool.warm_manifest import launcher_of, plain_varia
 from understudy_protocol import pod as names
 from understudy_protocol.launcher import TakeOver
 
-_OWN_VOLUMES = (names.KEY_VOLUME, names.ADOPTION_VOLUME)
+_OWN_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME)
 _EXPANDS = "$("
 Raw = Mapping[str, Any]
 

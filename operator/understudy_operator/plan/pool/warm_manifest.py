@@ -29,11 +29,9 @@ def warm_spec(pool: Pool, sidecar_image: str) -> dict[str, Any]:
     for volume in spec["volumes"]:
         if volume["name"] == names.KEY_VOLUME:
             volume["secret"] = {**volume["secret"], "secretName": secret_name(pool)}
-    spec["volumes"].append({"name": names.ADOPTION_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}})
     sidecar = spec["initContainers"][0]
     kept = [variable for variable in sidecar["env"] if variable["name"] not in _OF_A_JOB]
     sidecar["env"] = [{"name": names.ENV_POOL, "value": pool.uid}, *kept]
-    sidecar["volumeMounts"].append({"name": names.ADOPTION_VOLUME, "mountPath": names.ADOPTION_FOLDER})
     sidecar["readinessProbe"] = {
         "httpGet": {"path": "/ready", "port": names.HEALTH_PORT},
         "periodSeconds": 2,

@@ -168,6 +168,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
     elastic["replica_groups"] = ((0, 1), (2, 3))
     elastic["in_place_max_per_pod"] = 2
     elastic["proactive"] = "Now"
+    elastic["launcher_timeout_s"] = 20.0
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {
@@ -184,6 +185,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
         "on_failed_update": None,
         "update_retries": 0,
         "proactive": "Now",
+        "launcher_timeout_s": 20.0,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"

@@ -101,6 +101,7 @@ class Driven:
         verdict: m.NodeVerdict | None = None,
         warm: bool = False,
         stepped: RoundToken = NO_ROUND,
+        disconnected_s: float | None = None,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -108,7 +109,7 @@ class Driven:
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
         who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
-        join = replace(known, verdict=verdict, warm=warm, stepped=stepped)
+        join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from understudy_protocol import membership as m
+from understudy_protocol.launcher import ExitLauncher, LauncherHello
 from understudy_protocol.observer import Appoint, End, Observe, Snapshot, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import CloseReason, Office
+from understudy_protocol.words import GIVEN_UP_EXIT_CODE, NO_ROUND, CloseReason, Office, WorkersState
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverUp
+from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverUp, StoreFailed
 from understudy_sidecar.membership.identity import Identity
 
 SHAPE = JobShape("job-uid", "ns", "job", 2, 1, 10, 3600.0)
@@ -22,6 +24,7 @@ class Driven:
 
     def __init__(self, vow: Vow | None = None) -> None:
         self.now = 1000.0
+        self.volume_full = False
         self.stored = vow or Vow()
         self.core = Core(SHAPE, ME, self.stored, self.now)
         self.effects: list[CoreEffect] = []
@@ -29,6 +32,9 @@ class Driven:
     def do(self, *events: CoreEvent) -> None:
         for event in events:
             for effect in self.core.handle(event, self.now):
+                if isinstance(effect, e.RecordVow) and self.volume_full:
+                    self.do(StoreFailed("/state: No space left on device"))
+                    break
                 if isinstance(effect, e.RecordVow):
                     self.stored = effect.vow
                 self.effects.append(effect)
@@ -123,3 +129,49 @@ def test_a_snapshot_that_takes_long_makes_the_next_one_wait_in_proportion() -> N
     driven.core.snapshot_took(0.1, driven.now + 0.1)
     driven.do(Asked(OPERATOR, Observe()))
     assert driven.core.deadline() == pytest.approx(1002.0)
+
+
+# A vow that cannot be stored
+
+
+def joined() -> Driven:
+    """A member of another sidecar's job."""
+    driven = Driven()
+    driven.do(e.LauncherUp(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)), e.LinkUp(e.SERVICE))
+    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Office(1, 1), pod_uid="other", ip="10.0.0.9")))
+    driven.effects.clear()
+    return driven
+
+
+def join(uid: str) -> m.Join:
+    return m.Join(uid, uid, "node", "10.0.0.5", None, NO_ROUND, None, WorkersState.IDLE, 4000)
+
+
+REASON = "its sidecar cannot store its state in /state: No space left on device"
+
+
+def test_a_sidecar_that_cannot_store_its_vow_says_why_and_ends_its_pod() -> None:
+    # given a member whose state volume is full
+    driven = joined()
+    driven.volume_full = True
+    # when a coordinator of a newer term welcomes it, which it would have to store
+    driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
+    driven.effects.clear()
+    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Office(1, 2), pod_uid="other", ip="10.0.0.9")))
+    # then it says why it goes, hangs up, calls nobody again, and its launcher exits so that the pod is replaced
+    assert e.ToCoordinator(m.Gone(REASON)) in driven.effects
+    assert e.HangupCoordinator(f"given up: {REASON}") in driven.effects
+    assert e.ToLauncher(ExitLauncher(GIVEN_UP_EXIT_CODE, f"given up: {REASON}")) in driven.effects
+    assert not [x for x in driven.effects if isinstance(x, e.Dial)]
+    # and nobody can have it as a coordinator, or its vote
+    driven.effects.clear()
+    driven.do(e.Received(7, join("uid-caller")))
+    assert driven.effects == [e.Hangup(7, "its sidecar cannot store its state")]
+    assert driven.appoint(2).epoch() is None
+
+
+def test_a_coordinator_that_cannot_store_an_appointment_steps_down() -> None:
+    driven = Driven().appoint(1)
+    driven.volume_full = True
+    driven.appoint(2)
+    assert driven.epoch() is None

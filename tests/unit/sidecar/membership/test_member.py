@@ -34,7 +34,10 @@ SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 
 
 class Driven:
-    """A member and the time. `do` returns the effects but the log lines."""
+    """A member and the time. `do` returns the effects but the log lines.
+
+    launcher_responds: pings are answered, and not among the effects.
+    """
 
     def __init__(
         self,
@@ -43,10 +46,14 @@ class Driven:
         closed: m.Close | None = None,
     ) -> None:
         self.now = 1000.0
+        self.launcher_responds = True
         self.member = Member(Identity("uid", "pod-0", "node-0", "10.0.0.1", index), Voter(vow), self.now, closed)
 
     def do(self, *events: e.MemberEvent) -> list[Any]:
         effects = [effect for event in events for effect in self.member.handle(event, self.now)]
+        if self.launcher_responds and pings(effects):
+            effects = [effect for effect in effects if not pings([effect])]
+            effects += self.report(l.Pong(1))
         return [effect for effect in effects if not isinstance(effect, e.Say)]
 
     def hear(self, message: Any) -> list[Any]:
@@ -93,6 +100,10 @@ def running() -> Driven:
     return driven
 
 
+def pings(effects: list[Any]) -> list[l.Ping]:
+    return [x.message for x in effects if isinstance(x, e.ToLauncher) and isinstance(x.message, l.Ping)]
+
+
 def stops(effects: list[Any]) -> bool:
     return any(isinstance(x, e.ToLauncher) and isinstance(x.message, l.StopWorkers) for x in effects)
 
@@ -106,7 +117,7 @@ EXIT_84 = e.ToLauncher(l.ExitLauncher(84, "given up: pod pod-0 failed twice with
 def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None:
     driven = running()
     driven.report(l.WorkerExited(R0, 0, 1, None, "exit code 1", 0.0))
-    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up"), EXIT_84]
+    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up: pod pod-0 failed twice within 1 h"), EXIT_84]
     assert driven.do(e.LinkDown()) == []
     assert driven.later(10 * FENCE_S) == []
     assert driven.do(e.LauncherDown()) == [e.Finish()]
@@ -115,7 +126,7 @@ def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None
 def test_it_may_be_told_in_answer_to_its_join() -> None:
     driven = Driven()
     driven.do(e.LauncherUp(hello(R0, 0, WorkersState.FAILED)), e.LinkUp(e.SERVICE))
-    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up"), EXIT_84]
+    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up: pod pod-0 failed twice within 1 h"), EXIT_84]
 
 
 def test_but_not_by_a_coordinator_of_an_older_office() -> None:
@@ -330,7 +341,7 @@ def test_a_new_coordinator_in_time_holds_the_fence_off() -> None:
 def test_there_is_no_fence_where_nothing_runs() -> None:
     driven = joined()
     driven.do(e.LinkDown())
-    assert driven.member.deadline() is None
+    assert driven.later(10 * FENCE_S) == []
 
 
 # The end
@@ -478,3 +489,52 @@ def test_it_is_brought_to_the_next_coordinator() -> None:
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
     assert isinstance(join, m.Join)
     assert join.verdict == BROKEN
+
+
+# The launcher responds, or does not
+
+
+def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None:
+    # given a member whose launcher was stopped: its connection stays
+    driven = running()
+    driven.launcher_responds = False
+    # when it has not answered for 15 s, however the coordinator's heartbeats are answered
+    effects: list[Any] = []
+    for _ in range(15):
+        driven.hear(m.Heartbeat(1, R0))
+        effects += driven.later(1.0)
+    # then the member has asked it, and leaves with the reason
+    assert len(pings(effects)) == 3
+    reason = "its launcher has not responded for 15 s"
+    assert e.ToCoordinator(m.Gone(reason)) in effects
+    assert e.HangupCoordinator(reason) in effects
+    assert driven.member.state is State.NO_LAUNCHER
+
+
+def test_any_message_of_the_launcher_is_an_answer() -> None:
+    driven = running()
+    driven.launcher_responds = False
+    for number in range(20):
+        driven.hear(m.Heartbeat(1, R0))
+        driven.report(l.Pong(number) if number % 2 else l.Stepped(R0, number, None, 0.0, 0.0))
+        driven.later(4.0)
+    assert driven.member.state is State.JOINED
+
+
+def test_a_launcher_that_responds_again_brings_its_pod_back() -> None:
+    driven = running()
+    driven.launcher_responds = False
+    driven.later(14.0)
+    driven.hear(m.Heartbeat(1, R0))
+    driven.later(2.0)
+    assert driven.member.state is State.NO_LAUNCHER
+    (called,) = [x for x in driven.report(l.Pong(3)) if isinstance(x, e.Dial)]
+    assert called.hosts
+
+
+def test_a_sidecar_that_stood_still_itself_gives_the_launcher_time() -> None:
+    driven = running()
+    driven.launcher_responds = False
+    driven.now += 60.0  # both were frozen
+    driven.hear(m.Heartbeat(1, R0))
+    assert not [x for x in driven.later(10.0) if isinstance(x, e.ToCoordinator) and isinstance(x.message, m.Gone)]

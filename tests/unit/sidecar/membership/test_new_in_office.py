@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import Driven
 from understudy_protocol import membership as m
-from understudy_protocol.words import CloseReason, Fault, RoundToken, WorkersState
+from understudy_protocol.words import CloseReason, ElectorateVersion, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership.desk import State
 from understudy_sidecar.membership.settling import SETTLE_S
 
@@ -92,3 +92,29 @@ def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: Wo
     assert office.assigned() == {"active-0": 0, "active-1": 1}
     assert office.recovery().fault is (Fault.PROCESS if workers is WorkersState.FAILED else Fault.POD)
     assert office.recovery().cause.pod == "active-1"
+
+
+def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_and_the_time_of_the_loss() -> None:
+    # given a round of four pods, of which two are lost, one with the coordinator in it
+    pods = ("active-0", "active-1", "active-2", "active-3")
+    seats = tuple(m.Seat(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-active-1", (), {}, token=ROUND, seats=seats)
+    office = Driven(4, elected=estate)
+    # when the others come, the first of which lost its coordinator 7.5 s ago
+    office.join("spare-0", disconnected_s=7.0)
+    office.join("active-0", ROUND, 0, WorkersState.FAILED, disconnected_s=7.5)
+    office.join("active-3", ROUND, 3, WorkersState.FAILED, disconnected_s=6.0)
+    joined_at = office.now
+    office.later(SETTLE_S + 1, "spare-0", "active-0", "active-3")
+    # then both are told, detected when the coordinator was lost
+    told = office.coordinator.snapshot().recoveries
+    assert [(x.cause.rank, x.cause.pod, x.cause.node, x.cause.message) for x in told] == [
+        (1, "active-1", "node-1", "it coordinated, and it has not come to the new coordinator"),
+        (2, "active-2", "node-2", "it has not come to the new coordinator"),
+    ]
+    assert {x.detected_at for x in told} == {joined_at - 7.5}
+    assert {(x.pod_name, x.node) for x in office.coordinator.snapshot().lost} == {
+        ("active-1", "node-1"),
+        ("active-2", "node-2"),
+    }

@@ -70,8 +70,8 @@ def test_the_pools_key_and_the_jobs_are_seen_by_the_sidecar_alone() -> None:
     (trainer,), (sidecar,) = spec["containers"], spec["initContainers"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == "shared.pool"
-    assert volumes[names.ADOPTION_VOLUME]["emptyDir"]["medium"] == "Memory"
-    hidden = {names.KEY_VOLUME, names.ADOPTION_VOLUME}
+    assert volumes[names.STATE_VOLUME]["emptyDir"]["medium"] == "Memory"
+    hidden = {names.KEY_VOLUME, names.STATE_VOLUME}
     assert hidden <= {mount["name"] for mount in sidecar["volumeMounts"]}
     assert not hidden & {mount["name"] for mount in trainer["volumeMounts"]}
 

@@ -1,0 +1,49 @@
+"""Whether the pod's launcher responds: a member counts only while it does. Pure.
+
+A launcher that is stopped, or that sleeps uninterruptibly in the kernel, keeps its connection, and its sidecar goes on
+responding to the coordinator: the next round would wait for it forever.
+
+Rules: the sidecar pings the launcher three times within the timeout. Any message of the launcher is an answer. If the
+sidecar itself was not scheduled, the launcher has the whole timeout again.
+"""
+
+from understudy_protocol.launcher import Ping
+
+PINGS = 3
+#: A sidecar that looks so much later than it wanted to has stood still itself.
+LATE_S = 1.0
+
+
+class LauncherWatch:
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._heard: float | None = None  # None: no launcher is connected
+        self._ping_at = 0.0
+        self._number = 0
+
+    def heard(self, now: float) -> None:
+        """The launcher has connected, or sent a message."""
+        if self._heard is None:
+            self._ping_at = now + self.timeout_s / PINGS
+        self._heard = now
+
+    def gone(self) -> None:
+        """The launcher's connection has ended."""
+        self._heard = None
+
+    def deadline(self) -> float | None:
+        return None if self._heard is None else self._ping_at
+
+    def responds(self, now: float) -> bool:
+        """Whether the launcher has answered within the timeout; True if none is connected."""
+        return self._heard is None or now < self._heard + self.timeout_s
+
+    def due(self, now: float) -> Ping | None:
+        """A ping that is to be sent by now."""
+        if self._heard is None or now < self._ping_at:
+            return None
+        if now >= self._ping_at + LATE_S:
+            self._heard = now
+        self._ping_at = now + self.timeout_s / PINGS
+        self._number += 1
+        return Ping(self._number)
