@@ -4,13 +4,13 @@ Rules: the library that it asks is loaded there and nowhere else, so whatever a 
 that process. One at a time: one that hangs within the driver is not even ended by SIGKILL, until the driver lets go.
 """
 
-import contextlib
 import os
 import signal
 from typing import Callable, NoReturn, Optional
 
 from understudy_launcher import devices, forked, prctl
 from understudy_launcher.events import DevicesChecked
+from understudy_launcher.process_table import Handle
 
 _SEEN, _UNSEEN = b"+", b"-"
 _LONGEST = 1000
@@ -22,7 +22,8 @@ class DeviceCheck:
 
     def __init__(self, wanted: int, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
         self._wanted, self._watch, self._unwatch = wanted, watch, unwatch
-        self._pid = 0
+        self.pid = 0  # of the newest
+        self._process: Optional[Handle] = None
         self._read_end = -1  # while it runs
 
     def start(self) -> list[DevicesChecked]:
@@ -31,13 +32,14 @@ class DeviceCheck:
         dies_with_us = prctl.dies_with_parent()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
-            self._pid = os.fork()
+            self.pid = os.fork()
         except OSError as error:
             os.close(read_end)
             os.close(write_end)
             return [DevicesChecked(f"no process can be started that looks for its devices: {error.strerror}")]
-        if self._pid == 0:
+        if self.pid == 0:
             _look(self._wanted, write_end, dies_with_us)
+        self._process = Handle(self.pid)
         os.close(write_end)
         self._read_end = read_end
         self._watch(read_end)
@@ -49,15 +51,16 @@ class DeviceCheck:
         self._unwatch(self._read_end)
         os.close(self._read_end)
         self._read_end = -1
+        if self._process is not None:
+            self._process.close()
         if not told:
             return [DevicesChecked(ENDED)]
         return [DevicesChecked("" if told[:1] == _SEEN else told[1:].decode(errors="replace"))]
 
     def end(self) -> None:
         """It takes too long. That it has ended is heard like an answer."""
-        if self._read_end >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+        if self._read_end >= 0 and self._process is not None:
+            self._process.kill()
 
 
 def _look(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], None]]) -> NoReturn:

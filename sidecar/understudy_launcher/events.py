@@ -56,6 +56,13 @@ class GroupEmptied:
 
 
 @dataclass(frozen=True)
+class LeftoversFound:
+    """Processes that had left their worker's group have got SIGKILL; each is told once."""
+
+    processes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class StepsRead:
     """A worker reported `reports` steps since the last event; the newest is `step`."""
 
@@ -144,6 +151,7 @@ Event = Union[
     PortReserved,
     WorkerEnded,
     GroupEmptied,
+    LeftoversFound,
     StepsRead,
     ZygoteReady,
     ZygoteGone,

@@ -1,14 +1,18 @@
 """Who is left of the workers: which live, whose process groups hold anything yet, and what outlives its SIGKILL.
 
-Rules: a worker's group may outlive it. Once all that is left got SIGKILL, nothing more can be saved, and what is still
-there after COMPLAIN_EVERY_S (it sleeps uninterruptibly in the kernel) gets another and is named. Pure.
+Rules: a worker's group may outlive it, and a process that has left the group (setsid, a daemon) may outlive that. Such
+leftovers are one more group, of the local rank LEFTOVERS, which counts once all that is left is to be killed. After
+that nothing more can be saved, and what is still there after COMPLAIN_EVERY_S (it sleeps uninterruptibly in the kernel)
+gets another SIGKILL and is named. Pure.
 """
 
 from typing import Optional
 
 from understudy_launcher.events import Aim, Signal
+from understudy_launcher.warmup import WARMUP
 
 COMPLAIN_EVERY_S = 5.0
+LEFTOVERS = -2
 
 
 class Groups:
@@ -17,6 +21,7 @@ class Groups:
     def __init__(self) -> None:
         self.alive: set[int] = set()  # whose worker runs
         self.left: set[int] = set()  # of which any process is left
+        self.leftovers = False  # whether there may be any
         self.complain_at: Optional[float] = None
         self._killed_at: Optional[float] = None  # when all that was left got SIGKILL
 
@@ -25,11 +30,17 @@ class Groups:
         return self._killed_at is not None
 
     def spawned(self, nproc: int) -> None:
-        self.alive, self.left = set(range(nproc)), set(range(nproc))
+        self.alive, self.left, self.leftovers = set(range(nproc)), set(range(nproc)), True
+
+    def warmup_spawned(self) -> None:
+        self.left.add(WARMUP)
+        self.leftovers = True
 
     def emptied(self, local_rank: int) -> None:
         self.alive.discard(local_rank)
         self.left.discard(local_rank)
+        if local_rank == LEFTOVERS:
+            self.leftovers = False
         if not self.left:
             self._killed_at = self.complain_at = None
 
@@ -38,7 +49,8 @@ class Groups:
         return [Signal(rank, Aim.TERM_WORKER) for rank in sorted(self.alive)]
 
     def kill(self, now: float) -> list[Signal]:
-        if self._killed_at is None:
+        self.left |= {LEFTOVERS} if self.leftovers else set()
+        if self.left and self._killed_at is None:
             self._killed_at, self.complain_at = now, now + COMPLAIN_EVERY_S
         return [Signal(rank, Aim.KILL_GROUP) for rank in sorted(self.left)]
 

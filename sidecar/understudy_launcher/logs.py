@@ -53,6 +53,7 @@ class Logs:
     """The launcher's side. Before `start`, and where that was never called, everything is inherited."""
 
     def __init__(self) -> None:
+        self.pid = 0  # of the process; 0: there is none
         self._control: Optional[socket.socket] = None
         self._own_end = -1  # of the launcher's own lines
         self._own: list[_Source] = []
@@ -147,7 +148,8 @@ class Logs:
 
     def _fork(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        self.pid = os.fork()
+        if self.pid == 0:
             log_writer.become(theirs.fileno())
         theirs.close()
         self._control = ours

@@ -20,6 +20,7 @@ from understudy_launcher import environment, error_files, last_word
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram, python_program, same_start
 from understudy_launcher.device_check import DeviceCheck
+from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import Logs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
@@ -72,7 +73,7 @@ class Loop:
         self._wakeup = _catch_signals()
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
         self._logs.watch(self._watch_logs)
-        self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch)
+        self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch, self._own_children)
         self._zygote = self._make_zygote()
         self._zygote_env: Mapping[str, str] = {}  # that it was started with
         self._selection = LinkSelection(self._selector, _SIDECAR)
@@ -105,6 +106,10 @@ class Loop:
                 return self._exit.code
             self._wait()
 
+    def _own_children(self) -> tuple[int, ...]:
+        """Those that are no workers."""
+        return self._logs.pid, self._devices.pid, 0 if self._zygote is None else self._zygote.pid
+
     def kill_all(self) -> None:
         """The last resort of a launcher that has broken: leave no worker behind."""
         self._workers.kill_all()
@@ -119,6 +124,8 @@ class Loop:
             self._link.send(effect.message, time.monotonic())
         elif isinstance(effect, e.Signal):
             self._workers.signal(effect.local_rank, effect.aim)
+            if effect.local_rank == LEFTOVERS:
+                self._queue.extend(self._workers.reap())  # there may be none, and then no signal tells that
         elif isinstance(effect, e.Spawn):
             self._spawn(effect)
         elif isinstance(effect, e.SpawnWarmup):

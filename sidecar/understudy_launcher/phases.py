@@ -39,4 +39,6 @@ TOLD = {
 ENDING = (Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
 #: Workers that have got SIGTERM: how they end is a consequence.
 AFTER_SIGTERM = (Phase.DRAINING, Phase.SAVING, Phase.CLOSING)
+#: What comes next needs that nothing runs any more.
+EMPTYING = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.LEAVING)
 REPORTING = (Phase.RUNNING, Phase.FAILED)

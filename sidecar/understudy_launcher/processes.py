@@ -6,7 +6,13 @@ Rules: each worker is the leader of a session and process group of its own, so t
 what a shell started) can be killed with it. As pid 1 or subreaper we reap whatever ends, ours or inherited. A group's
 number is used only while something is left of the group: afterwards the kernel may give it to others. stdin is
 inherited; stdout and stderr are pipes of its own (logs.py), or inherited too. The zygote reaps what it has forked, and
-tells us; once it is gone we do.
+tells us; once it is gone we do. Until we hear of that its number may be another process's: we ask a pidfd first.
+
+A process that has left its worker's group (setsid, a daemon) is found by descent: what a dead worker leaves behind
+becomes our child. So all children of ours that we have not started are leftovers of workers, with all below them,
+except those that were here before the launcher. Such a child may also be a process that somebody has put into the
+background with `kubectl exec`. Leftovers are killed until a look at the process table finds none, and no child has
+ended since that look began: one that forks and exits during a look can be missed, but not its end.
 """
 
 import contextlib
@@ -15,22 +21,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Callable, Optional, Union
 
-from understudy_launcher import error_files, prctl
-from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
+from understudy_launcher import error_files, prctl, process_table
+from understudy_launcher.events import Aim, GroupEmptied, LeftoversFound, StepsRead, WorkerEnded
+from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
+from understudy_launcher.process_table import EXISTS, Entry, Handle
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import Fork, Zygote
 
-_AIMS = {
-    Aim.TERM_WORKER: (os.kill, signal.SIGTERM),
-    Aim.TERM_GROUP: (os.killpg, signal.SIGTERM),
-    Aim.KILL_GROUP: (os.killpg, signal.SIGKILL),
-}
+Ended = Union[StepsRead, WorkerEnded, GroupEmptied, LeftoversFound]
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class ForkOrder:
 class _Worker:
     local_rank: int
     pid: int  # and its group's number
+    process: Handle
     steps: Optional[StepFiles]  # None once it has ended
     error_file: Optional[str]
     killed: bool = False  # by us: how it ends is nobody's failure
@@ -59,15 +64,23 @@ class _Worker:
 class Workers:
     """The processes of one member's workers. `watch` and `unwatch` hear of pipes to be selected for reading.
 
-    folder: for files of its own.
+    folder: for files of its own. own: the pids of the launcher's other children that it has started.
     """
 
     def __init__(
-        self, command: Sequence[str], folder: str, watch: Callable[[int], None], unwatch: Callable[[int], None]
+        self,
+        command: Sequence[str],
+        folder: str,
+        watch: Callable[[int], None],
+        unwatch: Callable[[int], None],
+        own: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._command, self._folder = list(command), folder
-        self._watch, self._unwatch = watch, unwatch
+        self._watch, self._unwatch, self._own = watch, unwatch, own
         self._workers: dict[int, _Worker] = {}
+        self._earlier = {child.identity for child in _children(process_table.entries())}  # than the launcher
+        self._sweeping = False  # leftovers are being killed
+        self._seen: set[tuple[int, int]] = set()  # leftovers that were told of
         self._before_exec = prctl.dies_with_parent()
         self.oom_kills = OomKills()
 
@@ -109,7 +122,7 @@ class Workers:
         finally:
             steps.given()
         process.returncode = 0  # it is reaped here: Popen need not look for it
-        self._add(local_rank, process.pid, steps, error_file)
+        self._add(local_rank, process.pid, Handle(process.pid), steps, error_file)
         return []
 
     def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
@@ -126,29 +139,29 @@ class Workers:
         for local_rank, steps in files.items():
             steps.given()
             if local_rank in pids:
-                self._add(local_rank, pids[local_rank], steps, workers[local_rank].error_file)
+                process = Handle(pids[local_rank], zygote.pid)
+                self._add(local_rank, pids[local_rank], process, steps, workers[local_rank].error_file)
             else:
                 steps.close()
         return [local_rank for local_rank in workers if local_rank not in pids]
 
-    def _add(self, local_rank: int, pid: int, steps: StepFiles, error_file: Optional[str]) -> None:
-        self._workers[local_rank] = _Worker(local_rank, pid, steps, error_file)
+    def _add(self, local_rank: int, pid: int, process: Handle, steps: StepFiles, error_file: Optional[str]) -> None:
+        self._workers[local_rank] = _Worker(local_rank, pid, process, steps, error_file)
         self._watch(steps.bell)
 
     def signal(self, local_rank: int, aim: Aim) -> None:
+        if local_rank == LEFTOVERS:
+            self._sweeping = True  # the next reap() does it
+            return
         worker = self._workers.get(local_rank)
-        if worker is None or (worker.ended and aim is Aim.TERM_WORKER):
+        if worker is None:
             return
         worker.killed = worker.killed or aim is Aim.KILL_GROUP
-        send, number = _AIMS[aim]
-        try:
-            send(worker.pid, number)
-        except ProcessLookupError:
-            if not worker.ended:  # forked a moment ago, and leads no group yet
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, number)
-        except PermissionError:
-            pass
+        with contextlib.suppress(PermissionError):
+            if aim is Aim.TERM_WORKER:
+                worker.process.send(signal.SIGTERM)
+            elif worker.ended or worker.process.send(EXISTS):  # else its end is about to be told
+                _signal_group(worker, signal.SIGTERM if aim is Aim.TERM_GROUP else signal.SIGKILL)
 
     def dump_stacks(self, local_rank: int) -> str:
         """Have its process that steps write its Python stacks to stderr; why it cannot, or ""."""
@@ -160,25 +173,52 @@ class Workers:
     def kill_all(self) -> None:
         for local_rank in self._workers:
             self.signal(local_rank, Aim.KILL_GROUP)
+        for leftover in self._leftovers(process_table.entries()):
+            process_table.kill(leftover)
 
-    def reap(self) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
-        """Everything that has ended, ours and orphans alike; then the groups of which nothing is left."""
-        events: list[Union[StepsRead, WorkerEnded, GroupEmptied]] = []
+    def reap(self) -> list[Ended]:
+        """Everything that has ended, ours and orphans alike; then the groups of which nothing is left.
+
+        While leftovers are to be killed, and once no group is left, those that it finds get SIGKILL.
+        """
+        events: list[Ended] = []
         for pid, status in _ended():
             events += self.ended(pid, status)
         for worker in [worker for worker in self._workers.values() if worker.ended and _is_empty(worker.pid)]:
             del self._workers[worker.local_rank]
             events.append(GroupEmptied(worker.local_rank))
-        return events
+        return events if self._workers or not self._sweeping else events + self._sweep()
 
-    def ended(self, pid: int, status: int) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
+    def _sweep(self) -> list[Ended]:
+        alive = [leftover for leftover in self._leftovers(process_table.entries()) if process_table.kill(leftover)]
+        if alive:
+            return self._found(alive)
+        if _has_ended_child():
+            return []  # it may have forked while we looked: its SIGCHLD has us look again
+        self._sweeping = False
+        self._seen.clear()
+        return [GroupEmptied(LEFTOVERS)]
+
+    def _leftovers(self, table: Collection[Entry]) -> list[Entry]:
+        ours = {*self._own(), *(worker.pid for worker in self._workers.values())}
+        adopted = [child for child in _children(table) if child.pid not in ours and child.identity not in self._earlier]
+        return process_table.with_descendants(adopted, table)
+
+    def _found(self, alive: Collection[Entry]) -> list[Ended]:
+        new = [one for one in alive if one.identity not in self._seen]
+        self._seen.update(one.identity for one in new)
+        return [LeftoversFound(tuple(str(one) for one in new))] if new else []
+
+    def ended(self, pid: int, status: int) -> list[Ended]:
         """A process was reaped, by whomever; nothing follows if it was no worker."""
         worker = next((worker for worker in self._workers.values() if worker.pid == pid and not worker.ended), None)
         return [] if worker is None else self._end(worker, status)
 
     def lingering(self) -> bool:
-        """Whether a group outlives its worker: only the kernel's table tells its end, if its orphans are not ours."""
-        return any(worker.ended for worker in self._workers.values())
+        """Whether a group outlives its worker: only the kernel's table tells its end, if its orphans are not ours. So
+        it is with leftovers.
+        """
+        return self._sweeping or any(worker.ended for worker in self._workers.values())
 
     def heard(self, bell: int) -> list[StepsRead]:
         """What is to be told of a bell that became readable."""
@@ -194,13 +234,14 @@ class Workers:
         """What the workers have told since."""
         return [news for worker in self._workers.values() for news in self._news(worker)]
 
-    def _end(self, worker: _Worker, status: int) -> list[Union[StepsRead, WorkerEnded, GroupEmptied]]:
+    def _end(self, worker: _Worker, status: int) -> list[Ended]:
         steps = self._news(worker)  # its last step, before its end
         assert worker.steps is not None, "it ends once"
         if worker.steps.bell >= 0:
             self._unwatch(worker.steps.bell)
         worker.steps.close()
         worker.steps = None
+        worker.process.close()
         code = os.waitstatus_to_exitcode(status)
         ended = worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
         out_of_memory = self.oom_kills.told() if code and not worker.killed else ""
@@ -223,6 +264,24 @@ def _ended() -> list[tuple[int, int]]:
                 break
             ended.append((pid, status))
     return ended
+
+
+def _has_ended_child() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _children(table: Collection[Entry]) -> list[Entry]:
+    return [one for one in table if one.parent == os.getpid()]
+
+
+def _signal_group(worker: _Worker, number: signal.Signals) -> None:
+    try:
+        os.killpg(worker.pid, number)
+    except ProcessLookupError:
+        worker.process.send(number)  # forked a moment ago, and leads no group yet
 
 
 def _is_empty(group: int) -> bool:

@@ -34,7 +34,8 @@
     any                Ping                           as it is  Pong
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is done already), and so is one
-in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones. What ends because
+in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones: "the last group
+is empty" includes processes that have left their worker's group, which are killed by then. What ends because
 of our own SIGKILL is no failure. A worker can save while it lives and has not got that; SIGTERM it gets once, whoever
 asks, and after it no worker's end is reported: it is a consequence, and exit 0 then may mean "saved", not "finished".
 So a training that ends just as it is drained has drained, unless WorkersFinished was told before. A DrainWorkers of
@@ -51,9 +52,9 @@ from typing import Any, Callable, Optional, Union
 
 from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
-from understudy_launcher.groups import Groups
+from understudy_launcher.groups import LEFTOVERS, Groups
 from understudy_launcher.hangs import HangWatch
-from understudy_launcher.phases import AFTER_SIGTERM, ENDING, REPORTING, TOLD, OnSigterm, Phase
+from understudy_launcher.phases import AFTER_SIGTERM, EMPTYING, ENDING, REPORTING, TOLD, OnSigterm, Phase
 from understudy_launcher.readiness import HUNG, Answer, SelfCheck
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import RoundSteps
@@ -125,6 +126,7 @@ class Supervisor:
             e.AskedToEnd: self._on_asked_to_end,
             e.WorkerEnded: self._on_worker_ended,
             e.GroupEmptied: self._on_group_emptied,
+            e.LeftoversFound: self._on_leftovers_found,
             e.StepsRead: self._on_steps,
             **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
             e.Tick: self._on_tick,
@@ -309,17 +311,23 @@ class Supervisor:
         self._groups.emptied(event.local_rank)
         self._advance(now)
 
+    def _on_leftovers_found(self, event: e.LeftoversFound, now: float) -> None:
+        self._log(f"SIGKILL to what workers have left outside of their process groups: {', '.join(event.processes)}")
+
     def _kill_all(self, why: str, now: float) -> None:
         self._warmup.end(why)
         if self._groups.left:
-            workers = len(self._groups.left - {WARMUP})
+            workers = len(self._groups.left - {WARMUP, LEFTOVERS})
             what = f"the groups of {workers} workers" if workers else "the warm-up"
             self._log(f"{why}: SIGKILL to {what}")
-            self._out.extend(self._groups.kill(now))
+        self._out.extend(self._groups.kill(now))
 
     def _advance(self, now: float) -> None:
         """What waits for the old workers' end goes on once nothing is left of them."""
         if self._groups.left:
+            return
+        if self._groups.leftovers and self._must_be_empty():
+            self._out.extend(self._groups.kill(now))
             return
         if self._round.drain is Drain.ASKED:
             self._report(self._round.drained())
@@ -336,6 +344,12 @@ class Supervisor:
             self._leave(self._own_code(), f"{why}, and all workers have ended", now)
         elif self.phase is Phase.LEAVING:
             self._exit_now()
+
+    def _must_be_empty(self) -> bool:
+        """Whether what follows needs that no leftover runs. In SAVING and CLOSING the pod's end is what follows."""
+        if self.phase in (Phase.SAVING, Phase.CLOSING):
+            return False
+        return self._round.drain is Drain.ASKED or self.phase in EMPTYING
 
     def _spawn(self) -> None:
         start = self._round.start
@@ -413,7 +427,8 @@ class Supervisor:
     def _warm_up(self, now: float) -> None:
         if self.phase is Phase.IDLE and self._round.start is None and self._warm.state is not WarmState.LOADING:
             effects = self._warmup.start(now)
-            self._groups.left.update({WARMUP} if effects else ())
+            if effects:
+                self._groups.warmup_spawned()
             self._out.extend(effects)
 
     # Time -------------------------------------------------------------------------------------------------------------

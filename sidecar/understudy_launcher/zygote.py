@@ -7,9 +7,7 @@ as a fresh one. A zygote that does not answer is ended, and what it has forked e
 import array
 import contextlib
 import json
-import os
 import select
-import signal
 import socket
 import subprocess
 import time
@@ -21,6 +19,7 @@ from understudy_launcher import events as e
 from understudy_launcher import prctl
 from understudy_launcher.command import PythonProgram
 from understudy_launcher.logs import INHERITED, Outputs
+from understudy_launcher.process_table import Handle
 
 FORKS_WITHIN_S = 5.0
 PACKET_BYTES = 1 << 16
@@ -47,6 +46,12 @@ class Ended:
 Told = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, e.ZygoteChecked, Ended]
 
 
+@dataclass(frozen=True)
+class _Store:
+    port: int
+    process: Handle
+
+
 class Zygote:
     """`watch` and `unwatch` hear of the socket that is to be selected for reading."""
 
@@ -63,8 +68,9 @@ class Zygote:
         self._watch, self._unwatch = watch, unwatch
         self._started_for = program  # what this one runs if it is not told otherwise
         self._control: Optional[socket.socket] = None
-        self._process: Optional[subprocess.Popen[bytes]] = None
-        self._stores: dict[int, int] = {}  # pid -> port
+        self.pid = 0  # 0: none runs
+        self._process: Optional[Handle] = None
+        self._stores: dict[int, _Store] = {}  # by pid
         self._early: list[Told] = []  # told while a fork was waited for
         self._before_exec = prctl.dies_with_parent()
 
@@ -75,7 +81,7 @@ class Zygote:
         program = self._started_for = self._program
         words = [program.interpreter, *program.options, self._module, str(theirs.fileno())]
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [*words, program.kind, program.target, *program.arguments],
                 env={**env, **dict(program.env)},
                 pass_fds=(theirs.fileno(),),
@@ -87,7 +93,8 @@ class Zygote:
             return [e.ZygoteGone(f"cannot start {program.interpreter!r}: {error}", final=True)]
         finally:
             theirs.close()
-        self._process.returncode = 0  # whoever ends is reaped in one place, not by Popen
+        process.returncode = 0  # whoever ends is reaped in one place, not by Popen
+        self.pid, self._process = process.pid, Handle(process.pid)
         self._control = ours
         self._watch(ours.fileno())
         self._send({"preload": list(preload)})
@@ -123,9 +130,10 @@ class Zygote:
 
     def make_store(self, keep: Collection[int]) -> None:
         """All others end but those that listen at `keep`."""
-        for pid in [pid for pid, port in self._stores.items() if port not in keep]:
-            del self._stores[pid]
-            _kill(pid)
+        for pid in [pid for pid, store in self._stores.items() if store.port not in keep]:
+            process = self._stores.pop(pid).process
+            process.kill()
+            process.close()
         self._send({"store": True})
 
     def run(self, program: PythonProgram, command: Sequence[str]) -> None:
@@ -137,7 +145,7 @@ class Zygote:
 
     def holds(self, port: int) -> bool:
         """Whether a store of its own listens there."""
-        return port in self._stores.values()
+        return any(store.port == port for store in self._stores.values())
 
     def receive(self) -> list[Told]:
         """What it has told, without waiting."""
@@ -148,11 +156,14 @@ class Zygote:
         return told + self._take_early()
 
     def end(self) -> None:
+        for store in self._stores.values():
+            store.process.close()  # it dies with the zygote
         self._stores.clear()
         self._hang_up()
         if self._process is not None:
-            _kill(self._process.pid)
-            self._process = None
+            self._process.kill()
+            self._process.close()
+            self.pid, self._process = 0, None
 
     def _take_early(self) -> list[Told]:
         early, self._early = self._early, []
@@ -171,12 +182,15 @@ class Zygote:
             self.end()
             return [e.ZygoteGone(answer["unfit"], final=True)]
         if "ended" in answer:
-            port = self._stores.pop(answer["ended"], None)
-            return [Ended(answer["ended"], answer["status"]) if port is None else e.StoreGone(port)]
+            store = self._stores.pop(answer["ended"], None)
+            if store is None:
+                return [Ended(answer["ended"], answer["status"])]
+            store.process.close()
+            return [e.StoreGone(store.port)]
         if "checked" in answer:
             return [e.ZygoteChecked(answer["checked"])]
         if "port" in answer:
-            self._stores[answer["pid"]] = answer["port"]
+            self._stores[answer["pid"]] = _Store(answer["port"], Handle(answer["pid"], self.pid))
             return [e.StoreReady(answer["port"])]
         return [e.NoStore(answer["why"])] if "why" in answer else []
 
@@ -192,7 +206,7 @@ class Zygote:
             except ConnectionError:
                 packet = b""
             if not packet:
-                self.end()  # now: once it is reaped its number may be somebody else's
+                self.end()
                 self._early.append(e.ZygoteGone("it has ended", final=False))
                 return packets
             packets.append(json.loads(packet))
@@ -203,8 +217,3 @@ class Zygote:
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         with contextlib.suppress(OSError):  # it has gone: that is told by what is read
             self._control.sendmsg([json.dumps(order).encode()], files)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

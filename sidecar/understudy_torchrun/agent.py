@@ -33,6 +33,7 @@ from enum import Enum
 from typing import Any, Callable, Optional
 
 from understudy_launcher import events as e
+from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import AFTER_SIGTERM, OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol.launcher import StartWorkers
@@ -195,7 +196,7 @@ class Agent:
 
     def _tell_that_nothing_is_left(self) -> None:
         self._empty = False
-        for rank in self._ranks:
+        for rank in (*self._ranks, LEFTOVERS):
             self._tell(e.GroupEmptied(rank))
 
     def _failure(self, at: float) -> e.WorkerEnded:

@@ -9,6 +9,7 @@ from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
 from tests.simulation.training import Worker
 from understudy_launcher import events as e
+from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol.launcher import TO_LAUNCHER, StartWorkers
 
@@ -191,6 +192,9 @@ class Launcher(Process):
         self.later(self.world.between(0.0, GROUP_POLL_S), lambda: self.handle(emptied))
 
     def _signal(self, signal: e.Signal) -> None:
+        if signal.local_rank == LEFTOVERS:  # workers leave none here: it takes as long as to look for them
+            self.later(0.0, lambda: self.handle(e.GroupEmptied(LEFTOVERS)))
+            return
         worker = self.workers.get(signal.local_rank)
         if worker is None or not worker.alive:
             return

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from understudy_launcher import events as e
+from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as m
 from understudy_protocol.words import RoundToken
 
 PORT = 29400
+KILL_LEFTOVERS = e.Signal(LEFTOVERS, e.Aim.KILL_GROUP)
 
 
 def token(number: int, term: int = 1) -> RoundToken:
@@ -44,7 +46,8 @@ def terms(*ranks: int) -> list[e.Effect]:
 class Driven:
     """A supervisor of two workers, the time, and every effect but the log lines.
 
-    pages: what workers have told, for the next look at them.
+    pages: what workers have told, for the next look at them. leftovers: whether a process has left its worker's
+    group; else each kill of leftovers finds none.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Driven:
         )
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
+        self.leftovers = False
         assert self.do(e.Started()) == [
             e.ReservePort(),
             *([e.StartZygote()] if zygote else []),
@@ -88,6 +92,9 @@ class Driven:
         if e.LookAtSteps() in effects:
             pages, self.pages = self.pages, []
             effects += self.do(*pages)
+        if KILL_LEFTOVERS in effects and not self.leftovers:
+            effects.remove(KILL_LEFTOVERS)
+            effects += self.do(e.GroupEmptied(LEFTOVERS))
         return [effect for effect in effects if not isinstance(effect, (e.Log, e.LookAtSteps))]
 
     def later(self, seconds: float) -> list[e.Effect]:

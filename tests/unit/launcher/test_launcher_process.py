@@ -14,10 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import LIMIT_S, Launched, alive, children, logs_of, round_, wait_for, zombies
-from understudy_launcher.groups import COMPLAIN_EVERY_S
+from tests.unit.launcher.fake_sidecar import (
+    LIMIT_S,
+    Launched,
+    alive,
+    children,
+    logs_of,
+    name_of,
+    round_,
+    wait_for,
+    zombies,
+)
 from understudy_protocol import pod
 from understudy_protocol.launcher import (
+    DrainWorkers,
     ExitLauncher,
     Hung,
     LauncherHello,
@@ -26,6 +36,7 @@ from understudy_protocol.launcher import (
     StopWorkers,
     Terminating,
     WorkerExited,
+    WorkersDrained,
     WorkersFinished,
     WorkersStarted,
 )
@@ -333,6 +344,130 @@ def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hea
     launched.sidecar.expect(WorkersStarted)
 
 
+# Leftovers: processes that have left their worker's group -------------------------------------------------------------
+
+#: Starts a process of a session of its own, one behind a double fork, and waits.
+ESCAPES = """
+import os, subprocess, sys, time
+def note(pid):
+    with open(os.environ["HERE"] + "/pids", "a") as pids:
+        pids.write(f"{pid}\\n")
+note(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        note(os.getpid())
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+if len(sys.argv) > 1:
+    sys.exit(int(sys.argv[1]))
+time.sleep(600)
+"""
+#: The workers of a DataLoader are daemons of multiprocessing; these have made sessions of their own, too.
+DATA_LOADER = """
+import multiprocessing as mp, os, time
+def load():
+    os.setsid()
+    with open(os.environ["HERE"] + "/pids", "a") as pids:
+        pids.write(f"{os.getpid()}\\n")
+    time.sleep(600)
+if __name__ == "__main__":
+    for _ in range(2):
+        mp.get_context("fork").Process(target=load, daemon=True).start()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("zygote", ["true", "false"])
+@pytest.mark.parametrize("script", [ESCAPES, DATA_LOADER], ids=["escapes", "data loader"])
+def test_a_round_starts_only_when_nothing_of_the_one_before_is_alive(launch: Launch, script: str, zygote: str) -> None:
+    launched = launch("python3", "-c", script, **{pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"})
+    launched.join()
+    started(launched, 0)
+    left = launched.pids("pids", 2)
+    started(launched, 1)
+    assert not [pid for pid in left if alive(pid)]
+    launched.says("SIGKILL to what workers have left outside of their process groups:")
+    assert all(alive(pid) for pid in launched.pids("pids", 4)[2:])
+
+
+def test_a_daemon_of_workers_that_have_finished_ends_with_the_next_round(launch: Launch) -> None:
+    launched = launch(sys.executable, "-c", ESCAPES, "0")
+    launched.join()
+    started(launched, 0)
+    left = launched.pids("pids", 2)
+    launched.sidecar.expect(WorkersFinished)
+    assert all(alive(pid) for pid in left), "a daemon may upload what the training has written"
+    started(launched, 1)
+    assert not [pid for pid in left if alive(pid)]
+
+
+def test_nothing_is_left_when_a_round_has_drained_or_was_stopped_or_the_launcher_exits(launch: Launch) -> None:
+    launched = launch(sys.executable, "-c", ESCAPES)
+    launched.join()
+    started(launched, 0)
+    drained = launched.pids("pids", 2)
+    launched.sidecar.send(DrainWorkers(round_(0).token, 20.0))
+    launched.sidecar.expect(WorkersDrained)
+    assert not [pid for pid in drained if alive(pid)]
+    started(launched, 1)
+    stopped = launched.pids("pids", 4)[2:]
+    launched.sidecar.send(StopWorkers("fenced"))
+    launched.sidecar.expect(LauncherHello)
+    assert not [pid for pid in stopped if alive(pid)]
+    started(launched, 2)
+    closed = launched.pids("pids", 6)[4:]
+    launched.sidecar.send(ExitLauncher(81, "Failed"))
+    assert launched.wait() == 81
+    assert not [pid for pid in closed if alive(pid)]
+
+
+#: A process that forks itself again and again, each time in another session, and never waits.
+HYDRA = """
+import os, time
+if os.fork() == 0:
+    while True:
+        os.setsid() if os.getsid(0) != os.getpid() else None
+        if os.fork():
+            os._exit(0)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_forks_faster_than_it_can_be_looked_for_is_killed(launch: Launch) -> None:
+    launched = launch(sys.executable, "-c", HYDRA, **{pod.ENV_ZYGOTE: "false"})
+    launched.join()
+    started(launched, 0)
+    wait_for(lambda: len(children(launched.process.pid)) > 1, "the adoption of the first orphan")
+    launched.sidecar.send(StopWorkers("now"))
+    launched.sidecar.expect(LauncherHello)
+    assert children(launched.process.pid) == []
+
+
+def test_what_ran_before_the_launcher_stays(folder: Path, launch: Launch) -> None:
+    """An entrypoint may start a daemon, and then become the launcher."""
+    entrypoint = f'sleep 600 & echo $! > "$HERE/earlier"; exec /bin/sh {folder}/{pod.LAUNCHER_STUB} "$@"'
+    launched = launch(*SLEEPS, stub=["sh", "-c", entrypoint, "entrypoint"])
+    launched.join()
+    started(launched, 0)
+    (earlier,) = launched.pids("earlier", 1)
+    started(launched, 1)
+    assert alive(earlier)
+    os.kill(earlier, signal.SIGKILL)
+
+
+def test_a_store_and_the_zygote_outlive_the_kill_of_leftovers(launch: Launch) -> None:
+    launched = launch("python3", "-c", ESCAPES, **{pod.ENV_PRELOAD: "json"})
+    launched.join()
+    started(launched, 0)
+    launched.pids("pids", 2)
+    before = [pid for pid in children(launched.process.pid) if name_of(pid) == "zygote"]
+    started(launched, 1)
+    assert [pid for pid in children(launched.process.pid) if name_of(pid) == "zygote"] == before
+
+
 # Orphans and its own end ----------------------------------------------------------------------------------------------
 
 
@@ -349,40 +484,6 @@ def test_orphans_are_reaped(launch: Launch) -> None:
     launched.path("go").write_text("go\n")
     wait_for(lambda: orphan not in children(launched.process.pid), "the reaping of the orphan")
     assert zombies(launched.process.pid) == []
-
-
-#: A worker, its child in a group of its own, and that one's child back in the worker's group, which it reaps when told.
-ESTRANGED = """
-import os, time
-group, here = os.getpid(), os.environ["HERE"]
-if os.fork():
-    time.sleep(600)
-os.setpgid(0, 0)
-child = os.fork()
-if child == 0:
-    os.setpgid(0, group)
-    open(here + "/pids", "w").write(f"{os.getpid()}\\n")
-    time.sleep(600)
-open(here + "/reap").read()
-os.waitpid(child, 0)
-open(here + "/end").read()
-"""
-
-
-def test_a_group_whose_last_process_somebody_else_reaps_is_seen_to_be_empty(launch: Launch) -> None:
-    launched = launch(sys.executable, "-c", ESTRANGED)
-    os.mkfifo(launched.path("reap"))
-    os.mkfifo(launched.path("end"))
-    launched.join()
-    started(launched, 0)
-    (estranged,) = launched.pids("pids", 1)
-    launched.sidecar.send(round_(1))
-    wait_for(lambda: not alive(estranged), "the kill of the worker's group")
-    launched.path("reap").write_text("now")
-    before = time.monotonic()
-    launched.sidecar.expect(WorkersStarted)
-    assert time.monotonic() - before < COMPLAIN_EVERY_S - 1, "by itself, not by the timer of the complaint"
-    launched.path("end").write_text("now")
 
 
 def test_workers_do_not_outlive_a_launcher_that_is_killed(launch: Launch) -> None:
@@ -413,6 +514,7 @@ def test_a_bug_in_the_launcher_ends_it_loudly_and_leaves_no_worker(folder: Path,
     wait_for(lambda: not any(alive(pid) for pid in family), "the end of the workers and their children")
 
 
+UNSHARE = ("unshare", "-pf", "--kill-child", "--mount-proc")
 #: A Python without ctypes, so that orphans go to pid 1, which here is a shell.
 WITHOUT_CTYPES = (
     "import sys; sys.modules['ctypes'] = None; sys.path.insert(0, sys.argv.pop(1))\n"
@@ -421,12 +523,12 @@ WITHOUT_CTYPES = (
 
 
 def _can_unshare() -> bool:
-    return subprocess.run(["unshare", "-pf", "true"], capture_output=True, check=False).returncode == 0
+    return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
 def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> None:
-    launched = launch(*FAMILY, stub=["unshare", "-pf", "--kill-child", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    launched = launch(*FAMILY, stub=[*UNSHARE, "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
     assert launched.join().pid == 1
     started(launched, 0)
     launched.pids("pids", 2)
@@ -440,8 +542,20 @@ def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> No
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
+def test_where_proc_shows_another_pid_namespace_rounds_go_on(folder: Path, launch: Launch) -> None:
+    """Leftovers are not found there: the numbers in /proc are not the launcher's."""
+    without_proc = [word for word in UNSHARE if word != "--mount-proc"]
+    launched = launch(*FAMILY, stub=[*without_proc, "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    assert launched.join().pid == 1
+    for number in range(2):
+        started(launched, number)
+        launched.pids("pids", 2 * number + 2)
+    launched.process.terminate()
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
 def test_without_ctypes_others_reap_its_orphans_and_rounds_go_on(folder: Path, launch: Launch) -> None:
-    init = ["unshare", "-pf", "--kill-child", "sh", "-c", '"$@"; exit $?', "init"]
+    init = [*UNSHARE, "sh", "-c", '"$@"; exit $?', "init"]
     launched = launch(
         *FAMILY, stub=[*init, sys.executable, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
     )

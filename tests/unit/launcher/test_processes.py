@@ -249,6 +249,22 @@ def test_what_cannot_be_started_has_ended(tmp_path: Path, command: str, code: in
     assert running.bells == set()
 
 
+@pytest.mark.parametrize("aim", list(Aim))
+def test_no_signal_reaches_the_process_that_got_a_workers_number(run: Run, aim: Aim) -> None:
+    """The zygote reaps its forks before the launcher hears of it, and the kernel may use the number again."""
+    running = run("true")
+    worker = running.workers._workers[0]
+    os.waitpid(worker.pid, 0)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        worker.pid = other.pid
+        running.workers.signal(0, aim)
+        assert other.poll() is None
+        os.kill(other.pid, signal.SIGUSR1)
+        assert other.wait() == -signal.SIGUSR1, "the only signal that it got"
+    running.events += running.workers.ended(worker.pid, 0)
+    running.reap_all()
+
+
 def test_signals_to_what_is_gone_reach_nobody(run: Run) -> None:
     running = run("true")
     running.reap_all()

@@ -9,12 +9,26 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launcher.driven import PORT, Driven, ended, failed, finished, kills, running, start, steps, terms, token
+from tests.unit.launcher.driven import (
+    KILL_LEFTOVERS,
+    PORT,
+    Driven,
+    ended,
+    failed,
+    finished,
+    kills,
+    running,
+    start,
+    steps,
+    terms,
+    token,
+)
 from understudy_launcher import events as e
-from understudy_launcher.groups import COMPLAIN_EVERY_S
+from understudy_launcher.groups import COMPLAIN_EVERY_S, LEFTOVERS
 from understudy_launcher.phases import Phase
 from understudy_launcher.steps import LOOK_EVERY_S
 from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END, LEAVE_WITHIN_S
+from understudy_launcher.warmup import WARMUP
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, WorkersState
 
@@ -90,6 +104,60 @@ def test_a_worker_that_outlives_its_kill_is_named_every_five_seconds() -> None:
     driven.do(ended(1, 137, "SIGKILL"), e.GroupEmptied(1))
     assert driven.phase is Phase.RUNNING
     assert driven.supervisor.deadline() is None
+
+
+# Leftovers: processes that have left their worker's group -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [running, failed, finished])
+def test_a_round_waits_until_leftovers_of_the_one_before_have_ended(before: Any) -> None:
+    driven = before()
+    driven.leftovers = True
+    assert KILL_LEFTOVERS in driven.do(start(1))
+    assert driven.do(e.LeftoversFound(("sleep pid=7", "python pid=8"))) == []
+    assert driven.log[-1].endswith("outside of their process groups: sleep pid=7, python pid=8")
+    driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
+    assert driven.phase is Phase.STARTING
+    assert driven.do(e.GroupEmptied(LEFTOVERS)) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
+
+
+def test_leftovers_are_not_looked_for_before_there_were_workers() -> None:
+    driven = Driven()
+    driven.leftovers = True
+    assert KILL_LEFTOVERS not in driven.do(start(0))
+    assert driven.phase is Phase.RUNNING
+
+
+def test_leftovers_of_a_warm_up_are_killed_too() -> None:
+    driven = Driven(warmup=True)
+    driven.do(ended(WARMUP), e.GroupEmptied(WARMUP))
+    driven.leftovers = True
+    assert driven.do(start(0)) == [KILL_LEFTOVERS]
+    assert driven.do(e.GroupEmptied(LEFTOVERS))[0] == e.Spawn(start(0))
+
+
+def test_a_member_has_stopped_only_when_no_leftover_runs() -> None:
+    driven = finished()
+    driven.leftovers = True
+    assert driven.do(m.StopWorkers("fenced")) == [KILL_LEFTOVERS]
+    (hello,) = driven.do(e.GroupEmptied(LEFTOVERS))
+    assert isinstance(hello, e.Report)
+    assert driven.phase is Phase.IDLE
+
+
+def test_a_daemon_of_workers_that_have_finished_runs_on_until_something_else_follows() -> None:
+    driven = running()
+    driven.leftovers = True
+    effects = driven.do(ended(0), e.GroupEmptied(0), ended(1), e.GroupEmptied(1))
+    assert KILL_LEFTOVERS not in effects
+    assert driven.later(3600) == []
+
+
+def test_a_leftover_that_outlives_its_kill_holds_up_the_exit_for_a_bounded_time() -> None:
+    driven = finished()
+    driven.leftovers = True
+    assert driven.do(m.ExitLauncher(0, "Succeeded")) == [KILL_LEFTOVERS]
+    assert driven.later(LEAVE_WITHIN_S) == [e.Exit(0, "Succeeded")]
 
 
 # Ends of workers ------------------------------------------------------------------------------------------------------

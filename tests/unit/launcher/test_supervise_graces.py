@@ -6,9 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.launcher.driven import PORT, Driven, ended, failed, finished, kills, running, start, steps, terms, token
+from tests.unit.launcher.driven import (
+    KILL_LEFTOVERS,
+    PORT,
+    Driven,
+    ended,
+    failed,
+    finished,
+    kills,
+    running,
+    start,
+    steps,
+    terms,
+    token,
+)
 from understudy_launcher import events as e
-from understudy_launcher.groups import COMPLAIN_EVERY_S
+from understudy_launcher.groups import COMPLAIN_EVERY_S, LEFTOVERS
 from understudy_launcher.phases import Phase
 from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END
 from understudy_protocol import launcher as m
@@ -74,6 +87,14 @@ def exits(effects: list[e.Effect]) -> list[int]:
 
 
 # Drains ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_has_drained_only_when_no_leftover_runs() -> None:
+    driven = draining()
+    driven.leftovers = True
+    assert driven.do(*gone(0, 1))[-1] == KILL_LEFTOVERS
+    assert driven.do(e.GroupEmptied(LEFTOVERS)) == [drained()]
+    assert driven.phase is Phase.IDLE
 
 
 def test_drained_workers_save_and_end_and_the_launcher_takes_the_next_round() -> None:

@@ -222,8 +222,7 @@ def test_a_frozen_zygote_is_given_up_and_ended(folder: Path, forking: Make, monk
     monkeypatch.setattr("understudy_launcher.zygote.FORKS_WITHIN_S", 0.2)
     write(folder, train="")
     forks = forking("train.py")
-    assert forks.zygote._process is not None
-    frozen = forks.zygote._process.pid
+    frozen = forks.zygote.pid
     os.kill(frozen, signal.SIGSTOP)
     assert forks.fork(0, 1) == []
     gone = forks.hear(e.ZygoteGone)

@@ -1,0 +1,131 @@
+"""Processes as the kernel knows them: their entries in /proc, and handles that outlive the reuse of a pid.
+
+Rules: a pid alone names nobody, because the kernel may give it to another process once its parent has reaped it. The
+pid and the start time together name one process. A Handle is a pidfd; on a kernel without pidfds (before 5.3) it
+compares the start time before each signal. An entry that cannot be read is a process that has ended. Where /proc is
+mounted for another PID namespace than ours, as `unshare --pid` alone leaves it, the table is empty: its numbers are
+not ours.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Optional
+
+EXISTS = 0  # the signal that only asks whether the process has not been reaped
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the process table. state: the kernel's letter, such as D in an uninterruptible sleep."""
+
+    pid: int
+    parent: int
+    group: int
+    started: int  # clock ticks since the boot
+    state: str
+    name: str
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.started
+
+    def __str__(self) -> str:
+        return f"{self.name} pid={self.pid}"
+
+
+def entry(pid: int) -> Optional[Entry]:
+    return _read(pid) if _is_ours() else None
+
+
+def entries() -> list[Entry]:
+    """All that this process can see; one that starts or ends meanwhile may be missing."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if _is_ours() else []
+    found = (_read(pid) for pid in pids)
+    return [one for one in found if one is not None]
+
+
+def _is_ours() -> bool:
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _read(pid: int) -> Optional[Entry]:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            head, _, tail = file.read().rpartition(")")
+    except OSError:
+        return None
+    fields = tail.split()
+    return Entry(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0], head.partition("(")[2])
+
+
+def with_descendants(roots: Iterable[Entry], table: Collection[Entry]) -> list[Entry]:
+    """The roots, their children, and so on; each once."""
+    children: dict[int, list[Entry]] = {}
+    for one in table:
+        children.setdefault(one.parent, []).append(one)
+    found: dict[int, Entry] = {}
+    left = list(roots)
+    while left:
+        one = left.pop()
+        if one.pid not in found:
+            found[one.pid] = one
+            left += children.get(one.pid, [])
+    return list(found.values())
+
+
+class Handle:
+    """One process. parent: its parent, where that is another process than this one and may have reaped it already."""
+
+    def __init__(self, pid: int, parent: Optional[int] = None) -> None:
+        self._pid, self._fd = pid, _open(pid)
+        now = entry(pid)  # after the open: it is the process that the descriptor stands for, or a later one
+        self._started = now.started if now is not None else None
+        if parent is not None and now is not None and now.parent != parent:
+            self.close()
+
+    def send(self, number: int) -> bool:
+        """Whether the process was there to get it; a zombie is. Raises PermissionError."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, number)
+                return True
+            now = entry(self._pid)
+            if now is not None and now.started == self._started:
+                os.kill(self._pid, number)
+                return True
+        return False
+
+    def kill(self) -> None:
+        with contextlib.suppress(PermissionError):
+            self.send(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._started = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def kill(found: Entry) -> bool:
+    """Whether there is something to wait for: False where it has ended, or runs as a user whom we may not signal."""
+    handle = Handle(found.pid)
+    try:
+        now = entry(found.pid)
+        return now is not None and now.started == found.started and handle.send(signal.SIGKILL)
+    except PermissionError:
+        return False
+    finally:
+        handle.close()
+
+
+def _open(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # Python was built without it, or the kernel or its seccomp filter refuses it
+        return -1
