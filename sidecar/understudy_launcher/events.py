@@ -63,6 +63,21 @@ class LeftoversFound:
 
 
 @dataclass(frozen=True)
+class Survivor:
+    """A process that SIGKILL has not ended yet. local_rank: None for a leftover. state: as in /proc, such as D."""
+
+    local_rank: Optional[int]
+    pid: int
+    state: str
+    name: str
+
+
+@dataclass(frozen=True)
+class SurvivorsFound:
+    processes: tuple[Survivor, ...]
+
+
+@dataclass(frozen=True)
 class StepsRead:
     """A worker reported `reports` steps since the last event; the newest is `step`."""
 
@@ -152,6 +167,7 @@ Event = Union[
     WorkerEnded,
     GroupEmptied,
     LeftoversFound,
+    SurvivorsFound,
     StepsRead,
     ZygoteReady,
     ZygoteGone,
@@ -199,6 +215,11 @@ class SpawnWarmup:
 class Signal:
     local_rank: int
     aim: Aim
+
+
+@dataclass(frozen=True)
+class FindSurvivors:
+    """Find the processes that outlive their SIGKILL; answered by SurvivorsFound."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +307,7 @@ Effect = Union[
     Spawn,
     SpawnWarmup,
     Signal,
+    FindSurvivors,
     Report,
     ReservePort,
     ReleasePort,

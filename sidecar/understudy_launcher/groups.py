@@ -3,7 +3,7 @@
 Rules: a worker's group may outlive it, and a process that has left the group (setsid, a daemon) may outlive that. Such
 leftovers are one more group, of the local rank LEFTOVERS, which counts once all that is left is to be killed. After
 that nothing more can be saved, and what is still there after COMPLAIN_EVERY_S (it sleeps uninterruptibly in the kernel)
-gets another SIGKILL and is named. Pure.
+gets another SIGKILL and is reported. Pure.
 """
 
 from typing import Optional
@@ -54,10 +54,12 @@ class Groups:
             self._killed_at, self.complain_at = now, now + COMPLAIN_EVERY_S
         return [Signal(rank, Aim.KILL_GROUP) for rank in sorted(self.left)]
 
-    def complaint(self, now: float) -> Optional[str]:
-        """What is to be logged by now, if anything; then a kill is due again."""
-        if self._killed_at is None or self.complain_at is None or now < self.complain_at:
-            return None
+    def is_late(self, now: float) -> bool:
+        """Whether what is left is to be reported and killed again by now; the next time is COMPLAIN_EVERY_S later."""
+        if self.complain_at is None or now < self.complain_at:
+            return False
         self.complain_at = now + COMPLAIN_EVERY_S
-        ranks = ",".join(str(rank) for rank in sorted(self.left))
-        return f"not gone {now - self._killed_at:.0f} s after SIGKILL (stuck in the kernel?): local_ranks={ranks}"
+        return True
+
+    def since_kill_s(self, now: float) -> float:
+        return 0.0 if self._killed_at is None else now - self._killed_at

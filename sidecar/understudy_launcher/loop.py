@@ -122,10 +122,8 @@ class Loop:
     def _do(self, effect: e.Effect) -> None:
         if isinstance(effect, e.Report):
             self._link.send(effect.message, time.monotonic())
-        elif isinstance(effect, e.Signal):
-            self._workers.signal(effect.local_rank, effect.aim)
-            if effect.local_rank == LEFTOVERS:
-                self._queue.extend(self._workers.reap())  # there may be none, and then no signal tells that
+        elif isinstance(effect, (e.Signal, e.FindSurvivors)):
+            self._do_with_processes(effect)
         elif isinstance(effect, e.Spawn):
             self._spawn(effect)
         elif isinstance(effect, e.SpawnWarmup):
@@ -144,6 +142,14 @@ class Loop:
             self._logs.say(effect.text)
         else:
             self._exit = self._exit or effect
+
+    def _do_with_processes(self, effect: Union[e.Signal, e.FindSurvivors]) -> None:
+        if isinstance(effect, e.FindSurvivors):
+            self._queue.append(e.SurvivorsFound(tuple(self._workers.survivors())))
+            return
+        self._workers.signal(effect.local_rank, effect.aim)
+        if effect.local_rank == LEFTOVERS:
+            self._queue.extend(self._workers.reap())  # there may be none, and then no signal tells that
 
     def _do_with_devices(self, effect: Union[e.CheckDevices, e.EndDeviceCheck]) -> None:
         if isinstance(effect, e.CheckDevices):

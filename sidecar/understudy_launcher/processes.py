@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl, process_table
-from understudy_launcher.events import Aim, GroupEmptied, LeftoversFound, StepsRead, WorkerEnded
+from understudy_launcher.events import Aim, GroupEmptied, LeftoversFound, StepsRead, Survivor, WorkerEnded
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
@@ -198,6 +198,15 @@ class Workers:
         self._sweeping = False
         self._seen.clear()
         return [GroupEmptied(LEFTOVERS)]
+
+    def survivors(self) -> list[Survivor]:
+        """What is there of the workers' groups, and of leftovers while these are being killed."""
+        table = process_table.entries()
+        rank_of = {worker.pid: worker.local_rank for worker in self._workers.values()}
+        found = {one.pid: rank_of[one.group] for one in table if one.group in rank_of}
+        leftovers = {one.pid: None for one in self._leftovers(table)} if self._sweeping else {}
+        ranks = {**leftovers, **found}
+        return [Survivor(ranks[one.pid], one.pid, one.state, one.name) for one in table if one.pid in ranks]
 
     def _leftovers(self, table: Collection[Entry]) -> list[Entry]:
         ours = {*self._own(), *(worker.pid for worker in self._workers.values())}

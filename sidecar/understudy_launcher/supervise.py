@@ -6,6 +6,7 @@
     RUNNING … STOPPING StartWorkers                   STARTING  SIGKILL to every group: the round is dead
     STARTING           StartWorkers                   STARTING  the newer one takes the older one's place
     STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted; once no zygote loads (warm.py)
+    any                alive long after its SIGKILL   as it is  SIGKILL again; Unkillable of each process that is left
     RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
     RUNNING            the last worker exits 0        FINISHED  WorkersFinished
     RUNNING            a worker makes no step         RUNNING   its stacks, then Hung, if it was asked to (hangs.py)
@@ -66,6 +67,8 @@ from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
 
 #: So long the launcher waits for its killed workers before it exits all the same: as pid 1 it takes them along.
 LEAVE_WITHIN_S = 1.0
+#: Of the processes that outlive SIGKILL at one time, so many are reported.
+MOST_UNKILLABLE = 16
 #: Exit codes of a launcher that was asked to end: its workers ended by themselves, and did not.
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
@@ -127,6 +130,7 @@ class Supervisor:
             e.WorkerEnded: self._on_worker_ended,
             e.GroupEmptied: self._on_group_emptied,
             e.LeftoversFound: self._on_leftovers_found,
+            e.SurvivorsFound: self._on_survivors_found,
             e.StepsRead: self._on_steps,
             **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
             e.Tick: self._on_tick,
@@ -314,6 +318,17 @@ class Supervisor:
     def _on_leftovers_found(self, event: e.LeftoversFound, now: float) -> None:
         self._log(f"SIGKILL to what workers have left outside of their process groups: {', '.join(event.processes)}")
 
+    def _on_survivors_found(self, event: e.SurvivorsFound, now: float) -> None:
+        if not self._groups.killed:
+            return
+        seconds = self._groups.since_kill_s(now)
+        named = [f"{one.name} pid={one.pid} local_rank={one.local_rank} state={one.state}" for one in event.processes]
+        ranks = ",".join(str(rank) for rank in sorted(self._groups.left))
+        self._log(f"alive {seconds:.0f} s after SIGKILL (stuck in the kernel?): {', '.join(named) or ranks}")
+        for one in event.processes[:MOST_UNKILLABLE]:
+            local_rank = None if one.local_rank == WARMUP else one.local_rank
+            self._report(m.Unkillable(self._round.token, local_rank, one.pid, seconds, one.state))
+
     def _kill_all(self, why: str, now: float) -> None:
         self._warmup.end(why)
         if self._groups.left:
@@ -444,10 +459,8 @@ class Supervisor:
         if steps:
             self._tell_steps(steps.due(now))
             self._out.extend([e.LookAtSteps()] if steps.is_to_look(now) else [])
-        complaint = self._groups.complaint(now)
-        if complaint is not None:
-            self._log(complaint)
-            self._out.extend(self._groups.kill(now))
+        if self._groups.is_late(now):
+            self._out.extend([*self._groups.kill(now), e.FindSurvivors()])
         self._on_zygote(e.Tick(), now)
         if self._self_check.hangs(now):
             self._out.append(e.EndZygote())

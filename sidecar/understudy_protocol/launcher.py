@@ -79,6 +79,20 @@ class WorkersDrained:
 
 
 @dataclass(frozen=True)
+class Unkillable:
+    """A process of an earlier round is alive so long after its SIGKILL, and delays the next one. Sent every 5 s.
+
+    Most often it sleeps uninterruptibly in the kernel (state D), in a driver or a file system that does not answer.
+    """
+
+    token: RoundToken  # of the newest StartWorkers
+    local_rank: Optional[int]  # None: it has left its worker's process group
+    pid: int  # in the launcher's PID namespace
+    seconds: float
+    state: str  # the kernel's letter, as in /proc/PID/stat
+
+
+@dataclass(frozen=True)
 class Stepped:
     """A completed step: the first of a round, then the newest at most twice a second.
 
@@ -225,6 +239,7 @@ TO_SIDECAR = (
     WorkerExited,
     WorkersFinished,
     WorkersDrained,
+    Unkillable,
     Stepped,
     Hung,
     Terminating,

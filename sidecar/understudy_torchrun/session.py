@@ -234,6 +234,8 @@ class Session:
             log(f"no stacks of the worker local_rank={local_rank}: {why_not}")
 
     def _answered(self, effect: c.Effect) -> list[Any]:
+        if isinstance(effect, e.FindSurvivors):
+            return [e.SurvivorsFound(tuple(self._workers.survivors()))]
         if isinstance(effect, e.LookAtSteps):
             return list(self._steps.look())
         if isinstance(effect, e.MakeStore):

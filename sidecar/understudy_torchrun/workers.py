@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Callable, Optional
 
-from understudy_launcher import error_files
-from understudy_launcher.events import Aim, WorkerEnded
+from understudy_launcher import error_files, process_table
+from understudy_launcher.events import Aim, Survivor, WorkerEnded
 from understudy_launcher.processes import worker_ended
 from understudy_protocol import pod
 
@@ -124,6 +124,11 @@ class Workers:
     def group_of(self, local_rank: int) -> Optional[int]:
         """The process group of a worker that runs."""
         return next((worker.pid for worker in self._running.values() if worker.local_rank == local_rank), None)
+
+    def survivors(self) -> list[Survivor]:
+        """Those that have not ended."""
+        found = ((worker, process_table.entry(worker.pid)) for worker in self._running.values())
+        return [Survivor(worker.local_rank, one.pid, one.state, one.name) for worker, one in found if one is not None]
 
     def ended(self, fd: int) -> Optional[WorkerEnded]:
         """How the worker of a pidfd that is readable has ended; it is still there for kill_group, until forget()."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -9,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,7 @@ from understudy_protocol.launcher import (
     Stepped,
     StopWorkers,
     Terminating,
+    Unkillable,
     WorkerExited,
     WorkersDrained,
     WorkersFinished,
@@ -466,6 +469,61 @@ def test_a_store_and_the_zygote_outlive_the_kill_of_leftovers(launch: Launch) ->
     before = [pid for pid in children(launched.process.pid) if name_of(pid) == "zygote"]
     started(launched, 1)
     assert [pid for pid in children(launched.process.pid) if name_of(pid) == "zygote"] == before
+
+
+# A worker that SIGKILL does not end -----------------------------------------------------------------------------------
+
+#: Lets any process trace it, also where the kernel allows that to parents alone (Yama).
+TRACEABLE = (
+    "import ctypes, os, time\n"
+    "ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 % 2**64), 0, 0, 0)\n"
+    "open(os.environ['HERE'] + '/pids', 'a').write(f'{os.getpid()}\\n')\n"
+    "time.sleep(600)"
+)
+
+
+@contextlib.contextmanager
+def unkillable(pid: int) -> Iterator[None]:
+    """A process that stops within the kernel on its way out, as if a driver did not let it go. Needs no rights."""
+    seize, on_exit, detach = 0x4206, 0x40, 17
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    assert libc.ptrace(seize, pid, None, on_exit) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        libc.ptrace(detach, pid, None, None)
+
+
+@pytest.mark.parametrize("zygote", ["true", "false"])
+def test_a_worker_that_cannot_be_killed_is_reported_and_holds_up_the_next_round(launch: Launch, zygote: str) -> None:
+    launched = launch("python3", "-c", TRACEABLE, **{pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"})
+    launched.join()
+    started(launched, 0)
+    (worker,) = launched.pids("pids", 1)
+    with unkillable(worker):
+        launched.sidecar.send(round_(1))
+        report = launched.sidecar.expect(Unkillable)
+        assert (report.token, report.local_rank, report.pid) == (round_(1).token, 0, worker)
+        assert report.state in ("t", "D")
+        assert 5.0 <= report.seconds < LIMIT_S
+        launched.says(f"pid={worker} local_rank=0 state={report.state}")
+        assert alive(worker)
+        assert not [message for message in launched.sidecar.heard[-2:] if isinstance(message, WorkersStarted)]
+    launched.sidecar.expect(WorkersStarted)
+    assert not alive(worker)
+
+
+def test_a_leftover_that_cannot_be_killed_is_reported_without_a_local_rank(launch: Launch) -> None:
+    launched = launch("python3", "-c", f"import os, time\nif os.fork(): time.sleep(600)\nos.setsid()\n{TRACEABLE}")
+    launched.join()
+    started(launched, 0)
+    (leftover,) = launched.pids("pids", 1)
+    with unkillable(leftover):
+        launched.sidecar.send(round_(1))
+        report = launched.sidecar.expect(Unkillable)
+        assert (report.local_rank, report.pid) == (None, leftover)
+    launched.sidecar.expect(WorkersStarted)
 
 
 # Orphans and its own end ----------------------------------------------------------------------------------------------

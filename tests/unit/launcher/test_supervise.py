@@ -24,7 +24,7 @@ from tests.unit.launcher.driven import (
     token,
 )
 from understudy_launcher import events as e
-from understudy_launcher.groups import COMPLAIN_EVERY_S, LEFTOVERS
+from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import Phase
 from understudy_launcher.steps import LOOK_EVERY_S
 from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END, LEAVE_WITHIN_S
@@ -93,17 +93,43 @@ def test_a_newer_term_wins_over_a_higher_round() -> None:
     assert driven.do(start(0, term=2)) == kills(0, 1)
 
 
-def test_a_worker_that_outlives_its_kill_is_named_every_five_seconds() -> None:
+def unkillable(local_rank: int | None, pid: int, seconds: float) -> e.Effect:
+    return e.Report(m.Unkillable(token(1), local_rank, pid, seconds, "D"))
+
+
+def test_a_worker_that_outlives_its_kill_is_reported_every_five_seconds() -> None:
     driven = running()
     driven.do(start(1), ended(0, 137, "SIGKILL"), e.GroupEmptied(0))
-    assert driven.later(COMPLAIN_EVERY_S - 0.1) == []
-    assert driven.later(0.2) == kills(1)
-    assert driven.log[-1].endswith("not gone 5 s after SIGKILL (stuck in the kernel?): local_ranks=1")
-    driven.later(COMPLAIN_EVERY_S)
-    assert "not gone 10 s" in driven.log[-1]
+    assert driven.later(4.9) == []
+    driven.now += 0.1
+    assert driven.do(e.Tick()) == [*kills(1), e.FindSurvivors()]
+    stuck = e.SurvivorsFound((e.Survivor(1, 77, "D", "python"),))
+    assert driven.do(stuck) == [unkillable(1, 77, 5.0)]
+    assert driven.log[-1].endswith("alive 5 s after SIGKILL (stuck in the kernel?): python pid=77 local_rank=1 state=D")
+    driven.now += 5.0
+    assert driven.do(e.Tick()) == [*kills(1), e.FindSurvivors()]
+    assert driven.do(stuck) == [unkillable(1, 77, 10.0)]
     driven.do(ended(1, 137, "SIGKILL"), e.GroupEmptied(1))
     assert driven.phase is Phase.RUNNING
     assert driven.supervisor.deadline() is None
+    assert driven.do(stuck) == [], "a late look"
+
+
+def test_a_leftover_and_a_warm_up_that_outlive_their_kill_have_no_local_rank() -> None:
+    driven = Driven(warmup=True)
+    driven.leftovers = True
+    driven.do(start(1))
+    assert e.FindSurvivors() in driven.later(5.0)
+    found = e.SurvivorsFound((e.Survivor(WARMUP, 7, "D", "python"), e.Survivor(None, 8, "D", "python")))
+    assert driven.do(found) == [unkillable(None, 7, 5.0), unkillable(None, 8, 5.0)]
+
+
+def test_of_hundreds_that_outlive_their_kill_sixteen_are_reported() -> None:
+    driven = running()
+    driven.do(start(1))
+    driven.later(5.0)
+    many = tuple(e.Survivor(0, pid, "D", "python") for pid in range(100, 400))
+    assert driven.do(e.SurvivorsFound(many)) == [unkillable(0, pid, 5.0) for pid in range(100, 116)]
 
 
 # Leftovers: processes that have left their worker's group -------------------------------------------------------------
