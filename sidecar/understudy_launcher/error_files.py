@@ -1,17 +1,41 @@
-"""Where a worker may leave the text of its failure (torch's `@record` writes it), and what it says.
+"""Where a worker may leave the text and the time of its failure (torch's `@record` writes both), and what it says.
 
 One file a worker and round, in the shared folder (mode 0777, whatever uid the trainer has) or, failing that, in the
 temporary folder. Where neither can be written there is none, and a failure's message is its exit code.
+
+The time is that of the exception. It tells which worker failed first where an abort ends many at once: they end, and
+are reaped, in any order. torch writes whole seconds, so the file's own time makes it exact if it agrees.
 """
 
 import contextlib
 import json
+import math
 import os
 import tempfile
+from dataclasses import dataclass
 from typing import Any, Optional
 
 MESSAGE_LIMIT = 500
 _READ_LIMIT = 1 << 20
+_WRITTEN_WITHIN_S = 2.0  # of the beginning of the second that torch writes
+_CLOCKS_DIFFER_S = 1.0  # whole seconds are earlier than the truth
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker wrote. message: the first line, bounded. at: when the exception was raised, by its clock."""
+
+    message: Optional[str] = None
+    at: Optional[float] = None
+
+    def time_of(self, started_at: float, ended_at: float) -> float:
+        """When the worker failed: while it ran, or else when it was seen to have ended."""
+        if self.at is None or not started_at - _CLOCKS_DIFFER_S <= self.at <= ended_at:
+            return ended_at
+        return max(self.at, started_at)
+
+
+NOTHING = Failure()
 
 
 def make_folder(shared_folder: str) -> Optional[str]:
@@ -39,16 +63,22 @@ def forget(path: str) -> None:
         os.unlink(path)
 
 
-def message_of(path: Optional[str]) -> Optional[str]:
-    """The first line of what the worker wrote, bounded; None where it wrote nothing that we understand."""
+def read(path: Optional[str]) -> Failure:
+    """What the worker wrote, as far as we understand it."""
     if path is None:
-        return None
+        return NOTHING
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=_without_waiting) as file:
             content = json.loads(file.read(_READ_LIMIT))
-    except (OSError, ValueError):
-        return None
-    return _first_line(content)
+            written_at = os.fstat(file.fileno()).st_mtime
+    except (OSError, ValueError, RecursionError):
+        return NOTHING
+    return Failure(_first_line(content), _time(content, written_at))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """The script may have put a FIFO there."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _first_line(content: Any) -> Optional[str]:
@@ -58,3 +88,15 @@ def _first_line(content: Any) -> Optional[str]:
     if not isinstance(message, str) or not message.strip():
         return None
     return message.strip().splitlines()[0][:MESSAGE_LIMIT]
+
+
+def _time(content: Any, written_at: float) -> Optional[float]:
+    for key in ("message", "extraInfo", "timestamp"):
+        content = content.get(key) if isinstance(content, dict) else None
+    try:
+        second = float(content) if isinstance(content, (str, int, float)) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    if not math.isfinite(second):
+        return None
+    return written_at if second <= written_at < second + _WRITTEN_WITHIN_S else second

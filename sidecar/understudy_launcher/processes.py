@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl, process_table
+from understudy_launcher.error_files import Failure
 from understudy_launcher.events import Aim, GroupEmptied, LeftoversFound, StepsRead, Survivor, WorkerEnded
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
@@ -54,6 +55,7 @@ class _Worker:
     process: Handle
     steps: Optional[StepFiles]  # None once it has ended
     error_file: Optional[str]
+    started_at: float  # not before that
     killed: bool = False  # by us: how it ends is nobody's failure
 
     @property
@@ -101,6 +103,7 @@ class Workers:
         command: in place of the workers' own.
         """
         command = self._command if command is None else list(command)
+        started_at = time.time()
         try:
             steps = StepFiles(self._folder)
         except OSError as error:
@@ -122,11 +125,12 @@ class Workers:
         finally:
             steps.given()
         process.returncode = 0  # it is reaped here: Popen need not look for it
-        self._add(local_rank, process.pid, Handle(process.pid), steps, error_file)
+        self._add(_Worker(local_rank, process.pid, Handle(process.pid), steps, error_file, started_at), steps)
         return []
 
     def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
         """Have these forked, by their local ranks; those of which were not."""
+        started_at = time.time()
         files: dict[int, StepFiles] = {}
         with contextlib.suppress(OSError):  # it is said when those are started afresh
             for local_rank in workers:
@@ -139,14 +143,14 @@ class Workers:
         for local_rank, steps in files.items():
             steps.given()
             if local_rank in pids:
-                process = Handle(pids[local_rank], zygote.pid)
-                self._add(local_rank, pids[local_rank], process, steps, workers[local_rank].error_file)
+                pid, error_file = pids[local_rank], workers[local_rank].error_file
+                self._add(_Worker(local_rank, pid, Handle(pid, zygote.pid), steps, error_file, started_at), steps)
             else:
                 steps.close()
         return [local_rank for local_rank in workers if local_rank not in pids]
 
-    def _add(self, local_rank: int, pid: int, process: Handle, steps: StepFiles, error_file: Optional[str]) -> None:
-        self._workers[local_rank] = _Worker(local_rank, pid, process, steps, error_file)
+    def _add(self, worker: _Worker, steps: StepFiles) -> None:
+        self._workers[worker.local_rank] = worker
         self._watch(steps.bell)
 
     def signal(self, local_rank: int, aim: Aim) -> None:
@@ -252,7 +256,7 @@ class Workers:
         worker.steps = None
         worker.process.close()
         code = os.waitstatus_to_exitcode(status)
-        ended = worker_ended(worker.local_rank, code, error_files.message_of(worker.error_file))
+        ended = worker_ended(worker.local_rank, code, error_files.read(worker.error_file), worker.started_at)
         out_of_memory = self.oom_kills.told() if code and not worker.killed else ""
         if out_of_memory:
             ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
@@ -303,12 +307,13 @@ def _is_empty(group: int) -> bool:
     return False
 
 
-def worker_ended(local_rank: int, code: int, message: Optional[str]) -> WorkerEnded:
+def worker_ended(local_rank: int, code: int, failure: Failure, started_at: float) -> WorkerEnded:
     """code: as os.waitstatus_to_exitcode has it."""
+    at = failure.time_of(started_at, time.time())
     if code >= 0:
-        return WorkerEnded(local_rank, code, None, code, message or f"exit code {code}", time.time())
+        return WorkerEnded(local_rank, code, None, code, failure.message or f"exit code {code}", at)
     name = _signal_name(-code)
-    return WorkerEnded(local_rank, None, name, 128 - code, message or f"killed by {name}", time.time())
+    return WorkerEnded(local_rank, None, name, 128 - code, failure.message or f"killed by {name}", at)
 
 
 def not_started(local_rank: int, code: int, why: str) -> list[Union[WorkerEnded, GroupEmptied]]:

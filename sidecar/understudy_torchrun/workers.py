@@ -65,6 +65,7 @@ class _Worker:
     pid: int
     local_rank: int
     error_file: Optional[str]
+    started_at: float  # not before that
 
 
 class Workers:
@@ -73,6 +74,7 @@ class Workers:
     def __init__(self, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
         self._watch, self._unwatch = watch, unwatch
         self._round: Optional[str] = None  # None: nothing is looked for
+        self._began_at = 0.0
         self._expected = 0  # 0: not known yet
         self._running: dict[int, _Worker] = {}  # by pidfd
         self._pids: set[int] = set()  # of all that were seen
@@ -94,7 +96,7 @@ class Workers:
             self._forget(fd)
         self._pids.clear()
         self._local_ranks.clear()
-        self._round, self._expected = token, 0
+        self._round, self._expected, self._began_at = token, 0, time.time()
 
     def look(self) -> Collection[int]:
         """The local ranks that were not seen before, and run."""
@@ -160,21 +162,22 @@ class Workers:
         local_rank = int(env["RANK"]) % self._expected  # LOCAL_RANK may be 0 for all (--virtual-local-rank)
         self._pids.add(pid)
         self._local_ranks.add(local_rank)
-        self._running[fd] = _Worker(pid, local_rank, env.get("TORCHELASTIC_ERROR_FILE"))
+        self._running[fd] = _Worker(pid, local_rank, env.get("TORCHELASTIC_ERROR_FILE"), self._began_at)
         self._watch(fd)
         return local_rank
 
 
 def _end(worker: _Worker) -> WorkerEnded:
-    message = error_files.message_of(worker.error_file)
+    failure = error_files.read(worker.error_file)
     try:
         told = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         told = None
     if told is None:
-        return WorkerEnded(worker.local_rank, None, None, 0, message or _UNSEEN, time.time())
+        at = failure.time_of(worker.started_at, time.time())
+        return WorkerEnded(worker.local_rank, None, None, 0, failure.message or _UNSEEN, at)
     code = told.si_status if told.si_code == os.CLD_EXITED else -told.si_status
-    return worker_ended(worker.local_rank, code, message)
+    return worker_ended(worker.local_rank, code, failure, worker.started_at)
 
 
 def _send(group: int, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from understudy_launcher import error_files
 def test_the_first_line_of_a_workers_message(tmp_path: Path, content: Any, message: str | None) -> None:
     path = tmp_path / "error.json"
     path.write_text(json.dumps(content))
-    assert error_files.message_of(str(path)) == message
+    assert error_files.read(str(path)).message == message
 
 
 @pytest.mark.parametrize("content", [b"", b'{"message": "cut of', b"\xff\xfe", None])
@@ -36,8 +37,51 @@ def test_what_is_not_understood_is_no_message(tmp_path: Path, content: bytes | N
     path = tmp_path / "error.json"
     if content is not None:
         path.write_bytes(content)
-    assert error_files.message_of(str(path)) is None
-    assert error_files.message_of(None) is None
+    assert error_files.read(str(path)) == error_files.NOTHING
+    assert error_files.read(None) == error_files.NOTHING
+
+
+def test_a_fifo_in_its_place_is_no_message(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "error.json")
+    assert error_files.read(str(tmp_path / "error.json")) == error_files.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "written_at", "at"),
+    [
+        ("1700000000", 1700000000.75, 1700000000.75),  # torch writes whole seconds
+        ("1700000000", 1700000001.99, 1700000001.99),
+        ("1700000000", 1700000002.0, 1700000000.0),  # somebody has written to it later
+        ("1700000000", 1699999999.9, 1700000000.0),
+        (1700000000.5, 1700000001.0, 1700000001.0),
+        ("1e999", 1700000000.0, None),
+        ("nan", 1700000000.0, None),
+        ("yesterday", 1700000000.0, None),
+        (["1700000000"], 1700000000.0, None),
+        (None, 1700000000.0, None),
+    ],
+)
+def test_the_time_of_the_exception(tmp_path: Path, timestamp: Any, written_at: float, at: float | None) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": {"message": "x", "extraInfo": {"timestamp": timestamp}}}))
+    os.utime(path, (written_at, written_at))
+    assert error_files.read(str(path)).at == at
+
+
+@pytest.mark.parametrize("message", ["x", 3, None, {"extraInfo": "x"}, {"extraInfo": {}}])
+def test_a_message_without_a_time(tmp_path: Path, message: Any) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": message}))
+    assert error_files.read(str(path)).at is None
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [(105.0, 105.0), (99.5, 100.0), (98.9, 110.0), (110.1, 110.0), (0.0, 110.0), (None, 110.0)],
+    ids=["while it ran", "rounded down", "before it ran", "after its end", "never", "unknown"],
+)
+def test_a_worker_fails_between_its_start_and_its_end(at: float | None, expected: float) -> None:
+    assert error_files.Failure("x", at).time_of(started_at=100.0, ended_at=110.0) == expected
 
 
 def test_a_former_launchers_file_is_gone(tmp_path: Path) -> None:

@@ -160,6 +160,35 @@ def test_the_message_is_the_one_in_torchs_error_file(launch: Launch) -> None:
     assert launched.sidecar.expect(WorkerExited).message == "RuntimeError: NCCL"
 
 
+#: What torch's @record does, in a worker that takes long to end after its exception.
+LINGERS = """
+import json, os, time
+failure = {"message": "ValueError: first", "extraInfo": {"timestamp": str(int(time.time()))}}
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    file.write(json.dumps({"message": failure}))
+with open(os.environ["HERE"] + "/failed", "w") as file:
+    file.write(f"{os.getpid()}\\n")
+open(os.environ["HERE"] + "/go").read()
+raise SystemExit(1)
+"""
+
+
+@pytest.mark.parametrize("zygote", ["true", "false"])
+def test_a_worker_fails_at_its_exception_and_not_at_its_end(launch: Launch, zygote: str) -> None:
+    launched = launch("python3", "-c", LINGERS, **{pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"})
+    os.mkfifo(launched.path("go"))
+    launched.join()
+    before = time.time()
+    started(launched)
+    launched.pids("failed", 1)
+    raised_by = time.time()
+    wait_for(lambda: time.time() > raised_by + 1.5, "a time that cannot be taken for the exception's")
+    launched.path("go").write_text("now")
+    exited = launched.sidecar.expect(WorkerExited)
+    assert exited.message == "ValueError: first"
+    assert before - 0.1 <= exited.at <= raised_by
+
+
 def test_a_command_that_is_not_there_is_a_failure_that_says_so(launch: Launch) -> None:
     launched = launch("/nowhere/train", **{pod.ENV_NPROC: "2"})
     launched.join()
