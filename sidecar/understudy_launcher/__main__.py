@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     folder = env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER
     nproc = int(_setting(env, pod.ENV_NPROC, "1", r"0*[1-9][0-9]{0,5}", "a number of workers, 1 or more"))
-    grace_s = float(_setting(env, pod.ENV_GRACE, DEFAULT_GRACE_S, r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
+    grace_s = _seconds(env, pod.ENV_GRACE, DEFAULT_GRACE_S)
     socket = os.path.join(folder, pod.LAUNCHER_SOCKET)
     wanted = _setting(env, pod.ENV_ZYGOTE, "true", r"true|false", "true or false") == "true"
     program = python_program(command) if wanted else None
@@ -61,7 +61,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
     log_prefix = _setting(env, pod.ENV_LOG_PREFIX, "true", r"true|false", "true or false") == "true"
     warmup = _warmup(env.get(pod.ENV_WARMUP) or "[]")
-    timeout_s = float(_setting(env, pod.ENV_STEP_TIMEOUT, "0", r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
+    timeout_s = _seconds(env, pod.ENV_STEP_TIMEOUT, "0")
     return Settings(
         command,
         nproc,
@@ -76,6 +76,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         warmup,
         timeout_s,
         wanted,
+        _seconds(env, pod.ENV_WORKER_GRACE, "0") if env.get(pod.ENV_WORKER_GRACE) else None,
         int(_setting(env, pod.ENV_DEVICES, "0", r"[0-9]{1,6}", "a number of devices")),
     )
 
@@ -88,6 +89,10 @@ def _warmup(text: str) -> Sequence[str]:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise SettingError(f"{pod.ENV_WARMUP}={text!r}: expected a JSON list of a command's words")
     return words
+
+
+def _seconds(env: Mapping[str, str], name: str, default: str) -> float:
+    return float(_setting(env, name, default, r"[0-9]{1,9}(\.[0-9]+)?", "a number of seconds"))
 
 
 def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expected: str) -> str:

@@ -38,6 +38,7 @@ _INTERNAL = (
     pod.ENV_NOLOGIN,
     pod.ENV_WARMUP,
     pod.ENV_STEP_TIMEOUT,
+    pod.ENV_WORKER_GRACE,
     pod.ENV_DEVICES,
     pod.ENV_STEP_FOLDER,
 )
@@ -59,6 +60,10 @@ _READ_AT_START = (
 _READ_LATER = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCHELASTIC_")
 #: What is told with each fork has to fit into one packet, with the round's own variables.
 _TOLD_CHARACTERS = 1 << 16
+#: Variables that have torch write what NCCL's flight recorder has recorded; and how long that may take by default.
+_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+_RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+FLIGHT_RECORDER_GRACE_S = 5.0
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _THREADS = "OMP_NUM_THREADS"
 DEFAULT_RUN_ID = "understudy"
@@ -107,6 +112,21 @@ def needs_fresh_start(before: Mapping[str, str], after: Mapping[str, str]) -> st
         return f"{early[0]} differs, which is read at an interpreter's start, or by an import"
     told = sum(len(name) + len(after.get(name, "")) for name in changed)
     return f"its variables differ by {told} characters" if told > _TOLD_CHARACTERS else ""
+
+
+def worker_grace_s(asked_s: Optional[float], launcher: Mapping[str, str]) -> float:
+    """How long workers may run on when a round replaces them. asked_s: the job's word; None: it says nothing."""
+    if asked_s is not None:
+        return asked_s
+    return FLIGHT_RECORDER_GRACE_S if _dumps_flight_recorder(launcher) else 0.0
+
+
+def _dumps_flight_recorder(env: Mapping[str, str]) -> bool:
+    asked = env.get(_DUMP_ON_TIMEOUT, "").strip().lower()
+    if asked:
+        return asked in ("1", "t", "true", "y", "yes")  # as torch reads it
+    sizes = (env.get(name, "").strip() for name in _RECORDED)
+    return any(size.isdecimal() and int(size[:9]) > 0 for size in sizes)
 
 
 def without(env: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]:

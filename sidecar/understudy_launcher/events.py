@@ -23,7 +23,16 @@ from understudy_protocol.launcher import (
 
 @dataclass(frozen=True)
 class Started:
-    """The launcher itself runs: the first event."""
+    """The launcher itself runs: the first event. worker_grace_s: how long a new round lets replaced workers run on."""
+
+    worker_grace_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Became:
+    """The launcher runs what a TakeOver said."""
+
+    worker_grace_s: float
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,7 @@ class Tick:
 
 Event = Union[
     Started,
+    Became,
     Connected,
     PortReserved,
     WorkerEnded,
@@ -194,6 +204,7 @@ class Aim(Enum):
     """What a signal is and whom it is for."""
 
     TERM_WORKER = "SIGTERM to the worker"
+    TERM_HANDLER = "SIGTERM to the worker, if it handles or ignores that"
     TERM_GROUP = "SIGTERM to the worker's group"
     KILL_GROUP = "SIGKILL to the worker's group"
 
@@ -275,7 +286,7 @@ class EndDeviceCheck:
 
 @dataclass(frozen=True)
 class Become:
-    """From now on workers run what this says; answered by ZygoteEnded where the zygote is of no use for it."""
+    """From now on workers run what this says. Answered by Became, and by ZygoteEnded where the zygote is of no use."""
 
     order: TakeOver
 

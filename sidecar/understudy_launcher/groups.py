@@ -44,9 +44,9 @@ class Groups:
         if not self.left:
             self._killed_at = self.complain_at = None
 
-    def term(self) -> list[Signal]:
+    def term(self, aim: Aim = Aim.TERM_WORKER) -> list[Signal]:
         """To the workers alone, as torchrun does: one may need its DataLoader children for a save."""
-        return [Signal(rank, Aim.TERM_WORKER) for rank in sorted(self.alive)]
+        return [Signal(rank, aim) for rank in sorted(self.alive)]
 
     def kill(self, now: float) -> list[Signal]:
         self.left |= {LEFTOVERS} if self.leftovers else set()

@@ -61,6 +61,7 @@ class Settings:
     warmup: Sequence[str] = ()  # a spare's; empty: none
     step_timeout_s: float = 0.0
     forks: bool = True  # workers are to be forked, if the command is one that can be
+    worker_grace_s: Optional[float] = None  # for workers that a round replaces; None: as their environment needs it
     devices: int = 0  # that a pool's spare was given, and has to see to be ready
 
 
@@ -92,8 +93,11 @@ class Loop:
             step_timeout_s=settings.step_timeout_s,
             devices=settings.devices > 0,
         )
-        self._queue: deque[e.Event] = deque([e.Started()])
+        self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_s())])
         self._exit: Optional[e.Exit] = None
+
+    def _worker_grace_s(self) -> float:
+        return environment.worker_grace_s(self._settings.worker_grace_s, self._settings.env)
 
     def run(self) -> int:
         """Until the supervisor says Exit; its code."""
@@ -186,6 +190,7 @@ class Loop:
         program = python_program(command) if before.forks else None
         self._settings = replace(before, env=env, command=command, zygote=program)
         self._workers.run(command)
+        self._queue.appendleft(e.Became(self._worker_grace_s()))
         why_not = environment.needs_fresh_start(before.env, env)
         if self._zygote is not None and program is not None and same_start(before.zygote, program) and not why_not:
             self._zygote.run(program, command)

@@ -9,6 +9,7 @@ class Phase(Enum):
     """The states of the supervisor's transition table."""
 
     IDLE = "idle"  # no workers
+    REPLACING = "replacing"  # a round waits, and the workers of the old one have the worker grace
     STARTING = "starting"  # a round waits until nothing is left of the old one
     RUNNING = "running"
     FAILED = "failed"  # a worker failed; its neighbours may still run
@@ -31,14 +32,15 @@ class OnSigterm(Enum):
 #: In the phases that are not here old workers may still run, or have failed.
 TOLD = {
     Phase.IDLE: WorkersState.IDLE,
+    Phase.REPLACING: WorkersState.STARTING,
     Phase.STARTING: WorkersState.STARTING,
     Phase.FAILED: WorkersState.FAILED,
     Phase.FINISHED: WorkersState.FINISHED,
 }
 
 ENDING = (Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
-#: Workers that have got SIGTERM: how they end is a consequence.
-AFTER_SIGTERM = (Phase.DRAINING, Phase.SAVING, Phase.CLOSING)
+#: Workers that have got SIGTERM, or time: how they end is a consequence.
+AFTER_SIGTERM = (Phase.REPLACING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING)
 #: What comes next needs that nothing runs any more.
-EMPTYING = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.LEAVING)
+EMPTYING = (Phase.REPLACING, Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.LEAVING)
 REPORTING = (Phase.RUNNING, Phase.FAILED)

@@ -64,6 +64,14 @@ def _read(pid: int) -> Optional[Entry]:
     return Entry(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0], head.partition("(")[2])
 
 
+def has_default_action(pid: int, number: int) -> bool:
+    """Whether the process neither handles nor ignores a signal; True where that cannot be read."""
+    masks = {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        masks = dict(line.split(":", 1) for line in file if line.startswith(("SigIgn:", "SigCgt:")))
+    return not any(int(mask, 16) & 1 << number - 1 for mask in masks.values()) if _is_ours() else True
+
+
 def with_descendants(roots: Iterable[Entry], table: Collection[Entry]) -> list[Entry]:
     """The roots, their children, and so on; each once."""
     children: dict[int, list[Entry]] = {}

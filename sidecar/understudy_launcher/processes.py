@@ -162,8 +162,9 @@ class Workers:
             return
         worker.killed = worker.killed or aim is Aim.KILL_GROUP
         with contextlib.suppress(PermissionError):
-            if aim is Aim.TERM_WORKER:
-                worker.process.send(signal.SIGTERM)
+            if aim is Aim.TERM_WORKER or aim is Aim.TERM_HANDLER:
+                if aim is Aim.TERM_WORKER or not process_table.has_default_action(worker.pid, signal.SIGTERM):
+                    worker.process.send(signal.SIGTERM)
             elif worker.ended or worker.process.send(EXISTS):  # else its end is about to be told
                 _signal_group(worker, signal.SIGTERM if aim is Aim.TERM_GROUP else signal.SIGKILL)
 

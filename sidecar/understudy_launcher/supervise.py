@@ -4,6 +4,10 @@
     -----------------  -----------------------------  --------  ------------------------------------------------------
     IDLE               StartWorkers                   RUNNING   Spawn, WorkersStarted (by way of STARTING)
     RUNNING … STOPPING StartWorkers                   STARTING  SIGKILL to every group: the round is dead
+    RUNNING, FAILED    StartWorkers, a worker grace   REPLACING SIGTERM to every worker that handles it
+    REPLACING          StartWorkers                   REPLACING the newer one takes the older one's place
+    REPLACING          the grace is over              STARTING  SIGKILL to every group
+    REPLACING          the last group is empty        RUNNING   Spawn, WorkersStarted (by way of STARTING)
     STARTING           StartWorkers                   STARTING  the newer one takes the older one's place
     STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted; once no zygote loads (warm.py)
     any                alive long after its SIGKILL   as it is  SIGKILL again; Unkillable of each process that is left
@@ -12,7 +16,7 @@
     RUNNING            a worker makes no step         RUNNING   its stacks, then Hung, if it was asked to (hangs.py)
     IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
     STOPPING           the last group is empty        IDLE      LauncherHello: nothing runs any more
-    STARTING … FAILED  DrainWorkers                   DRAINING  SIGTERM to every worker that can save
+    REPLACING … FAILED DrainWorkers                   DRAINING  SIGTERM to every worker that can save
     DRAINING           DrainWorkers                   DRAINING  the grace may become shorter
     DRAINING           the grace is over              DRAINING  SIGKILL to every group
     DRAINING           the last group is empty        IDLE      WorkersDrained
@@ -24,6 +28,7 @@
     IDLE … SAVING      ExitLauncher                   LEAVING   SIGKILL to every group
     IDLE … SAVING      … with a grace, they can save  CLOSING   SIGTERM to every worker
     IDLE … SAVING      … with a grace, none can       LEAVING
+    RUNNING, FAILED    … with a code, a worker grace  CLOSING   SIGTERM to every worker that handles it
     CLOSING            AskedToEnd                     CLOSING   Terminating; the grace may become shorter
     CLOSING            ExitLauncher with a grace      CLOSING   the grace may become shorter
     SAVING, CLOSING    the last group is empty        LEAVING
@@ -43,12 +48,17 @@ So a training that ends just as it is drained has drained, unless WorkersFinishe
 another round than the newest is answered at once, for nothing of it runs; a newer round leaves one unanswered. How
 graces add up is in `graces`.
 
+The worker grace lets the healthy neighbours of a failed worker finish what the failure has them write (a dump of NCCL's
+flight recorder, a core file, a checkpoint). A worker that does not handle SIGTERM would be dead at once, so it gets the
+time without the signal.
+
 The launcher exits 0 only when the sidecar says so; otherwise its code is that of the round's first failed worker, so
 that the pod shows the truth. A close with a grace has the last word: who dies of our SIGTERM has not failed. The first
 close's code stays.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Callable, Optional, Union
 
 from understudy_launcher import events as e
@@ -73,6 +83,7 @@ MOST_UNKILLABLE = 16
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
 NO_CHECKPOINT = 1
+_IF_HANDLED = ", as far as they handle it"
 
 
 class Supervisor:
@@ -101,6 +112,7 @@ class Supervisor:
         self._groups = Groups()
         self._master_port = 0
         self._graces = Graces(grace_s)
+        self._worker_grace_s = 0.0
         self._warm = Warm(zygote, own_stores=own_stores)
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
@@ -114,6 +126,7 @@ class Supervisor:
         self._out: list[e.Effect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             e.Started: self._on_started,
+            e.Became: self._on_became,
             e.Connected: self._on_connected,
             e.PortReserved: self._on_port,
             m.StartWorkers: self._on_start_workers,
@@ -157,9 +170,13 @@ class Supervisor:
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
-    def _on_started(self, _: e.Started, now: float) -> None:
+    def _on_started(self, event: e.Started, now: float) -> None:
+        self._worker_grace_s = event.worker_grace_s
         self._out.extend([e.ReservePort(), *self._warm.start(now)])
         self._warm_up(now)
+
+    def _on_became(self, event: e.Became, now: float) -> None:
+        self._worker_grace_s = event.worker_grace_s
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
         """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
@@ -182,11 +199,19 @@ class Supervisor:
         elif start.token <= newest:
             self._log(f"dropped StartWorkers of round={start.token}: not newer than round={newest}")
         else:
+            has_grace = self._worker_grace_s > 0 and self.phase in REPORTING and self._can_save()
             self._round = Round(start)
+            self._replace(f"replaces round={newest}", has_grace, now)
+            self._advance(now)
+
+    def _replace(self, why: str, has_grace: bool, now: float) -> None:
+        if has_grace:
+            self._graces.replace(now + self._worker_grace_s)
+            self._ask_to_save(Phase.REPLACING, f"{why}, in at most {self._worker_grace_s:g} s", e.Aim.TERM_HANDLER)
+        elif self.phase is not Phase.REPLACING:
             self._graces.forget_order()
             self.phase = Phase.STARTING
-            self._kill_all(f"replaces round={newest}", now)
-            self._advance(now)
+            self._kill_all(why, now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
         self._round.steps = self._round.hangs = None
@@ -203,19 +228,23 @@ class Supervisor:
             self._report(m.WorkersDrained(order.token))
             return
         self._round.drain = Drain.ASKED
-        if self.phase in (Phase.STARTING, Phase.RUNNING, Phase.FAILED):
+        if self.phase in (Phase.REPLACING, Phase.STARTING, Phase.RUNNING, Phase.FAILED):
             self._ask_to_save(Phase.DRAINING, f"drained, for at most {order.grace_s:g} s")
         if self.phase in (Phase.DRAINING, Phase.SAVING):
             self._graces.shorten(now + order.grace_s)
         self._advance(now)
 
     def _on_exit_launcher(self, order: m.ExitLauncher, now: float) -> None:
+        aim = e.Aim.TERM_WORKER
+        if self._worker_grace_s > 0 and order.grace_s <= 0 and order.code != 0 and self.phase in REPORTING:
+            order = replace(order, code=self._closing_code(order), grace_s=self._worker_grace_s)
+            aim = e.Aim.TERM_HANDLER
         if order.grace_s > 0 and self._close is not None:
             self._graces.shorten(now + order.grace_s)
         elif order.grace_s > 0 and self._can_save():
             self._close = order
             self._graces.replace(now + order.grace_s)
-            self._ask_to_save(Phase.CLOSING, f"{order.reason}; {order.grace_s:g} s to save")
+            self._ask_to_save(Phase.CLOSING, f"{order.reason}; {order.grace_s:g} s to save", aim)
         else:
             self._leave(self._closing_code(order), order.reason, now)
 
@@ -255,10 +284,10 @@ class Supervisor:
         savers = self._groups.left if self.phase in AFTER_SIGTERM else self._groups.alive
         return bool(savers) and not self._groups.killed
 
-    def _ask_to_save(self, phase: Phase, why: str) -> None:
-        signals = self._groups.term() if self._can_save() and self.phase not in AFTER_SIGTERM else []
+    def _ask_to_save(self, phase: Phase, why: str, aim: e.Aim = e.Aim.TERM_WORKER) -> None:
+        signals = self._groups.term(aim) if self._can_save() and self.phase not in AFTER_SIGTERM else []
         self.phase = phase
-        self._log(f"{why}: SIGTERM to {len(signals)} workers")
+        self._log(f"{why}: SIGTERM to {len(signals)} workers{_IF_HANDLED if aim is e.Aim.TERM_HANDLER else ''}")
         self._out.extend(signals)
 
     def _leave(self, code: int, reason: str, now: float) -> None:
@@ -346,6 +375,8 @@ class Supervisor:
             return
         if self._round.drain is Drain.ASKED:
             self._report(self._round.drained())
+        if self.phase is Phase.REPLACING:
+            self.phase = Phase.STARTING
         if self.phase is Phase.STARTING and self._warm.state is not WarmState.LOADING:
             self._spawn()
         elif self.phase is Phase.STOPPING:
@@ -474,7 +505,9 @@ class Supervisor:
 
     def _grace_is_over(self, now: float) -> None:
         too_long = "the workers did not end within the grace period"
-        if self.phase is Phase.DRAINING:
+        if self.phase is Phase.REPLACING:
+            self.phase = Phase.STARTING
+        if self.phase in (Phase.STARTING, Phase.DRAINING):
             self._kill_all(too_long, now)
         else:
             why = f"{self._close.reason}; {too_long}" if self._close else too_long

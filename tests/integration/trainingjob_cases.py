@@ -371,6 +371,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.backoff.max",
         "recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m",
     ),
+    "a workerGrace in milliseconds": (
+        lambda job: job["spec"].update(recovery={"workerGrace": "500ms"}),
+        "spec.recovery.workerGrace",
+        "recovery.workerGrace must be a duration of at most 1h in whole hours, minutes and seconds",
+    ),
+    "a workerGrace of hours": (
+        lambda job: job["spec"].update(recovery={"workerGrace": "1h1s"}),
+        "spec.recovery.workerGrace",
+        "recovery.workerGrace must be a duration of at most 1h",
+    ),
     "a spareTimeout in days": (
         lambda job: job["spec"].update(recovery={"spareTimeout": "1d"}),
         "spec.recovery.spareTimeout",
@@ -776,6 +786,8 @@ ACCEPTED: dict[str, Change] = {
         job, gateway={"enginePort": 30000, "port": 9000, "inFlight": "Await", "initialVersion": "base"}
     ),
     "a job that shrinks at once": lambda job: job["spec"].update(recovery={"spareTimeout": "0s"}),
+    "a workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "1m30s"}),
+    "no workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "0s"}),
     "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
     "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
     "a fenceTimeout in minutes": lambda job: job["spec"].update(recovery={"fenceTimeout": "1h30m"}),

@@ -726,6 +726,19 @@ type Recovery struct {
 	// +kubebuilder:default={}
 	Backoff Backoff `json:"backoff,omitempty"`
 
+	// How long the healthy workers of a round may run on when a fault ends it: a
+	// duration such as 5s or 1m. Workers that handle SIGTERM get it first; what is left
+	// gets SIGKILL. It gives time for dumps of NCCL's flight recorder, core files and
+	// uploads of checkpoints, and each recovery takes that much longer unless all
+	// workers end sooner. Default: 0s, and 5s where the trainer's environment asks
+	// for dumps of the flight recorder (TORCH_NCCL_DUMP_ON_TIMEOUT,
+	// TORCH_FR_BUFFER_SIZE, TORCH_NCCL_TRACE_BUFFER_SIZE). It means nothing with
+	// launcher.mode Torchrun: torchrun ends its workers itself.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) <= duration('1h')",message="recovery.workerGrace must be a duration of at most 1h in whole hours, minutes and seconds, such as 0s, 5s or 1m: how long healthy workers may run on when a fault ends their round"
+	WorkerGrace string `json:"workerGrace,omitempty"`
+
 	// How long the vacant ranks of a job with elastic wait for a spare, or for a new
 	// pod, before the job shrinks: a duration such as 30s, 5m or 1h30m. 0s: it shrinks
 	// at once. A job without elastic waits for as long as it takes. Default: 30s.

@@ -126,6 +126,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         fence_s=0.0 if fence == "Off" else seconds(fence),
         launcher_timeout_s=seconds(recovery.get("launcherTimeout", "15s")),
         backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
+        worker_grace_s=seconds(recovery["workerGrace"]) if "workerGrace" in recovery else None,
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),
         pool=spares.get("pool", ""),

@@ -170,10 +170,12 @@ def wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -
 
 
 def _for_launcher(job: Job) -> list[dict[str, Any]]:
-    zygote = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
-    if job.world.preload is None:
-        return zygote
-    return [*zygote, _env(names.ENV_PRELOAD, ",".join(job.world.preload))]
+    variables = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
+    if job.world.preload is not None:
+        variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
+    if job.world.worker_grace_s is not None:
+        variables.append(_env(names.ENV_WORKER_GRACE, f"{job.world.worker_grace_s:.0f}"))
+    return variables
 
 
 def _for_torchrun(job: Job) -> list[dict[str, Any]]:

@@ -190,6 +190,7 @@ class World:
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     proactive: str = "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
     avoid_nodes: str = "Prefer"  # or Require, Off: how new pods are kept off nodes that something is held against
+    worker_grace_s: float | None = None  # of workers that a round replaces; None: as their environment needs it
     step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
 
     @cached_property

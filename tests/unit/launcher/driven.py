@@ -60,6 +60,7 @@ class Driven:
         warmup: bool = False,
         step_timeout_s: float = 0.0,
         devices: bool = False,
+        worker_grace_s: float = 0.0,
     ) -> None:
         self.now = 100.0
         self.supervisor = Supervisor(
@@ -75,7 +76,7 @@ class Driven:
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
         self.leftovers = False
-        assert self.do(e.Started()) == [
+        assert self.do(e.Started(worker_grace_s)) == [
             e.ReservePort(),
             *([e.StartZygote()] if zygote else []),
             *self._begun(zygote, warmup),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.environment import single_threaded, worker_environment
+from understudy_launcher.environment import single_threaded, worker_environment, worker_grace_s
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.words import RoundToken
@@ -89,3 +89,28 @@ def test_threads_are_the_users_and_else_as_torchrun_has_them(
 ) -> None:
     assert env(manifest, nproc).get("OMP_NUM_THREADS") == expected
     assert single_threaded(manifest, nproc) is (expected == "1")
+
+
+DUMP, BUFFER, FORMER_BUFFER = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "variables", "grace_s"),
+    [
+        (None, {}, 0.0),
+        (None, {DUMP: "1"}, 5.0),
+        (None, {DUMP: "True"}, 5.0),
+        (None, {BUFFER: "2000"}, 5.0),
+        (None, {FORMER_BUFFER: "20000"}, 5.0),
+        (None, {BUFFER: "0"}, 0.0),
+        (None, {BUFFER: "many"}, 0.0),
+        (None, {BUFFER: "2000", DUMP: "0"}, 0.0),
+        (None, {"TORCH_NCCL_BLOCKING_WAIT": "1"}, 0.0),
+        (0.0, {DUMP: "1"}, 0.0),
+        (30.0, {}, 30.0),
+    ],
+)
+def test_healthy_workers_may_run_on_where_the_flight_recorder_dumps_or_the_job_says_so(
+    asked_s: float | None, variables: dict[str, str], grace_s: float
+) -> None:
+    assert worker_grace_s(asked_s, variables) == grace_s

@@ -500,6 +500,45 @@ def test_a_store_and_the_zygote_outlive_the_kill_of_leftovers(launch: Launch) ->
     assert [pid for pid in children(launched.process.pid) if name_of(pid) == "zygote"] == before
 
 
+# The worker grace -----------------------------------------------------------------------------------------------------
+
+#: Local rank 1 fails when it is told to; local rank 0 saves what it has at SIGTERM, which takes a moment.
+SAVES_AT_SIGTERM = """
+if [ "$LOCAL_RANK" = 1 ]; then read line < "$HERE/go"; exit 1; fi
+trap 'sleep 0.3; touch "$HERE/saved"; exit 0' TERM
+echo $$ >> "$HERE/pids"
+while :; do sleep 0.02; done
+"""
+
+
+@pytest.mark.parametrize(("grace", "saved"), [("10", True), ("0", False)])
+def test_a_healthy_worker_may_save_within_the_worker_grace(launch: Launch, grace: str, saved: bool) -> None:
+    launched = launch("sh", "-c", SAVES_AT_SIGTERM, **{pod.ENV_NPROC: "2", pod.ENV_WORKER_GRACE: grace})
+    os.mkfifo(launched.path("go"))
+    launched.join()
+    started(launched, 0)
+    launched.pids("pids", 1)
+    launched.path("go").write_text("go\n")
+    launched.sidecar.expect(WorkerExited)
+    started(launched, 1)
+    assert launched.path("saved").exists() is saved
+
+
+def test_a_worker_that_sigterm_would_end_at_once_has_the_time_without_it(launch: Launch) -> None:
+    """As a rank that dumps what NCCL's flight recorder has, in a thread of torch's."""
+    dumps = 'echo $$ >> "$HERE/pids"; read line < "$HERE/go"; touch "$HERE/dumped"'
+    launched = launch("sh", "-c", dumps, TORCH_NCCL_DUMP_ON_TIMEOUT="1")
+    os.mkfifo(launched.path("go"))
+    launched.join()
+    started(launched, 0)
+    launched.pids("pids", 1)
+    launched.sidecar.send(round_(1))
+    launched.says("replaces round=0.1.0, in at most 5 s: SIGTERM to 1 workers, as far as they handle it")
+    launched.path("go").write_text("go\n")
+    launched.sidecar.expect(WorkersStarted)
+    assert launched.path("dumped").exists()
+
+
 # A worker that SIGKILL does not end -----------------------------------------------------------------------------------
 
 #: Lets any process trace it, also where the kernel allows that to parents alone (Yama).

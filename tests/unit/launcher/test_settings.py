@@ -14,12 +14,14 @@ def test_a_pod_that_says_nothing() -> None:
     assert settings.socket == "/understudy/sidecar.sock"
     assert settings.step_timeout_s == 0.0
     assert settings.devices == 0
+    assert settings.worker_grace_s is None
 
 
 def test_a_pod_that_says_all() -> None:
     env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s", pod.ENV_STEP_TIMEOUT: "90"}
-    settings = read_settings(["train"], env | {pod.ENV_DEVICES: "4"})
+    settings = read_settings(["train"], env | {pod.ENV_DEVICES: "4", pod.ENV_WORKER_GRACE: "0"})
     assert settings.devices == 4
+    assert settings.worker_grace_s == 0.0
     assert (settings.nproc, settings.grace_s, settings.socket) == (8, 600.0, "/s/sidecar.sock")
     assert settings.step_timeout_s == 90.0
 
@@ -33,6 +35,7 @@ def test_a_pod_that_says_all() -> None:
         (pod.ENV_NPROC, "nan"),
         (pod.ENV_GRACE, "x"),
         (pod.ENV_STEP_TIMEOUT, "10m"),
+        (pod.ENV_WORKER_GRACE, "5s"),
     ],
 )
 def test_nonsense_is_named(name: str, value: str) -> None:

@@ -504,3 +504,99 @@ def test_a_close_while_the_pod_ends_signals_nobody_again_and_has_the_last_word()
 def test_before_any_round_there_is_nothing_to_drain() -> None:
     driven = Driven()
     assert driven.do(m.DrainWorkers(NO_ROUND, 1.0)) == [e.Report(m.WorkersDrained(NO_ROUND))]
+
+
+# The worker grace: a round replaces healthy workers -------------------------------------------------------------------
+
+
+def handled(*ranks: int) -> list[e.Effect]:
+    return [e.Signal(rank, e.Aim.TERM_HANDLER) for rank in ranks]
+
+
+def replacing() -> Driven:
+    """Local rank 1 has failed, and round 1 waits for local rank 0, which has 10 s."""
+    driven = running(worker_grace_s=10.0)
+    driven.do(ended(1, 3), e.GroupEmptied(1))
+    assert driven.do(start(1)) == handled(0)
+    assert driven.phase is Phase.REPLACING
+    return driven
+
+
+def spawned(number: int) -> list[e.Effect]:
+    return [e.Spawn(start(number)), e.Report(m.WorkersStarted(token(number)))]
+
+
+def test_without_a_worker_grace_healthy_workers_are_killed_at_once() -> None:
+    driven = running(worker_grace_s=0.0)
+    driven.do(ended(1, 3), e.GroupEmptied(1))
+    assert driven.do(start(1)) == kills(0)
+
+
+def test_the_round_starts_as_soon_as_the_healthy_workers_have_ended() -> None:
+    driven = replacing()
+    assert driven.hello().workers is WorkersState.STARTING
+    assert driven.do(*gone(0))[-2:] == spawned(1)
+
+
+def test_what_does_not_end_within_the_worker_grace_is_killed() -> None:
+    driven = replacing()
+    assert driven.later(9.9) == []
+    assert driven.later(0.1) == kills(0)
+    assert driven.do(*gone(0, code=137, signal="SIGKILL"))[-2:] == spawned(1)
+
+
+def test_how_a_replaced_worker_ends_is_not_reported() -> None:
+    driven = replacing()
+    assert driven.do(ended(0, 134, "SIGABRT")) == kills(0)
+
+
+def test_a_newer_round_takes_the_place_of_the_one_that_waits_and_gives_no_more_time() -> None:
+    driven = replacing()
+    driven.later(6.0)
+    assert driven.do(start(2)) == []
+    assert driven.later(4.0) == kills(0)
+    assert driven.do(*gone(0, code=137, signal="SIGKILL"))[-2:] == spawned(2)
+
+
+def test_a_fence_ends_the_worker_grace_at_once() -> None:
+    assert replacing().do(m.StopWorkers("no coordinator for 30 s")) == kills(0)
+
+
+@pytest.mark.parametrize(
+    "order", [drain(1, grace_s=3.0), SIGTERM, close(grace_s=3.0)], ids=["drain", "SIGTERM", "close"]
+)
+def test_no_worker_gets_sigterm_twice_and_none_is_waited_for_longer(order: e.Event) -> None:
+    driven = replacing()
+    assert terms(0)[0] not in driven.do(order)
+    assert kills(0)[0] in driven.later(10.0)
+
+
+def test_workers_that_were_all_lost_or_have_all_finished_have_no_worker_grace() -> None:
+    both_failed = running(worker_grace_s=10.0)
+    both_failed.do(*gone(0, code=1), *gone(1, code=1))
+    assert both_failed.do(start(1)) == spawned(1)
+
+
+def test_a_job_that_fails_gives_its_healthy_workers_the_grace_and_keeps_the_failed_ones_code() -> None:
+    driven = running(worker_grace_s=10.0)
+    driven.do(ended(1, 3), e.GroupEmptied(1))
+    assert driven.do(close(grace_s=0.0, code=81)) == handled(0)
+    assert exits(driven.do(*gone(0))) == [3]
+
+
+def test_a_job_that_has_succeeded_waits_for_nobody() -> None:
+    driven = running(worker_grace_s=10.0)
+    assert driven.do(close(grace_s=0.0, code=0)) == kills(0, 1)
+
+
+def test_a_warm_spare_has_the_worker_grace_of_its_job() -> None:
+    driven = Driven()
+    driven.do(e.Became(10.0), start(0))
+    assert driven.do(start(1)) == handled(0, 1)
+
+
+def test_a_leftover_of_replaced_workers_holds_up_the_round() -> None:
+    driven = replacing()
+    driven.leftovers = True
+    assert driven.do(*gone(0))[-1] == KILL_LEFTOVERS
+    assert driven.do(e.GroupEmptied(LEFTOVERS)) == spawned(1)

@@ -124,6 +124,12 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[_one_of("true", "false")(text)]
 
 
+def _worker_grace(text: str) -> float:
+    if seconds(text) > LONGEST_WORKER_GRACE_S:
+        raise ValueError(text)
+    return seconds(text)
+
+
 def _fence(text: str) -> float:
     return 0.0 if text == "Off" else seconds(text)
 
@@ -144,6 +150,7 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(part for part in (part.strip() for part in text.split(",")) if part)
 
 
+LONGEST_WORKER_GRACE_S = 3600.0  # as the CRD has it
 _DURATIONS = "a duration such as 30s, 10m or 1h"
 _OWN = ("launcher", "container", "nproc_per_node", "world_size", "min_world_size")
 #: name: (field of Settings or World, how it is read, what it may be)
@@ -164,6 +171,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "restart-window": ("in_place_window_s", seconds, _DURATIONS),
     "spare-timeout": ("spare_timeout_s", seconds, _DURATIONS),
     "fence-timeout": ("fence_s", _fence, f"{_DURATIONS}, or Off"),
+    "worker-grace": ("worker_grace_s", _worker_grace, f"{_DURATIONS} at most"),
     "backoff-max": ("backoff_max_s", seconds, _DURATIONS),
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }

@@ -69,12 +69,17 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "launcher.logPrefix", world.log_prefix, True
     yield "checkpoint.onSigterm", world.on_sigterm, "Auto"
     yield "checkpoint.nologinPath", world.nologin_path, ""
+    yield "recovery.workerGrace", _grace(world.worker_grace_s), _grace(None)
     yield "faults.hang.stepTimeout", f"{world.step_timeout_s:g}s", "0s"
     yield "rollouts", "set" if job.spec.rollouts is not None else "", ""
 
 
 def _listed(modules: tuple[str, ...] | None) -> str:
     return "the default" if modules is None else ",".join(modules)
+
+
+def _grace(seconds: float | None) -> str:
+    return "the default" if seconds is None else f"{seconds:g}s"
 
 
 def _words(trainer: Raw) -> list[str]:

@@ -137,6 +137,13 @@ def test_which_pods_hold_the_same_shards():
     assert read_job(raw).world.replica_groups == ((0, 1), (2, 3))
 
 
+def test_how_long_healthy_workers_may_run_on_when_a_fault_ends_their_round():
+    assert read_job(JOB).world.worker_grace_s is None
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["recovery"] |= {"workerGrace": "1m5s"}
+    assert read_job(raw).world.worker_grace_s == 65.0
+
+
 def test_after_how_long_without_a_step_a_training_hangs():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}

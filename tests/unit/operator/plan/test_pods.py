@@ -127,6 +127,13 @@ def test_the_launcher_is_told_when_a_worker_hangs_if_the_job_says_it():
     assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
 
 
+def test_the_launcher_is_told_how_long_healthy_workers_may_run_on_if_the_job_says_it():
+    assert names.ENV_WORKER_GRACE not in env(manifest(), "trainer")
+    assert env(manifest(a_job(worker_grace_s=0.0)), "trainer")[names.ENV_WORKER_GRACE] == "0"
+    assert env(manifest(a_job(worker_grace_s=65.0)), "trainer")[names.ENV_WORKER_GRACE] == "65"
+    assert names.ENV_WORKER_GRACE not in env(manifest(a_job(mode="Torchrun", worker_grace_s=5.0)), "trainer")
+
+
 def test_a_command_that_is_torchrun_is_told_of_its_job_and_has_no_zygote():
     trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
