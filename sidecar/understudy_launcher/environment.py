@@ -66,6 +66,7 @@ _RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_GRACE_S = 5.0
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _THREADS = "OMP_NUM_THREADS"
+_ARROW_MALLOC = "JE_ARROW_MALLOC_CONF"
 DEFAULT_RUN_ID = "understudy"
 
 
@@ -76,6 +77,11 @@ def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str
     if single_threaded(launcher, nproc):
         env[_THREADS] = "1"
     return env
+
+
+def zygote_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str]:
+    """Arrow's allocator starts a thread when it is imported, unless it is told otherwise, and forks have one thread."""
+    return {_ARROW_MALLOC: "background_thread:false", **common_environment(launcher, nproc)}
 
 
 def worker_environment(

@@ -100,10 +100,14 @@ class StepsRead:
 
 @dataclass(frozen=True)
 class ZygoteReady:
-    """Workers can be forked from now on. missing: module -> why it could not be imported."""
+    """Workers can be forked from now on. missing: module -> why it could not be imported.
+
+    cuda: the module whose import has touched CUDA, so that each fork has to become a fresh process; "": none has.
+    """
 
     seconds: float
     missing: Mapping[str, str]
+    cuda: str = ""
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class Loop:
     def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
         assert self._zygote is not None, "the supervisor was told of it"
         if isinstance(effect, e.StartZygote):
-            self._zygote_env = environment.common_environment(self._settings.env, self._settings.nproc)
+            self._zygote_env = environment.zygote_environment(self._settings.env, self._settings.nproc)
             self._hear_zygote(self._zygote.start(self._zygote_env, self._settings.preload))
         elif isinstance(effect, e.EndZygote):
             self._zygote.end()

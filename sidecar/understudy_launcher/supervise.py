@@ -182,6 +182,8 @@ class Supervisor:
         """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
         self._hello()
         self._out.extend(e.Report(message) for message in self._round.history())
+        if self._warm.why_fresh:
+            self._report(m.FreshWorkers(self._warm.why_fresh))
         if self._graces.pod_by is not None:
             self._report(m.Terminating(max(0.0, self._graces.pod_by - now)))
 
@@ -445,10 +447,12 @@ class Supervisor:
         return (start.master_port,) if start and start.agent_store and start.rank_offset == 0 else ()
 
     def _on_zygote(self, event: Any, now: float) -> None:
-        offered = self._warm.store_port
+        offered, why_fresh = self._warm.store_port, self._warm.why_fresh
         self._out.extend(self._warm.handle(event, self._store_in_use(), now))
         if self._warm.store_port != offered:
             self._tell_ports()
+        if self._warm.why_fresh != why_fresh:
+            self._report(m.FreshWorkers(self._warm.why_fresh))
         self._warm_up(now)
         self._out.extend(self._self_check.changed())
         self._advance(now)

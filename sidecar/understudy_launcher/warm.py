@@ -11,6 +11,7 @@
     any      another one is needed for a job's command    LOADING   a new one is started; OFF if that is not forked
     READY    the newest store has gone, or is in use      READY     another one is made
 
+Where workers were to be forked and start as fresh processes, why_fresh says why; the sidecar hears it when it changes.
 While it loads a round waits for it: the imports take one process less than all workers of the pod at once. A store that
 a round uses is offered to no later one; until the next one listens rank 0 would serve its own.
 """
@@ -37,6 +38,7 @@ class Warm:
 
     def __init__(self, wanted: bool, *, own_stores: bool = False) -> None:
         self.state = State.READY if own_stores else State.OFF
+        self.why_fresh = ""  # "": workers are forked, or were not to be
         self.store_port = 0  # of a store that no round has used; 0: none listens
         self._wanted = wanted
         self._load_by: Optional[float] = None
@@ -61,11 +63,14 @@ class Warm:
         if isinstance(event, e.ZygoteReady):
             self.state, self._load_by = State.READY, None
             missing = "".join(f"; without {name} ({why})" for name, why in event.missing.items())
-            return [e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}"), e.MakeStore(in_use)]
+            ready = e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}")
+            self.why_fresh = _after_cuda(event.cuda) if event.cuda else ""
+            return [ready, *([e.Log(self.why_fresh)] if event.cuda else []), e.MakeStore(in_use)]
         if isinstance(event, e.ZygoteGone):
             return self._on_gone(event, now)
         if isinstance(event, e.ZygoteEnded):
             self.store_port, self._load_by, self.state, self._wanted = 0, None, State.OFF, event.wanted
+            self.why_fresh = ""
             return self.start(now)
         if isinstance(event, e.StoreReady):
             self.store_port = event.port
@@ -75,7 +80,7 @@ class Warm:
             return self.next_store(in_use) if event.port == self.store_port else []
         elif self._load_by is not None and now >= self._load_by:
             self.state, self._load_by = State.OFF, None
-            return [e.EndZygote(), _afresh(f"it was not ready within {LOAD_WITHIN_S:g} s")]
+            return [e.EndZygote(), self._give_up(f"it was not ready within {LOAD_WITHIN_S:g} s")]
         return []
 
     def next_store(self, in_use: tuple[int, ...], *, perhaps_named: bool = False) -> list[e.Effect]:
@@ -96,8 +101,15 @@ class Warm:
         self.store_port, self._load_by, self.state = 0, None, State.OFF
         if again:
             return [e.Log(f"the zygote has gone ({event.why}): another one is started"), *self.start(now)]
-        return [_afresh(event.why)]
+        return [self._give_up(event.why)]
+
+    def _give_up(self, why: str) -> e.Log:
+        self.why_fresh = f"no zygote from now on ({why}): workers start as fresh processes"
+        return e.Log(self.why_fresh)
 
 
-def _afresh(why: str) -> e.Log:
-    return e.Log(f"no zygote from now on ({why}): workers start as fresh processes")
+def _after_cuda(module: str) -> str:
+    return (
+        f"the import of {module} has touched CUDA, which no fork can use: workers start as fresh processes; leave it "
+        "out of launcher.preload, or have it touch CUDA later than at its import"
+    )

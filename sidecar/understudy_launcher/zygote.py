@@ -177,7 +177,7 @@ class Zygote:
 
     def _understand(self, answer: dict[str, Any]) -> list[Told]:
         if "ready" in answer:
-            return [e.ZygoteReady(answer["ready"], answer["missing"])]
+            return [e.ZygoteReady(answer["ready"], answer["missing"], answer["cuda"])]
         if "unfit" in answer:
             self.end()
             return [e.ZygoteGone(answer["unfit"], final=True)]
@@ -205,6 +205,8 @@ class Zygote:
                 return packets
             except ConnectionError:
                 packet = b""
+            if not packet and packets:
+                return packets  # its last words come before its end, which is read again
             if not packet:
                 self.end()
                 self._early.append(e.ZygoteGone("it has ended", final=False))

@@ -144,6 +144,13 @@ class Pong:
     """The answer to Ping."""
 
     number: int
+class FreshWorkers:
+    """Workers start as fresh processes, although they were to be forked: the module or thread at fault, and the fix.
+
+    Sent when the reason changes, and on each connect where there is one.
+    """
+
+    reason: str  # "": they are forked again
 
 
 @dataclass(frozen=True)
@@ -245,6 +252,7 @@ TO_SIDECAR = (
     Terminating,
     Readiness,
     Pong,
+    FreshWorkers,
 )
 TO_LAUNCHER = (
     StartWorkers,

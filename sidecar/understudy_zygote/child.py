@@ -39,7 +39,7 @@ def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Seq
     _become_outputs(files)
     os.environ.update(env)
     os.environ[_STEP_FD] = ",".join(str(_inherited(files[name])) for name in ("bell", "page"))
-    if _cuda_is_spoiled():
+    if cuda_is_spoiled():
         _start_afresh(command)
     _reseed()
 
@@ -73,7 +73,8 @@ def _reseed() -> None:
         torch.default_generator.seed()  # not torch.seed(), which speaks to CUDA too
 
 
-def _cuda_is_spoiled() -> bool:
+def cuda_is_spoiled() -> bool:
+    """In a fork: CUDA was touched before it."""
     cuda = sys.modules.get("torch.cuda")
     return cuda is not None and bool(cuda._is_in_bad_fork())
 

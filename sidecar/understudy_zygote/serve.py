@@ -3,7 +3,8 @@
 Orders and answers are JSON objects, each a packet of its own on the control socket (SOCK_SEQPACKET):
 
     {"preload": ["torch", …]}                          the first one
-        {"ready": SECONDS, "missing": {MODULE: WHY}}   it can fork
+        {"ready": SECONDS, "missing": {MODULE: WHY},   it can fork
+         "cuda": MODULE}                               whose import has touched CUDA, so that forks begin afresh; or ""
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
                                                        files: what comes along (SCM_RIGHTS), in this order, of "bell",
@@ -18,9 +19,8 @@ Orders and answers are JSON objects, each a packet of its own on the control soc
         {"checked": NUMBER}                            said by that
     {"ended": PID, "status": STATUS}                   unasked, as os.waitpid has it
 
-Rules: what lets a fork hang is a lock that another thread holds, so nothing is forked beside a second thread. Threads
-that end themselves at a fork (OpenBLAS's) are gone after a first one that does nothing. When the launcher is gone the
-zygote ends, and the kernel ends its forks with it.
+Rules: what lets a fork hang is a lock that another thread holds, so nothing is forked beside a second thread
+(fitness.py). When the launcher is gone the zygote ends, and the kernel ends its forks with it.
 """
 
 import array
@@ -37,11 +37,11 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from understudy_zygote import child, script, store
+from understudy_zygote.fitness import Fitness
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 18
 FILES = 4  # that come along with an order
-_TASKS = "/proc/self/task"
 
 
 def main(arguments: Sequence[str]) -> Optional[Program]:
@@ -53,18 +53,19 @@ def main(arguments: Sequence[str]) -> Optional[Program]:
     if order is None:
         return None
     start = time.monotonic()
-    missing = _import_all(order["preload"])
-    unfit = _unfit()
+    fitness = Fitness()
+    missing = _import_all(order["preload"], fitness)
+    unfit = fitness.why_not()
     if unfit:
         _send(control, {"unfit": unfit})
         return None
-    _send(control, {"ready": time.monotonic() - start, "missing": missing})
-    return Zygote(control, Program(kind, target, tuple(rest))).serve()
+    _send(control, {"ready": time.monotonic() - start, "missing": missing, "cuda": fitness.cuda_importer})
+    return Zygote(control, Program(kind, target, tuple(rest)), fitness).serve()
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, program: Program) -> None:
-        self._control, self._program = control, program
+    def __init__(self, control: socket.socket, program: Program, fitness: Fitness) -> None:
+        self._control, self._program, self._fitness = control, program, fitness
         self._wakeup, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -88,7 +89,7 @@ class Zygote:
 
     def _obey(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         """The program to run, in a fork."""
-        unfit = _unfit()
+        unfit = self._fitness.why_not()
         if unfit:
             _send(self._control, {"unfit": unfit})
             sys.exit(0)
@@ -147,7 +148,7 @@ def _python() -> str:
     return os.path.basename(sys.executable)[:15]
 
 
-def _import_all(names: Sequence[str]) -> dict[str, str]:
+def _import_all(names: Sequence[str], fitness: Fitness) -> dict[str, str]:
     """What cannot be imported, and why. What a module prints or spoils is the user's own."""
     missing = {}
     for name in names:
@@ -155,19 +156,8 @@ def _import_all(names: Sequence[str]) -> dict[str, str]:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - a module may raise anything
             missing[name] = f"{type(error).__name__}: {error}"
+        fitness.imported(name)
     return missing
-
-
-def _unfit() -> str:
-    """Why nothing may be forked; "" if it may."""
-    if len(os.listdir(_TASKS)) == 1:
-        return ""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    threads = len(os.listdir(_TASKS))
-    return "" if threads == 1 else f"what it has imported runs {threads - 1} threads of its own"
 
 
 def _receive(control: socket.socket) -> tuple[Optional[dict[str, Any]], list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.environment import single_threaded, worker_environment, worker_grace_s
+from understudy_launcher.environment import single_threaded, worker_environment, worker_grace_s, zygote_environment
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.words import RoundToken
@@ -114,3 +114,10 @@ def test_healthy_workers_may_run_on_where_the_flight_recorder_dumps_or_the_job_s
     asked_s: float | None, variables: dict[str, str], grace_s: float
 ) -> None:
     assert worker_grace_s(asked_s, variables) == grace_s
+
+
+def test_arrows_allocator_starts_no_thread_in_a_zygote_unless_the_user_says_so() -> None:
+    name = "JE_ARROW_MALLOC_CONF"
+    assert zygote_environment({}, 8)[name] == "background_thread:false"
+    assert zygote_environment({name: "narenas:1"}, 8)[name] == "narenas:1"
+    assert name not in env()

@@ -118,6 +118,46 @@ def test_one_that_became_unfit_is_not_replaced() -> None:
     assert spawned(driven.do(start())) == [False]
 
 
+# Why workers are not forked -------------------------------------------------------------------------------------------
+
+
+def fresh(driven: Driven) -> list[str]:
+    """What a sidecar that connects now is told of it."""
+    told = [effect.message for effect in driven.do(e.Connected()) if isinstance(effect, e.Report)]
+    return [message.reason for message in told if isinstance(message, m.FreshWorkers)]
+
+
+def test_why_workers_start_afresh_is_told_at_once_and_to_each_sidecar_that_connects() -> None:
+    driven = loading()
+    reason = "no zygote from now on (the import of x starts a thread (bg)): workers start as fresh processes"
+    effects = driven.do(e.ZygoteGone("the import of x starts a thread (bg)", final=True))
+    assert effects == [e.Report(m.FreshWorkers(reason))]
+    assert driven.log[-1].endswith(reason)
+    assert fresh(driven) == [reason]
+
+
+def test_a_module_that_touches_cuda_is_told_and_the_zygote_holds_stores_all_the_same() -> None:
+    driven = loading()
+    effects = driven.do(e.ZygoteReady(2.0, {}, cuda="deepspeed"))
+    assert e.MakeStore() in effects
+    (reason,) = fresh(driven)
+    assert reason.startswith("the import of deepspeed has touched CUDA, which no fork can use")
+    assert e.Report(m.FreshWorkers(reason)) in effects
+    assert spawned(driven.do(start())) == [True]
+
+
+def test_a_job_that_takes_the_spare_over_begins_without_a_reason() -> None:
+    driven = loading()
+    driven.do(e.ZygoteGone("the import of x starts a thread (bg)", final=True))
+    assert e.Report(m.FreshWorkers("")) in driven.do(e.ZygoteEnded(wanted=True))
+    assert fresh(driven) == []
+
+
+def test_nothing_is_told_where_workers_are_forked_or_were_not_to_be() -> None:
+    assert fresh(ready()) == []
+    assert fresh(Driven(zygote=False)) == []
+
+
 # Stores ---------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -63,8 +64,75 @@ def test_nothing_is_forked_beside_a_thread_of_a_preloaded_module(folder: Path, f
     write(folder, threads="import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
     write(folder, train="")
     forks = forking("train.py", preload=["threads"], env=pythonpath(folder))
-    assert forks.start == e.ZygoteGone("what it has imported runs 1 threads of its own", final=True)
+    assert isinstance(forks.start, e.ZygoteGone)
+    assert forks.start.final
+    assert re.fullmatch(
+        r"the import of threads starts a thread \(Thread-1.*\), and no process with threads can be forked; "
+        r"leave it out of launcher.preload, or configure it to start none when it is imported",
+        forks.start.why,
+    )
     assert forks.fork(0) == []
+
+
+#: A thread that Python knows nothing of, with the name that arrow's allocator gives its own.
+THREAD_OF_C = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+others = lambda: [t for t in __import__("os").listdir("/proc/self/task") if int(t) != __import__("os").getpid()]
+while not others(): time.sleep(0.01)
+open(f"/proc/self/task/{others()[0]}/comm", "w").write("jemalloc_bg_thd")
+"""
+
+
+def test_the_module_at_fault_is_named_with_its_thread_also_where_that_is_none_of_pythons(
+    folder: Path, forking: Make
+) -> None:
+    write(folder, innocent="", pool=THREAD_OF_C, fine="", train="")
+    forks = forking("train.py", preload=["innocent", "pool", "fine"], env=pythonpath(folder))
+    assert isinstance(forks.start, e.ZygoteGone)
+    assert forks.start.why.startswith("the import of pool starts a thread (jemalloc_bg_thd), ")
+
+
+def test_why_it_does_not_fork_is_told_also_where_it_has_ended_by_then(folder: Path, forking: Make) -> None:
+    late = """
+import os, threading
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+os.register_at_fork(after_in_parent=lambda: thread.ident or thread.start())
+"""
+    write(folder, late=late, train="")
+    forks = forking("train.py", preload=["late"], env=pythonpath(folder))
+    forks.fork(0)
+    forks.zygote._send({"check": 1})
+    wait_for(lambda: not alive(forks.zygote.pid), "the end of the zygote")
+    assert forks.fork(0) == []
+    gone = forks.hear(e.ZygoteGone)
+    assert isinstance(gone, e.ZygoteGone)
+    assert (gone.final, gone.why[:8]) == (True, "a thread")
+
+
+def test_of_many_threads_five_are_named(folder: Path, forking: Make) -> None:
+    starts = (
+        "import threading\nfor n in range(9): threading.Thread(target=threading.Event().wait, name=f't{n}').start()"
+    )
+    write(folder, many=starts, train="")
+    forks = forking("train.py", preload=["many"], env=pythonpath(folder))
+    assert isinstance(forks.start, e.ZygoteGone)
+    assert forks.start.why.startswith("the import of many starts 9 threads (t")
+    assert forks.start.why.partition("), and")[0].count(",") == 4
+
+
+def test_a_thread_that_starts_after_the_imports_is_named(folder: Path, forking: Make) -> None:
+    late = "import threading\nt = threading.Timer(0.3, threading.Event().wait)\n"
+    late += "import os\nos.register_at_fork(after_in_parent=lambda: t.start() if not t.ident else None)"
+    write(folder, late=late, train="")
+    forks = forking("train.py", preload=["late"], env=pythonpath(folder))
+    assert isinstance(forks.start, e.ZygoteReady)
+    forks.fork(0)
+    forks.zygote.fork({1: Fork({}, (-1, -1))})
+    gone = forks.hear(e.ZygoteGone)
+    assert isinstance(gone, e.ZygoteGone)
+    assert re.match(r"a thread \(Thread-1.*\) started after the imports, .* find the module that starts them", gone.why)
 
 
 def test_threads_that_end_at_a_fork_are_no_obstacle(folder: Path, forking: Make) -> None:
@@ -92,7 +160,9 @@ def test_a_fork_in_which_cuda_would_fail_becomes_a_fresh_process(folder: Path, f
     write(folder / "torch", __init__="class G:\n def seed(self): pass\ndefault_generator = G()")
     write(folder / "torch", cuda="import os; home = os.getpid()\ndef _is_in_bad_fork(): return os.getpid() != home")
     write(folder, train="import sys, os; print('torch.cuda' in sys.modules, sys.argv[1:], os.environ['RANK'])")
-    forks = forking("train.py", "--lr", "1", preload=["torch.cuda"], env=pythonpath(folder))
+    forks = forking("train.py", "--lr", "1", preload=["json", "torch.cuda"], env=pythonpath(folder))
+    assert isinstance(forks.start, e.ZygoteReady)
+    assert forks.start.cuda == "torch.cuda"
     (pid,) = forks.fork(0, RANK="3")
     assert forks.code(pid) == 0
     assert forks.said()[0] == "False ['--lr', '1'] 3\n"

@@ -1,0 +1,81 @@
+"""Whether this process may be forked and, if not, which module or thread is at fault.
+
+Rules: a fork copies one thread, and every lock as it is. So nothing is forked beside a second thread, except to find
+out whether the thread ends at a fork, as OpenBLAS's do. Where CUDA has been touched, a fork could not use it: it
+becomes a fresh process. Both are looked at after each import, so that the module is known. Threads of C have a name of
+up to 15 bytes in /proc; those of Python have their own.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Callable
+
+from understudy_zygote import child
+
+_TASKS = "/proc/self/task"
+_MOST_NAMED = 5
+_LONGEST_NAME = 60
+
+
+class Fitness:
+    def __init__(self) -> None:
+        self._importer_of = dict.fromkeys(_threads(), "")  # by thread: the module whose import has started it
+        self.cuda_importer = ""  # the module whose import has touched CUDA; "": none has
+
+    def imported(self, module: str) -> None:
+        for thread in _threads():
+            self._importer_of.setdefault(thread, module)
+        if not self.cuda_importer and "torch.cuda" in sys.modules and _fork_says(child.cuda_is_spoiled):
+            self.cuda_importer = module
+
+    def why_not(self) -> str:
+        """Why nothing may be forked; "" if it may."""
+        if len(_threads()) == 1:
+            return ""
+        _fork_says(lambda: False)
+        others = [thread for thread in _threads() if thread != os.getpid()]
+        return _why(others, [self._importer_of.get(thread, "") for thread in others]) if others else ""
+
+
+def _why(threads: Sequence[int], importers: Sequence[str]) -> str:
+    named = ", ".join(_name(thread) for thread in threads[:_MOST_NAMED])
+    what = "a thread" if len(threads) == 1 else f"{len(threads)} threads"
+    modules = ", ".join(sorted({module for module in importers if module}))
+    if not modules:
+        return (
+            f"{what} ({named}) started after the imports, and no process with threads can be forked; find the module "
+            "that starts them, and leave it out of launcher.preload"
+        )
+    return (
+        f"the import of {modules} starts {what} ({named}), and no process with threads can be forked; leave it out of "
+        "launcher.preload, or configure it to start none when it is imported"
+    )
+
+
+def _threads() -> list[int]:
+    return [int(name) for name in os.listdir(_TASKS)]
+
+
+def _name(thread: int) -> str:
+    for one in threading.enumerate():
+        if one.native_id == thread:
+            return one.name[:_LONGEST_NAME]
+    try:
+        with open(f"{_TASKS}/{thread}/comm", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "ended meanwhile"
+
+
+def _fork_says(question: Callable[[], bool]) -> bool:
+    """The answer of a fork that does nothing else."""
+    pid = os.fork()
+    if pid == 0:
+        answer = 0
+        try:
+            answer = int(question())
+        finally:
+            os._exit(answer)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
