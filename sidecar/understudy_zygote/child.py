@@ -2,7 +2,8 @@
 
 Rules: a session and process group of its own, so that all it starts can be ended with it; it dies with the zygote.
 Signals are as Python sets them at its start. Random numbers are as unlike as those of two processes. Where CUDA was
-touched before the fork it would fail in the fork: then this process becomes a fresh one, by exec.
+touched before the fork it would fail in the fork: then this process becomes a fresh one, by exec. So it does where the
+script sets variables that an import has read already (early_variables.py).
 """
 
 import ctypes
@@ -40,7 +41,7 @@ def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Seq
     os.environ.update(env)
     os.environ[_STEP_FD] = ",".join(str(_inherited(files[name])) for name in ("bell", "page"))
     if cuda_is_spoiled():
-        _start_afresh(command)
+        start_afresh(command)
     _reseed()
 
 
@@ -79,7 +80,8 @@ def cuda_is_spoiled() -> bool:
     return cuda is not None and bool(cuda._is_in_bad_fork())
 
 
-def _start_afresh(command: Sequence[str]) -> None:
+def start_afresh(command: Sequence[str]) -> None:
+    """Never returns."""
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what it executes would too
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     os.execvp(command[0], list(command))  # noqa: S606 - the user's command

@@ -36,7 +36,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from understudy_zygote import child, script, store
+from understudy_zygote import child, early_variables, script, store
 from understudy_zygote.fitness import Fitness
 from understudy_zygote.script import Program
 
@@ -130,6 +130,11 @@ class Zygote:
             os.environ.pop(name, None)
         child.become_worker(order["env"], dict(zip(order["files"], fds)), order["command"])
         script.prepare(program, len(self._program.arguments))
+        why_fresh = early_variables.why_fresh(program)
+        if why_fresh:
+            sys.stderr.write(f"understudy: {why_fresh}\n")
+            sys.stderr.flush()
+            child.start_afresh(order["command"])
         return program
 
     def _reap(self) -> None:
