@@ -72,6 +72,16 @@ def has_default_action(pid: int, number: int) -> bool:
     return not any(int(mask, 16) & 1 << number - 1 for mask in masks.values()) if _is_ours() else True
 
 
+def children() -> list[Entry]:
+    """Of this process, if it has one thread. Complete, because only this process removes one, by reaping it."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            found = [entry(int(pid)) for pid in file.read().split()]
+    except OSError:  # a kernel that was built without it
+        found = [one for one in entries() if one.parent == os.getpid()]
+    return [one for one in found if one is not None]
+
+
 def with_descendants(roots: Iterable[Entry], table: Collection[Entry]) -> list[Entry]:
     """The roots, their children, and so on; each once."""
     children: dict[int, list[Entry]] = {}

@@ -80,7 +80,7 @@ class Workers:
         self._command, self._folder = list(command), folder
         self._watch, self._unwatch, self._own = watch, unwatch, own
         self._workers: dict[int, _Worker] = {}
-        self._earlier = {child.identity for child in _children(process_table.entries())}  # than the launcher
+        self._earlier = {child.identity for child in process_table.children()}  # than the launcher
         self._sweeping = False  # leftovers are being killed
         self._seen: set[tuple[int, int]] = set()  # leftovers that were told of
         self._before_exec = prctl.dies_with_parent()
@@ -178,7 +178,7 @@ class Workers:
     def kill_all(self) -> None:
         for local_rank in self._workers:
             self.signal(local_rank, Aim.KILL_GROUP)
-        for leftover in self._leftovers(process_table.entries()):
+        for leftover in self._leftovers():
             process_table.kill(leftover)
 
     def reap(self) -> list[Ended]:
@@ -195,7 +195,7 @@ class Workers:
         return events if self._workers or not self._sweeping else events + self._sweep()
 
     def _sweep(self) -> list[Ended]:
-        alive = [leftover for leftover in self._leftovers(process_table.entries()) if process_table.kill(leftover)]
+        alive = [leftover for leftover in self._leftovers() if process_table.kill(leftover)]
         if alive:
             return self._found(alive)
         if _has_ended_child():
@@ -209,14 +209,15 @@ class Workers:
         table = process_table.entries()
         rank_of = {worker.pid: worker.local_rank for worker in self._workers.values()}
         found = {one.pid: rank_of[one.group] for one in table if one.group in rank_of}
-        leftovers = {one.pid: None for one in self._leftovers(table)} if self._sweeping else {}
+        leftovers = {one.pid: None for one in self._leftovers()} if self._sweeping else {}
         ranks = {**leftovers, **found}
         return [Survivor(ranks[one.pid], one.pid, one.state, one.name) for one in table if one.pid in ranks]
 
-    def _leftovers(self, table: Collection[Entry]) -> list[Entry]:
+    def _leftovers(self) -> list[Entry]:
         ours = {*self._own(), *(worker.pid for worker in self._workers.values())}
-        adopted = [child for child in _children(table) if child.pid not in ours and child.identity not in self._earlier]
-        return process_table.with_descendants(adopted, table)
+        others = [child for child in process_table.children() if child.pid not in ours]
+        adopted = [child for child in others if child.identity not in self._earlier]
+        return process_table.with_descendants(adopted, process_table.entries()) if adopted else []
 
     def _found(self, alive: Collection[Entry]) -> list[Ended]:
         new = [one for one in alive if one.identity not in self._seen]
@@ -285,10 +286,6 @@ def _has_ended_child() -> bool:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return False
-
-
-def _children(table: Collection[Entry]) -> list[Entry]:
-    return [one for one in table if one.parent == os.getpid()]
 
 
 def _signal_group(worker: _Worker, number: signal.Signals) -> None:
