@@ -22,7 +22,7 @@ class DeviceCheck:
 
     def __init__(self, wanted: int, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
         self._wanted, self._watch, self._unwatch = wanted, watch, unwatch
-        self.pid = 0  # of the newest
+        self.pid = 0  # while it runs
         self._process: Optional[Handle] = None
         self._read_end = -1  # while it runs
 
@@ -51,6 +51,7 @@ class DeviceCheck:
         self._unwatch(self._read_end)
         os.close(self._read_end)
         self._read_end = -1
+        self.pid = 0
         if self._process is not None:
             self._process.close()
         if not told:

@@ -161,6 +161,7 @@ class Logs:
             unwatch(self._control.fileno())
             self._control.close()
             self._control = None
+            self.pid = 0
 
     @staticmethod
     def _drop(sources: "list[_Source]") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -106,23 +107,23 @@ def test_what_a_worker_of_an_older_round_has_left_is_still_read(launch: Launch) 
     assert launched.out.splitlines()[0] == "[rank 0] round 0.1.0"
 
 
-def test_a_daemon_that_keeps_a_pipe_open_holds_up_nobody(launch: Launch) -> None:
-    # given a worker that leaves behind a process of another session, which writes for ever
-    daemon = "echo said; setsid sh -c 'echo $$ >> \"$HERE/daemon\"; exec yes' & sleep 1000"
-    launched = launch("sh", "-c", daemon)
+def test_a_process_that_keeps_a_pipe_open_holds_up_nobody(launch: Launch) -> None:
+    # given a process that the launcher cannot find, which writes into a worker's pipe for ever
+    launched = launch("sh", "-c", 'echo said; echo $$ >> "$HERE/worker"; exec sleep 1000')
     launched.join()
     started(launched)
-    (pid,) = launched.pids("daemon", 1)
+    (pid,) = launched.pids("worker", 1)
     wait_for(lambda: "said" in launched.out, "the worker's line")
     logs = logs_of(launched.process.pid)
-    # when the launcher exits
-    launched.sidecar.send(ExitLauncher(0, "Succeeded"))
-    try:
-        assert launched.wait() == 0
-        # then so does the process that writes the logs
-        wait_for(lambda: not any(alive(pid) for pid in logs), "the end of logs")
-    finally:
-        os.kill(pid, signal.SIGKILL)
+    with open(f"/proc/{pid}/fd/1", "wb") as pipe, subprocess.Popen(["yes"], stdout=pipe) as other:
+        # when the launcher exits
+        launched.sidecar.send(ExitLauncher(0, "Succeeded"))
+        try:
+            assert launched.wait() == 0
+            # then so does the process that writes the logs
+            wait_for(lambda: not any(alive(pid) for pid in logs), "the end of logs")
+        finally:
+            other.kill()
 
 
 def test_a_log_that_nobody_reads_does_not_hold_up_the_launcher(launch: Launch, folder: Path) -> None:

@@ -56,6 +56,8 @@ def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_pa
         "python/understudy_zygote/__init__.py",
         "python/understudy_zygote/__main__.py",
         "python/understudy_zygote/child.py",
+        "python/understudy_zygote/early_variables.py",
+        "python/understudy_zygote/fitness.py",
         "python/understudy_zygote/script.py",
         "python/understudy_zygote/serve.py",
         "python/understudy_zygote/store.py",
