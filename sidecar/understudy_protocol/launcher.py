@@ -144,6 +144,9 @@ class Pong:
     """The answer to Ping."""
 
     number: int
+
+
+@dataclass(frozen=True)
 class FreshWorkers:
     """Workers start as fresh processes, although they were to be forked: the module or thread at fault, and the fix.
 
