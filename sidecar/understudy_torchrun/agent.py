@@ -8,7 +8,8 @@ asked only when it calls: so its orders wait for the next call, and what has bec
     AWAY                  WantsRound, workers were to end  RENDEZVOUS  nothing is left of them
     AWAY                  WantsRound, nobody has asked     RENDEZVOUS  a worker has failed; nothing is left of them
     RENDEZVOUS            Spawn                            AWAY        Begin
-    AWAY                  LooksAround                      AWAY        GoOn
+    AWAY                  the last worker has been seen    AWAY        WorkersStarted
+    AWAY                  LooksAround                      AWAY        GoOn; WorkersStarted, if no worker can be seen
     AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
     POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
     AWAY                  no call, for DOUBT_S             AWAY        a worker that ended unseen has failed
@@ -20,14 +21,18 @@ asked only when it calls: so its orders wait for the next call, and what has bec
     AWAY, POLL            SIGTERM, no save is tried        as it is    SIGKILL to every worker, then EndNow
     RENDEZVOUS … BARRIER  HungUp                           AWAY        a signal has ended the call
 
-Rules: a worker that is seen to fail is told at once, with what is known of it: the agent notices a little later, and
-then ends its neighbours, for which it may take 30 s. How one ended that the agent was faster to reap its next call
-tells: it calls at once, unless it ends the neighbours. Whether all have succeeded only the agent can tell. Signals to
-workers wait for LooksAround, because a worker that dies before it costs torchrun one of its restarts; but not when one
-has failed already, and not for longer than PATIENCE_S. When the agent stops its workers by itself (after a failure, or
-its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the supervisor says so.
+Rules: the supervisor reports a round's workers as started when it orders their start. That report waits until the
+agent has really started them: all of them have been seen, one has stepped, or the agent's next call shows it. Until
+then the hello says STARTING. A worker that is seen to fail is told at once, with what is known of it: the agent
+notices a little later, and then ends its neighbours, for which it may take 30 s. How one ended that the agent was
+faster to reap its next call tells: it calls at once, unless it ends the neighbours. Whether all have succeeded only
+the agent can tell. Signals to workers wait for LooksAround, because a worker that dies before it costs torchrun one of
+its restarts; but not when one has failed already, and not for longer than PATIENCE_S. When the agent stops its workers
+by itself (after a failure, or its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the supervisor
+says so.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Callable, Optional
@@ -36,7 +41,8 @@ from understudy_launcher import events as e
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import AFTER_SIGTERM, OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
-from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.launcher import LauncherHello, StartWorkers, WorkerExited, WorkersStarted
+from understudy_protocol.words import WorkersState
 from understudy_torchrun import calls as c
 
 #: How long a signal waits for the agent to look around, which it does ten times a second unless it is told otherwise.
@@ -75,6 +81,8 @@ class Agent:
         self._ranks = range(nproc)
         self._runs = False  # workers, since it was answered Begin
         self._alive: set[int] = set()  # of those that are watched
+        self._seen: set[int] = set()  # of the round's workers, to run or to have ended
+        self._start_report: Optional[e.Report] = None  # of workers that nobody has seen to run yet
         self._unclear: Optional[e.WorkerEnded] = None  # the first that ended nobody saw how
         self._doubt_until: Optional[float] = None  # whether that one failed
         self._begin: Optional[StartWorkers] = None  # still to be answered
@@ -127,6 +135,7 @@ class Agent:
 
     def _on_looks_around(self, _: c.LooksAround) -> None:
         self.state, self._doubt_until = State.POLL, None
+        self._report_start()
         self._signal_those_who_wait()
         if self._exit is not None:
             self._leave(self._exit)
@@ -137,6 +146,7 @@ class Agent:
 
     def _on_has_succeeded(self, call: c.HasSucceeded) -> None:
         self.state, self._doubt_until = State.BARRIER, None
+        self._report_start()
         for rank in self._ranks:
             self._tell(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
         self._nothing_runs()
@@ -149,6 +159,7 @@ class Agent:
     def _answer_begin(self, start: StartWorkers) -> None:
         self._begin, self._unclear, self._doubt_until = None, None, None
         self._runs = True
+        self._seen.clear()
         self._answer(c.Begin(start))
 
     def _answer(self, answer: c.Answer) -> None:
@@ -162,6 +173,19 @@ class Agent:
 
     def _on_workers_seen(self, seen: c.WorkersSeen) -> None:
         self._alive |= set(seen.local_ranks)
+        self._note_seen(seen.local_ranks)
+
+    def _note_seen(self, local_ranks: Collection[int]) -> None:
+        self._seen.update(local_ranks)
+        if self._seen.issuperset(self._ranks):
+            self._report_start()
+
+    def _report_start(self) -> None:
+        """The workers run, or have run. Nothing is reported of a round that is not to go on."""
+        report = self._start_report
+        if report is not None and self._runs and self._begin is None and self.supervisor.phase is Phase.RUNNING:
+            self._start_report = None
+            self._out.append(report)
 
     def _on_worker_ended(self, event: e.WorkerEnded) -> None:
         self._alive.discard(event.local_rank)
@@ -172,6 +196,7 @@ class Agent:
                 self._doubt_until = self._doubt_until or self._now + DOUBT_S
         if phase in AFTER_SIGTERM or (phase is Phase.RUNNING and event.shell_code != 0):
             self._tell(event)
+        self._note_seen([event.local_rank])
         if self.state is State.POLL:
             self._go_on_once_all_have_ended()
         elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
@@ -179,6 +204,7 @@ class Agent:
 
     def _on_steps_read(self, event: e.StepsRead) -> None:
         if self._begin is None:  # else it is of the workers before, whose folder is there until the next ones begin
+            self._report_start()
             self._tell(event)
 
     def _go_on_once_all_have_ended(self) -> None:
@@ -190,7 +216,7 @@ class Agent:
             self._answer(c.Interrupt())
 
     def _nothing_runs(self) -> None:
-        self._runs, self._empty = False, True
+        self._runs, self._empty, self._start_report = False, True, None
         self._alive.clear()
         self._forget_those_who_wait()
 
@@ -222,7 +248,7 @@ class Agent:
     def _on_signal(self, aim: e.Aim, before: Phase) -> None:
         """To all workers."""
         if self._begin is not None:  # none has been started
-            self._begin, self._empty = None, True
+            self._begin, self._empty, self._start_report = None, True, None
         if not self._runs:
             return
         agent_ends_them = before is Phase.FAILED or self._ended_by_torchrun
@@ -269,12 +295,25 @@ class Agent:
                 self._spawn(effect.start)
             elif isinstance(effect, e.Exit):
                 self._end(effect)
+            elif isinstance(effect, e.Report):
+                self._report(effect)
             elif not isinstance(effect, e.Signal):
                 self._out.append(effect)
             elif not isinstance(event, e.WorkerEnded):
                 self._on_signal(effect.aim, before)
             elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.state is not State.BARRIER:
                 self._out.append(effect)  # what the worker has left behind
+
+    def _report(self, report: e.Report) -> None:
+        message = report.message
+        if isinstance(message, WorkersStarted):
+            self._start_report = report
+            return
+        if isinstance(message, WorkerExited):
+            self._start_report = None
+        elif isinstance(message, LauncherHello) and self._start_report is not None:
+            report = e.Report(replace(message, workers=WorkersState.STARTING))
+        self._out.append(report)
 
     def _spawn(self, start: StartWorkers) -> None:
         if self.state is State.RENDEZVOUS:

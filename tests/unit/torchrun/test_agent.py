@@ -79,7 +79,7 @@ def running(number: int = 0, **options: Any) -> Driven:
     driven = Driven(**options)
     driven.wants_round()
     assert c.Begin(start(number)) in driven.do(start(number))
-    driven.do(c.WorkersSeen([0, 1]))
+    assert reports(driven.do(c.WorkersSeen([0, 1]))) == [m.WorkersStarted(token(number))]
     assert driven.looks_around() == [GO_ON]
     return driven
 
@@ -101,7 +101,74 @@ def test_a_round_begins_when_the_agent_waits_for_it() -> None:
     assert driven.hello() == m.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, PORT, False, STORE)
     effects = driven.do(start(0))
     assert answers(effects) == [c.Begin(start(0))]
-    assert reports(effects) == [m.WorkersStarted(token(0))]
+    assert reports(effects) == [], "torchrun has started no worker yet"
+
+
+# The start of the workers ---------------------------------------------------------------------------------------------
+
+
+def starting(number: int = 0) -> Driven:
+    """An agent that has been told to start a round's workers, and is starting them."""
+    driven = Driven()
+    driven.wants_round()
+    assert reports(driven.do(start(number))) == []
+    return driven
+
+
+def test_workers_are_reported_as_started_once_all_of_them_have_been_seen() -> None:
+    driven = starting()
+    assert reports(driven.do(c.WorkersSeen([1]))) == []
+    assert reports(driven.do(c.WorkersSeen([0]))) == [m.WorkersStarted(token(0))]
+    assert reports(driven.looks_around()) == [], "reported once"
+
+
+def test_workers_that_cannot_be_seen_are_reported_as_started_by_the_agents_next_call() -> None:
+    driven = starting()
+    assert driven.later(60.0) == []
+    assert driven.looks_around() == [e.Report(m.WorkersStarted(token(0))), GO_ON]
+
+
+def test_a_step_shows_that_workers_run() -> None:
+    driven = starting()
+    read = e.StepsRead(0, 7, 100, 1, 1000.0, driven.now)
+    assert [type(message) for message in reports(driven.do(read))] == [m.WorkersStarted, m.Stepped]
+
+
+def test_workers_that_exit_0_before_they_are_seen_have_run() -> None:
+    driven = starting()
+    assert reports(driven.do(c.WorkersSeen([1]), exited(0))) == [m.WorkersStarted(token(0))]
+
+
+def test_a_worker_that_fails_before_all_are_seen_ends_the_start() -> None:
+    # given a round of which one worker has been seen
+    driven = starting()
+    driven.do(c.WorkersSeen([0]))
+    # when it fails, then the failure is reported, and no start
+    assert [type(message) for message in reports(driven.do(died(0)))] == [m.WorkerExited]
+    # and a start is not reported after the failure either
+    assert reports(driven.do(c.WorkersSeen([1]))) == []
+    assert reports(driven.wants_round()) == []
+
+
+def test_an_agent_that_comes_back_without_workers_has_failed_to_start_them() -> None:
+    driven = starting()
+    assert [type(message) for message in reports(driven.wants_round())] == [m.WorkerExited]
+
+
+def test_a_sidecar_that_connects_before_the_workers_are_seen_learns_that_they_start() -> None:
+    driven = starting()
+    assert driven.hello().workers is WorkersState.STARTING
+    driven.do(c.WorkersSeen([0, 1]))
+    assert driven.hello().workers is WorkersState.RUNNING
+
+
+def test_a_round_that_ends_before_its_workers_are_seen_is_not_reported_as_started() -> None:
+    driven = starting()
+    driven.do(m.StopWorkers("fenced"))
+    effects = driven.looks_around()
+    assert [type(message) for message in reports(effects)] == [m.LauncherHello]
+    assert answers(effects) == [INTERRUPT]
+    assert reports(driven.do(c.WorkersSeen([0, 1]))) == []
 
 
 def test_a_round_that_is_ordered_first_waits_for_the_agent() -> None:
@@ -161,8 +228,9 @@ def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
     assert driven.do(died(0)) == []
     effects = driven.do(died(1))
     assert answers(effects) == [INTERRUPT]
-    assert reports(effects) == [m.WorkersStarted(token(1))], "and no word of a failure"
+    assert reports(effects) == [], "no failure, and no start of workers that the agent has still to start"
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
+    assert reports(driven.do(c.WorkersSeen([0, 1]))) == [m.WorkersStarted(token(1))]
 
 
 def test_an_agent_that_does_not_look_is_not_waited_for() -> None:
@@ -176,7 +244,7 @@ def test_workers_that_nobody_watches_are_the_agents_to_end() -> None:
     driven = Driven()
     driven.wants_round()
     driven.do(start(0), start(1))
-    assert driven.looks_around() == [KILL, e.Report(m.WorkersStarted(token(1))), INTERRUPT]
+    assert driven.looks_around() == [KILL, INTERRUPT]
 
 
 def test_an_older_round_is_dropped() -> None:
