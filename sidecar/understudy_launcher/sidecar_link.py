@@ -129,6 +129,14 @@ class SidecarLink:
             self._hang_up("it sent a line without end", now)
         return orders
 
+    def close(self) -> None:
+        """For good: also the socket that is held for the sidecar."""
+        if self.socket is not None:
+            self._closing(self.socket)
+            self.socket.close()
+        self.socket = None
+        self._held.drop()
+
     def _order(self, line: bytes) -> Any:
         try:
             message = wire.decode(line, _KNOWN)

@@ -131,6 +131,7 @@ ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: unde
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files
 ENV_NNODES = "UNDERSTUDY_NNODES"  # for torchrun: pods, or MIN:MAX
 ENV_RUN_ID = "UNDERSTUDY_RUN_ID"  # for torchrun
+ENV_TORCHRUN = "UNDERSTUDY_TORCHRUN"  # for torchrun: not empty where the pod's command starts it
 ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # for workers: how to find gateways and servers, as JSON
 ENV_ROLLOUT_TOKEN_FILE = "UNDERSTUDY_ROLLOUT_TOKEN_FILE"  # noqa: S105 — for workers: its path
 ENV_ROLLOUTS_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # for workers of a job with rollouts: the path of that socket

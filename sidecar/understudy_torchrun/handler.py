@@ -1,9 +1,15 @@
 """The rendezvous backend `understudy`: torch's interface, over a session with the pod's sidecar."""
 
 import os
+import weakref
 from typing import Any, Optional
 
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
 
 from understudy_launcher.__main__ import MISCONFIGURED, SettingError, read_settings
 from understudy_launcher.loop import Settings
@@ -28,6 +34,9 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         self._run_id = str(parameters.run_id)
         self._start: Optional[StartWorkers] = None
         self._session = Session(settings, Stores())
+        self._closed = False
+        # The session's thread holds the session, so that only this object's end shows that nobody needs it any more.
+        weakref.finalize(self, self._session.end).atexit = False
 
     def get_backend(self) -> str:
         return BACKEND
@@ -43,6 +52,8 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return self._start is not None and self._start.agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
+        if self._closed:
+            raise RendezvousClosedError("this agent has closed its rendezvous")
         start = self._session.next_round()
         self._start = start
         os.environ[pod.ENV_ROUND] = str(start.token)
@@ -56,10 +67,11 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return 0 if self._session.look_around() else 1
 
     def is_closed(self) -> bool:
-        return False
+        return self._closed
 
     def set_closed(self) -> None:
-        """An agent ends no job: its sidecar's coordinator does."""
+        """For this agent alone. The job goes on: its coordinator closes the rendezvous of all members."""
+        self._closed = True
 
     def shutdown(self) -> bool:
         """Called after a failure too, so nothing is told: the sidecar sees the process end."""

@@ -1,7 +1,8 @@
 """A session with the pod's sidecar: a thread that hears of everything, and the agent's calls, which wait for answers.
 
 Rules: nothing is decided here (agent.py does), and whatever is done about a decision is done under one lock, by the
-thread or by the caller. The thread never waits for the agent, which may be in a call that does not return.
+thread or by the caller. The thread never waits for the agent, which may be in a call that does not return. It ends
+with the process, or with `end()`.
 """
 
 import atexit
@@ -61,6 +62,7 @@ class Session:
         self._ports = PortReservation()
         self._answer: Optional[c.Answer] = None  # to the agent's call
         self._signals = HeldBack(self._woken)
+        self._over = False
         with self._lock:
             self._handle(e.Started())
         atexit.register(self._steps.end)
@@ -95,6 +97,14 @@ class Session:
     def succeed(self) -> None:
         """All workers exited 0: waits until the job is closed as succeeded."""
         self._call(c.HasSucceeded(time.time()))
+
+    def end(self) -> None:
+        """Nobody calls any more: the thread ends, and closes what is open. Safe in any thread, and more than once."""
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._signals.give_back()
+                os.write(self._woken, _WOKEN)
 
     def _call(self, call: c.Call) -> c.Answer:
         with self._lock:
@@ -131,6 +141,9 @@ class Session:
         try:
             while True:
                 with self._lock:
+                    if self._over:
+                        self._close()
+                        return
                     self._selection.update(self._link)
                     timeout = self._timeout(time.monotonic())
                 ready = self._selector.select(timeout)
@@ -140,6 +153,17 @@ class Session:
             log("a bug in the rendezvous; all workers are killed\n" + traceback.format_exc())
             self._workers.signal(e.Aim.KILL_GROUP)
             os._exit(BROKEN)
+
+    def _close(self) -> None:
+        self._link.close()
+        self._workers.forget_all()
+        self._steps.end()
+        atexit.unregister(self._steps.end)
+        self._ports.release()
+        self._selector.close()
+        os.close(self._wakeup)
+        if self._signals.given_back:  # else the next signal's number is written there
+            os.close(self._woken)
 
     def _hear(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
         for key, mask in ready:

@@ -20,6 +20,7 @@ class HeldBack:
         """wakeup: the write end of the thread's pipe, in which each signal's number appears."""
         self._made_in_main = _in_main()
         self._former: Any = signal.SIG_DFL
+        self.given_back = not self._made_in_main
         self._passed = False
         self._echoes = 0  # of our own, that the wakeup pipe shows
         if self._made_in_main:
@@ -30,6 +31,14 @@ class HeldBack:
         """What is set now, torchrun has set since the last time. Only the main thread can."""
         if self._made_in_main and _in_main() and signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def give_back(self) -> None:
+        """Let the process have its signals as if we had not been there. Only the main thread can."""
+        if not self.given_back and _in_main():
+            signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+                signal.signal(signal.SIGTERM, self._former)
+            self.given_back = True
 
     def pass_on(self) -> None:
         """In any thread: let the handler that was there before have it, unless that has had it."""

@@ -92,11 +92,14 @@ class Workers:
 
     def begin(self, token: str) -> None:
         """Those of another round."""
-        for fd in list(self._running):
-            self._forget(fd)
+        self.forget_all()
         self._pids.clear()
         self._local_ranks.clear()
         self._round, self._expected, self._began_at = token, 0, time.time()
+
+    def forget_all(self) -> None:
+        for fd in list(self._running):
+            self._forget(fd)
 
     def look(self) -> Collection[int]:
         """The local ranks that were not seen before, and run."""

@@ -103,3 +103,18 @@ def test_our_own_and_the_scripts_options_are_not(packaged: Path, words: list[str
 def test_no_command_is_refused(packaged: Path) -> None:
     done = run(packaged)
     assert (done.returncode, "expected a command" in done.stderr) == (64, True)
+
+
+@pytest.mark.parametrize("nnodes", ["abc", "2:", ":4", "1:2:3", "0", "4:2", "-1", "2 "])
+def test_a_number_of_pods_that_is_none_is_refused_in_one_line(packaged: Path, nnodes: str) -> None:
+    done = run(packaged, "torchrun", "train.py", PET_NNODES=nnodes)
+    assert done.returncode == 64
+    assert done.stderr == (
+        f"understudy launch-torchrun: PET_NNODES={nnodes}: expected a number of pods, or MIN:MAX. Remove it: the job "
+        "sets how many pods form a round.\n"
+    )
+
+
+@pytest.mark.parametrize("nnodes", ["1", "16", "2:4", "3:3"])
+def test_a_number_of_pods_may_be_a_range(packaged: Path, nnodes: str) -> None:
+    assert environment(packaged, PET_NNODES=nnodes)["PET_NNODES"] == nnodes

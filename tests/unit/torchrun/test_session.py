@@ -1,0 +1,58 @@
+"""The session with the pod's sidecar, as a process that goes on without it sees it. No sidecar answers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+from tests.unit.launcher.fake_sidecar import wait_for
+from understudy_launcher.__main__ import read_settings
+from understudy_launcher.events import NoStore
+from understudy_protocol import pod
+from understudy_torchrun.session import Session
+
+
+class NoStores:
+    """A torch that cannot serve any."""
+
+    def make(self, keep: Collection[int]) -> NoStore:
+        return NoStore("none in this test")
+
+
+def session(folder: Path) -> Session:
+    return Session(read_settings([], {pod.ENV_SHARED_FOLDER: str(folder)}), NoStores())
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "understudy"]
+
+
+def open_files() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_a_session_that_ends_leaves_no_thread_no_file_and_no_signal_handler(tmp_path: Path) -> None:
+    # given a session
+    gc.collect()
+    files, handler = open_files(), signal.getsignal(signal.SIGTERM)
+    made = session(tmp_path)
+    assert threads() == ["understudy"]
+    assert signal.getsignal(signal.SIGTERM) != handler
+    # when it ends
+    made.end()
+    # then so does its thread, and the process is as it was before
+    wait_for(lambda: not threads(), "the end of its thread")
+    assert open_files() == files
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_session_ends_once(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    made.end()
+    made.end()
+    wait_for(lambda: not threads(), "the end of its thread")
