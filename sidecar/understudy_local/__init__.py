@@ -5,6 +5,8 @@ options.py    what may be asked for
 run_folder.py where a run keeps its files, and how others find it
 job.py        the options as the TrainingJob that the operator's plan knows (pure)
 manifest.py   a pod's manifest as commands and environments of two processes (pure)
+keeper.py     the process that the user starts, and that ends what outlives the run
+orphans.py    kills what a killed process leaves behind
 process.py    one process of a run, and its output by lines
 local_pod.py  a pod: a sidecar, a launcher, and what a kubelet does about them
 cluster.py    the operator's plan, with processes in place of pods

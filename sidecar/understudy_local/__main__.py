@@ -11,13 +11,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import uvloop
 from rich.console import Console
 
 from understudy_launcher.package import write_package
-from understudy_local import control, run_folder
+from understudy_local import control, keeper, run_folder
 from understudy_local.cluster import LocalCluster
 from understudy_local.options import Kill, Options, Show, UsageError, parse
 from understudy_local.output import Output, Plain
@@ -45,17 +46,26 @@ def _run(options: Options) -> int:
         raise UsageError(f"the command {options.command[0]!r} is not found: give its path, or mend PATH")
     folder = run_folder.make(options.name)
     write_package(folder.shipped)
+    try:
+        return keeper.keep(partial(_run_job, options, folder))
+    finally:
+        folder.clear()
+
+
+def _run_job(options: Options, folder: RunFolder, keeper_alive: int) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options, folder))
+        return runner.run(_serve(options, folder, keeper_alive))
 
 
-async def _serve(options: Options, folder: RunFolder) -> int:
+async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
     live = None if options.plain or not sys.stdout.isatty() else LiveScreen(Console())
     output = Output(live or Plain(), verbose=options.verbose)
     cluster = LocalCluster(options, folder, _free_network(), _devices(), output)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, cluster.end, number.name)
+    keeper.hear_signals()
+    loop.add_reader(keeper_alive, partial(_abandon, cluster, keeper_alive))
     server = await control.serve(cluster, folder.control)
     size = f"{options.nodes} members of {options.nproc}, {options.spares} spares"
     output.note(f"run {folder.name}: {size}; logs: {folder.logs}")
@@ -67,9 +77,14 @@ async def _serve(options: Options, folder: RunFolder) -> int:
         output.note(f"run {folder.name} ends with code {code}; logs: {folder.logs}")
         return code
     finally:
+        loop.remove_reader(keeper_alive)
         server.close()
         output.close()
-        folder.clear()
+
+
+def _abandon(cluster: LocalCluster, keeper_alive: int) -> None:
+    asyncio.get_running_loop().remove_reader(keeper_alive)  # it stays readable
+    cluster.abandon()
 
 
 def _ask(asked: Kill | Show) -> int:

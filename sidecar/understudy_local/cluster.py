@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from understudy_local import manifest as written
-from understudy_local import workers
+from understudy_local import process, workers
 from understudy_local.directory import Directory
 from understudy_local.job import training_job
 from understudy_local.local_pod import LocalPod
@@ -31,6 +31,8 @@ from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Server
 
 IMAGE = "local"
+#: While something is left of a launcher that was killed, or a pod waits for a node.
+LOOK_AGAIN_S = 0.05
 INTERRUPTED = 130
 FAILED = 1
 _EXIT_CODES = {"Completed": 0, "Failed": FAILED}
@@ -58,6 +60,7 @@ class LocalCluster:
         self._woken = asyncio.Event()
         self._ending = ""  # why, if it was asked to
         self._failed = False
+        self._waits_for_node = False  # a pod that the plan asks for
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._directory = Directory()
@@ -100,8 +103,15 @@ class LocalCluster:
                 pod.delete(None)
         self._wake()
 
+    def abandon(self) -> None:
+        """The keeper was killed: nobody waits for a save, and nothing is to outlive it."""
+        self._ending = self._ending or "the keeper was killed"
+        for pod in self.pods.values():
+            pod.kill()
+        self._wake()
+
     def _give_up(self) -> None:
-        failed = next(pod for pod in self.pods.values() if pod.exit_code)
+        failed = next(pod for pod in self.pods.values() if pod.failed_to_start)
         self._ending, self._failed = "a member ended before the first round", True
         self._output.note(
             f"{failed.place.node} ended with code {failed.exit_code} before the first round: its log is "
@@ -132,7 +142,8 @@ class LocalCluster:
 
     def _kill_member(self, name: str) -> str:
         live = [pod for pod in self.pods.values() if pod.holds_node]
-        pod = next((pod for pod in live if name in (pod.place.node, pod.place.pod_name)), None)
+        named = [pod for pod in live if name in (pod.place.node, pod.place.pod_name)]
+        pod = min(named, key=lambda pod: pod.deleting, default=None)  # not the one that ends anyway
         if pod is None:
             there = ", ".join(sorted(pod.place.node for pod in live))
             raise NotToBeHad(f"there is no member {name!r}, but {there or 'none at all'}")
@@ -147,8 +158,8 @@ class LocalCluster:
         return bool(self._ending or "terminalState" in self.status)
 
     def _failed_to_start(self) -> bool:
-        """A pod that ends before the first round would do so again and again."""
-        return int(self.status.get("round", -1)) < 0 and any(pod.exit_code for pod in self.pods.values())
+        """A pod that cannot start before the first round would fail to do so again and again."""
+        return int(self.status.get("round", -1)) < 0 and any(pod.failed_to_start for pod in self.pods.values())
 
     def _exit_code(self) -> int:
         if "terminalState" in self.status:
@@ -164,6 +175,8 @@ class LocalCluster:
         self._execute(plan)
         await self._follow(plan.link)
         self.changed()
+        if process.end_orphans() or self._waits_for_node:
+            return LOOK_AGAIN_S
         return plan.again_in_s
 
     def _observe(self, job: Job) -> Observed:
@@ -181,6 +194,7 @@ class LocalCluster:
     def _execute(self, plan: Plan) -> None:
         if plan.status is not None:
             self.status = dict(plan.status)
+        self._waits_for_node = False
         for intent in plan.pods:
             match intent:
                 case CreatePod(manifest):
@@ -206,7 +220,12 @@ class LocalCluster:
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
         name = manifest["metadata"]["name"]
-        node = self._free_node(manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK))
+        index = manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK)
+        held = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
+        node = node_for(self._nodes, None if index is None else self._nodes[int(index)], held)
+        if node is None:
+            self._waits_for_node = True
+            return  # the next pass plans it again
         self._addresses += 1
         folder = self.folder
         place = Place(
@@ -228,14 +247,6 @@ class LocalCluster:
         else:
             self._output.note(f"ends {pod.place.node}: {reason}")
             pod.delete(grace_s)
-
-    def _free_node(self, index: str | None) -> str:
-        """Its own for who was made for an index, at the start; else the one with the fewest pods."""
-        taken = [pod.place.node for pod in self.pods.values() if pod.holds_node]
-        own = None if index is None else self._nodes[int(index)]
-        if own is not None and own not in taken:
-            return own
-        return min(reversed(self._nodes), key=taken.count)
 
     def _address(self, number: int) -> str:
         """0 is the directory's; pods have 1, 2, …"""
@@ -263,6 +274,18 @@ class LocalCluster:
         if unfollow.end is not None and unfollow == FAREWELL:
             await link.end(unfollow.end)
         await link.close()
+
+
+def node_for(nodes: Sequence[str], own: str | None, held: Mapping[str, bool]) -> str | None:
+    """The node of a new pod: its own, a free one, or one whose pod is ending; None if it has to wait for one.
+
+    own: of a pod that is made for an index at the start. held: the nodes that have a pod, and whether it is ending. The
+    coordinator often knows earlier than this process that a pod is lost, so for a moment all nodes may be held.
+    """
+    if own is not None and own not in held:
+        return own
+    free = [node for node in nodes if node not in held] or [node for node in nodes if held[node]]
+    return free[-1] if free else None
 
 
 def _patch(target: dict[str, str], changes: Mapping[str, str | None]) -> None:

@@ -29,6 +29,8 @@ RESTART_AFTER_S = 0.5
 #: A sidecar ends by itself after its launcher, which may take the coordinator's adjourning.
 SIDECAR_ENDS_S = 10.0
 KILLED = 137
+#: Exit codes from here on are signals'.
+SIGNALED = 128
 
 
 class LocalPod:
@@ -61,6 +63,16 @@ class LocalPod:
     @property
     def ended(self) -> bool:
         return self.exit_code is not None
+
+    @property
+    def deleting(self) -> bool:
+        return self.deleting_since is not None
+
+    @property
+    def failed_to_start(self) -> bool:
+        """Whether it has ended by itself with an error. A launcher that a signal ended is a fault like any other."""
+        code = self.exit_code or 0
+        return code != 0 and (self._launcher is None or code < SIGNALED)
 
     @property
     def holds_node(self) -> bool:

@@ -39,7 +39,7 @@ def member_rows(pods: Iterable[LocalPod], snapshot: Snapshot | None, nproc: int)
 def _row(pod: LocalPod, member: MemberView | None, holder: str, nproc: int) -> Row:
     coordinates = pod.place.pod_uid == holder
     if member is None:
-        return Row(pod.place.node, "-", "-", "joining", "yellow", coordinates)
+        return Row(pod.place.node, "-", "-", "ending" if pod.deleting else "joining", "yellow", coordinates)
     if member.group_rank is None:
         return Row(pod.place.node, "spare", "-", "warm", "dim", coordinates)
     first = member.group_rank * nproc

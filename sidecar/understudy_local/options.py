@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 
 MOST_NODES = 64
 #: A run lasts longer than any in-place budget of a cluster would, and its user is there.
@@ -46,7 +47,7 @@ class Show:
 
 def parse(arguments: Sequence[str]) -> Options | Kill | Show:
     """`local …`, `local kill …`, `local show`. Raises UsageError; SystemExit where the parser has spoken (--help)."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--version"):
         _top().parse_args(list(arguments) or ["--help"])
     if arguments[0] != "local":
         raise UsageError(f"expected `understudy local …`, got {arguments[0]!r}; `understudy local --help` says more")
@@ -63,7 +64,15 @@ def _top() -> argparse.ArgumentParser:
         epilog="understudy local --help, understudy local kill --help, understudy local show --help",
     )
     parser.add_argument("local")
+    parser.add_argument("--version", action="version", version=f"understudy {_version()}")
     return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("understudy")
+    except metadata.PackageNotFoundError:
+        return "(run from its sources, not installed)"
 
 
 def _parse_run(arguments: Sequence[str]) -> Options:

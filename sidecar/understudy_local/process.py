@@ -1,4 +1,4 @@
-"""One process of a run: started so that it ends with us, and heard line by line.
+"""One process of a run: started so that it ends with us, and heard line by line; and the orphans of those that ended.
 
 Rules: it leads a session of its own, so a terminal's Ctrl-C is ours alone. The kernel kills it when this process ends.
 No line is longer than LINE_BYTES: what is, comes in pieces; what has no end comes when the process has ended.
@@ -15,11 +15,15 @@ from typing import Protocol
 
 import psutil
 
+from understudy_local.orphans import kill_children
+
 LINE_BYTES = 64 * 1024
 #: A grandchild may keep a pipe open for as long as it likes.
 LAST_LINES_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+_running: set[int] = set()  # the pids that `start` has started, until they are reaped
+_starting: set[object] = set()  # the calls of `start` that do not know their pid yet
 
 
 class Sink(Protocol):
@@ -46,6 +50,7 @@ class Started:
     async def ended(self) -> int:
         """Its exit code, as a shell has it, once its last lines are there."""
         code = await self._process.wait()
+        _running.discard(self.pid)
         _, late = await asyncio.wait(self._readers, timeout=LAST_LINES_S)
         for reader in late:
             reader.cancel()
@@ -82,6 +87,8 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
     # Our own pipes: asyncio's would have the process run until the last grandchild has closed them.
     out, out_end = os.pipe()
     err, err_end = os.pipe()
+    this = object()
+    _starting.add(this)
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -96,13 +103,21 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
         os.close(out)
         os.close(err)
         raise
+    else:
+        _running.add(process.pid)
     finally:
+        _starting.discard(this)
         os.close(out_end)
         os.close(err_end)
     return Started(
         process,
         [_read(out, lambda line: sink(line, error=False)), _read(err, lambda line: sink(line, error=True))],
     )
+
+
+def end_orphans() -> bool:
+    """SIGKILL to what a launcher that was killed has left to this process. Whether to call again soon."""
+    return bool(_starting) or bool(kill_children(_running))
 
 
 async def _read(fd: int, take: Callable[[str], None]) -> None:

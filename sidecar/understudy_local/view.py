@@ -16,11 +16,12 @@ from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import Strategy
 
 EVERY_S = 0.1
+CLOCK_S = 1.0
 RECOVERIES = 5
 
 
 class LiveScreen:
-    """Draws what a cluster is, at most ten times a second, and prints lines above it."""
+    """Draws what a cluster is, at most ten times a second and at least once, and prints lines above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -30,12 +31,13 @@ class LiveScreen:
 
     def __enter__(self) -> "LiveScreen":
         self._live.start()
+        self._later()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._due is not None:
             self._due.cancel()
-        self._draw()
+        self._show()
         self._live.stop()
 
     def watch(self, cluster: LocalCluster) -> None:
@@ -49,11 +51,18 @@ class LiveScreen:
         self._console.print(Text(f"understudy: {text}", style="yellow" if warning else "cyan"), soft_wrap=True)
 
     def _later(self) -> None:
-        if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(EVERY_S, self._draw)
+        loop = asyncio.get_running_loop()
+        if self._due is not None and self._due.when() <= loop.time() + EVERY_S:
+            return
+        if self._due is not None:
+            self._due.cancel()
+        self._due = loop.call_later(EVERY_S, self._draw)
 
     def _draw(self) -> None:
-        self._due = None
+        self._show()
+        self._due = asyncio.get_running_loop().call_later(CLOCK_S, self._draw)
+
+    def _show(self) -> None:
         if self._cluster is not None:
             self._live.update(drawn(self._cluster, time.time()), refresh=True)
 

@@ -14,6 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from understudy_local import control, run_folder
+from understudy_protocol import pod
+
 #: Each rank tells its round's token and its address, then steps until the file `end` is there.
 SCRIPT = """
 import os, time
@@ -30,6 +33,15 @@ while not (folder / "end").exists():
     step(number)
     time.sleep(0.02)
 """
+#: The same, with a child that has a session of its own, and one that does not.
+WITH_CHILDREN = (
+    """
+import subprocess
+for own_session in (False, True):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=own_session)
+"""
+    + SCRIPT
+)
 LIMIT_S = 40.0
 UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
 
@@ -37,10 +49,10 @@ UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
 class Run:
     """One run, from a user's side."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, script_text: str = SCRIPT) -> None:
         self.told, script = folder / "told", folder / "train.py"
         self.told.mkdir()
-        script.write_text(SCRIPT)
+        script.write_text(script_text)
         self.name = f"test-{os.getpid()}-{folder.name.split('_')[-1][:8]}".replace("_", "-")[:32]
         self.log = folder / "log"
         ours = [*UNDERSTUDY, "--name", self.name, "--preload", "", *options]
@@ -113,8 +125,8 @@ def lives(process: psutil.Process) -> bool:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def start(*options: str) -> Run:
-        runs.append(Run(tmp_path, *options))
+    def start(*options: str, script: str = SCRIPT) -> Run:
+        runs.append(Run(tmp_path, *options, script_text=script))
         return runs[-1]
 
     yield start
@@ -174,16 +186,109 @@ def test_ctrl_c_ends_it_and_all_that_it_has_started(start: Callable[..., Run]) -
     run.round_of(2, above=-1)
     processes = psutil.Process(run.process.pid).children(recursive=True)
     run.process.send_signal(signal.SIGINT)
-    assert run.ends() == 130
+    assert run.ends() == 130, run.log.read_text()
     run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
 
 
-def test_when_it_is_killed_nothing_stays_behind(start: Callable[..., Run]) -> None:
-    run = start("--nodes", "2", "--spares", "0")
+def children_of(run: Run) -> list[psutil.Process]:
+    """Of its workers, all four: two a worker."""
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        found[:] = [each for each in descendants(run) if name_of(each) == "sleep"]
+        return len(found) == 4
+
+    run.wait_for(there, "the children of its workers")
+    return found
+
+
+def descendants(run: Run) -> list[psutil.Process]:
+    return psutil.Process(run.process.pid).children(recursive=True)
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+@pytest.mark.parametrize("zygote", [(), ("--no-zygote",)], ids=["forked", "fresh"])
+def test_when_it_is_killed_nothing_stays_behind(start: Callable[..., Run], zygote: tuple[str, ...]) -> None:
+    run = start("--nodes", "2", "--spares", "0", *zygote, script=WITH_CHILDREN)
     run.round_of(2, above=-1)
-    processes = psutil.Process(run.process.pid).children(recursive=True)
+    children_of(run)
+    processes = descendants(run)
     run.process.kill()
     run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
+
+
+def test_when_the_process_behind_it_is_killed_nothing_stays_behind(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "2", "--spares", "0", script=WITH_CHILDREN)
+    run.round_of(2, above=-1)
+    children_of(run)
+    processes = descendants(run)
+    (behind,) = psutil.Process(run.process.pid).children()
+    behind.kill()
+    assert run.ends() == 137
+    assert not any(map(lives, processes)), "it ends last"
+    assert "the process of the run was killed by SIGKILL" in run.log.read_text()
+
+
+def test_when_a_launcher_is_killed_nothing_of_its_workers_stays_behind_and_the_run_goes_on(
+    start: Callable[..., Run],
+) -> None:
+    # given two members whose workers have children
+    run = start("--nodes", "2", "--spares", "1", script=WITH_CHILDREN)
+    number = run.round_of(2, above=-1)
+    children = children_of(run)
+    # when the launcher of one is killed
+    launcher = next(each for each in ancestors(run, children[0]) if is_launcher_of_an_active(each))
+    lost = [child for child in children if launcher in child.parents()]
+    assert len(lost) == 2
+    launcher.kill()
+    # then the children of its worker end, and the job trains on
+    run.wait_for(lambda: not any(map(lives, lost)), "the children of its worker have ended")
+    run.round_of(2, above=number)
+    assert run.trains_to_the_end() == 0
+
+
+def test_what_workers_leave_behind_ends_with_a_run_that_succeeds(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "2", "--spares", "0", script=WITH_CHILDREN)
+    run.round_of(2, above=-1)
+    children = children_of(run)
+    assert run.trains_to_the_end() == 0
+    assert not any(map(lives, children))
+
+
+def test_each_node_is_shown_once_while_a_lost_member_is_replaced(start: Callable[..., Run]) -> None:
+    # given a run with a spare
+    run = start("--nodes", "2", "--spares", "1")
+    number = run.round_of(2, above=-1)
+    folder = next(folder for folder in run_folder.live() if folder.name == run.name)
+    shown: list[list[str]] = []
+
+    def replaced() -> bool:
+        members = control.ask(folder.control, {"show": True})["members"]
+        shown.append([member["node"] for member in members])
+        return len(members) == 3 and sorted(member["role"] for member in members) == ["active", "active", "spare"]
+
+    # when the launcher of an active member is killed, and another member takes its place
+    next(each for each in descendants(run) if is_launcher_of_an_active(each)).kill()
+    run.says("Recovered: SpareSwap")
+    run.wait_for(replaced, "another spare")
+    run.round_of(2, above=number)
+    # then no node is shown twice
+    assert [nodes for nodes in shown if len(set(nodes)) < len(nodes)] == []
+    assert run.trains_to_the_end() == 0
+
+
+def is_launcher_of_an_active(process: psutil.Process) -> bool:
+    return "launcher.pyz" in " ".join(process.cmdline()) and "spare" not in process.environ()[pod.ENV_SHARED_FOLDER]
+
+
+def ancestors(run: Run, process: psutil.Process) -> list[psutil.Process]:
+    return [each for each in process.parents() if each in descendants(run)]
 
 
 def test_a_script_that_fails_at_once_fails_the_job(start: Callable[..., Run], tmp_path: Path) -> None:
@@ -203,8 +308,6 @@ def test_a_command_that_is_not_there_is_named() -> None:
 
 
 def test_its_answers_are_json(start: Callable[..., Run]) -> None:
-    from understudy_local import control, run_folder
-
     run = start("--nodes", "1", "--spares", "0")
     run.round_of(1, above=-1)
     folder = next(folder for folder in run_folder.live() if folder.name == run.name)

@@ -24,6 +24,13 @@ def test_a_run_is_shown() -> None:
     assert parse(["local", "show", "--run", "x"]) == Show("x")
 
 
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"understudy": "1.2.3"}.__getitem__)
+    with pytest.raises(SystemExit) as ended:
+        parse(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "understudy 1.2.3\n")
+
+
 def test_what_is_to_be_killed() -> None:
     assert parse(["local", "kill", "3"]) == Kill("3")
     assert parse(["local", "kill", "node-1", "--run", "x"]) == Kill("node-1", "x")

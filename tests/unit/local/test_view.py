@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from understudy_local.view import headline, recovery_lines
+import asyncio
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from understudy_local.cluster import LocalCluster
+from understudy_local.options import Options
+from understudy_local.output import Output, Plain
+from understudy_local.run_folder import RunFolder
+from understudy_local.view import LiveScreen, headline, recovery_lines
 from understudy_protocol.observer import Snapshot, StepProgress
 from understudy_protocol.words import RoundToken
 
@@ -44,3 +54,29 @@ def test_only_the_newest_are_shown() -> None:
     entry = {"fault": "Pod", "cause": {}, "strategy": "SpareSwap", "seconds": 1.0}
     lines = recovery_lines([{**entry, "round": number} for number in range(8)])
     assert [line.split(":")[0] for line in lines] == ["round 3", "round 4", "round 5", "round 6", "round 7"]
+
+
+class Terminal(io.StringIO):
+    """What is printed, until it contains a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text, self.expected = text, asyncio.Event()
+
+    def write(self, text: str) -> int:
+        if self._text in text:
+            self.expected.set()
+        return super().write(text)
+
+
+async def test_its_clock_goes_on_while_nothing_changes() -> None:
+    # given a view of a job of which nothing is heard
+    printed = Terminal("0:02")
+    screen = LiveScreen(Console(file=printed, force_terminal=True, width=100))
+    output = Output(Plain(), verbose=False)
+    screen.watch(LocalCluster(Options(("true",)), RunFolder(Path("/nonexistent")), "127.16", (), output))
+    # when time passes, then its clock shows that
+    with screen:
+        async with asyncio.timeout(20):
+            await printed.expected.wait()
+    assert "0:01" in printed.getvalue()

@@ -1,0 +1,81 @@
+"""The two processes of a run. The one that the user starts, the keeper, starts the other one, which runs the job.
+
+Rules: whichever of the two is killed, the other one ends everything that the run has started (orphans.py). The keeper
+decides nothing: it passes signals on and waits. The other process has a session of its own, so that a terminal's Ctrl-C
+reaches it once, by way of the keeper. It learns of the keeper's end from a pipe.
+If both are killed at the same moment, processes that workers have started remain: docs/local.md says so.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from understudy_launcher import prctl
+from understudy_local.orphans import end_descendants
+
+#: The kernel ends a killed process within milliseconds, unless it sleeps uninterruptibly.
+END_WITHIN_S = 10.0
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def keep(run: Callable[[int], int]) -> int:
+    """Runs it in another process: its exit code, as a shell has it.
+
+    run: takes a file that ends with the keeper. It starts with the signals that the keeper passes on blocked, and
+    unblocks them (`hear_signals`) once it handles them.
+    """
+    trouble = prctl.become_subreaper()
+    if trouble:
+        _say(f"cannot adopt orphans ({trouble}): what workers start may outlive the run")
+    heard = {number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}  # ignored: by nohup
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGCHLD})
+    alive, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        return _run(run, alive)
+    os.close(alive)
+    status = _wait(child, {*heard, signal.SIGCHLD})
+    code = os.waitstatus_to_exitcode(status)
+    _end_what_is_left()
+    if code < 0:
+        _say(f"the process of the run was killed by {signal.Signals(-code).name}: all that it had started is killed")
+    return code if code >= 0 else 128 - code
+
+
+def hear_signals() -> None:
+    """In the process of the run, once it handles them."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+
+
+def _run(run: Callable[[int], int], alive: int) -> int:
+    os.setsid()
+    prctl.become_subreaper()
+    try:
+        return run(alive)
+    finally:
+        _end_what_is_left()
+
+
+def _wait(child: int, heard: set[signal.Signals]) -> int:
+    """Its wait status."""
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        number = signal.sigwait(heard)
+        if number != signal.SIGCHLD:
+            os.kill(child, number)
+
+
+def _end_what_is_left() -> None:
+    left = end_descendants(END_WITHIN_S)
+    if left:
+        pids = ", ".join(str(pid) for pid in left)
+        _say(f"SIGKILL has not ended pid {pids} within {END_WITHIN_S:g} s: stuck in the kernel")
+
+
+def _say(text: str) -> None:
+    print(f"understudy: {text}", file=sys.stderr)  # noqa: T201 - a command line
