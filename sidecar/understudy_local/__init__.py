@@ -12,6 +12,7 @@ local_pod.py  a pod: a sidecar, a launcher, and what a kubelet does about them
 cluster.py    the operator's plan, with processes in place of pods
 directory.py  what the coordinator's Service is in a cluster: tells callers where to go
 workers.py    finds the process of a rank
+tracebacks.py shows each of them once (pure)
 members.py    its members, as people are told of them
 control.py    `understudy local kill` and `show`, and the run that they speak to
 view.py       what is seen of it in a terminal

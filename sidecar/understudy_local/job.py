@@ -9,6 +9,8 @@ from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 
 NAMESPACE, NAME, REPLICATED_JOB, CONTAINER = "local", "local", "workers", "trainer"
 WINDOW_S = 3600.0
+#: A script that fails on all ranks before its first step, so often in a row with the same exception, ends the run.
+SCRIPT_FAULT_ROUNDS = 3
 
 
 def training_job(options: Options, uid: str, created_at: float, status: Mapping[str, Any], *, deleting: bool) -> Job:
@@ -28,6 +30,7 @@ def training_job(options: Options, uid: str, created_at: float, status: Mapping[
         in_place_max_per_pod=options.restarts_per_member,
         zygote=options.zygote,
         preload=options.preload,
+        script_fault_rounds=SCRIPT_FAULT_ROUNDS,
     )
     return Job(
         namespace=NAMESPACE,

@@ -1,7 +1,8 @@
 """What a run prints, and what goes to its log files only.
 
-A worker's lines are the user's: they are printed, and in the log. What launchers and sidecars say is in the log, one a
-node, and printed with --verbose. What happens to the job is printed as lines that begin with `understudy:`.
+A worker's lines are the user's: they are printed, and in the log. Of a traceback that many workers have, or one worker
+again and again, all but the first are printed as one line (tracebacks.py). What launchers and sidecars say is in the
+log, one a node, and printed with --verbose. What happens to the job is printed as lines that begin with `understudy:`.
 """
 
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from understudy_local.process import Sink
+from understudy_local.tracebacks import Tracebacks
 
 _LAUNCHER = "understudy launcher: "
 
@@ -35,6 +37,7 @@ class Output:
     def __init__(self, screen: Screen, *, verbose: bool) -> None:
         self._screen, self._verbose = screen, verbose
         self._files: dict[Path, TextIO] = {}
+        self._tracebacks = Tracebacks()
 
     def of_pod(self, node: str, log: Path) -> tuple[Sink, Sink]:
         """For the lines of a pod's sidecar and of its launcher, workers' among them."""
@@ -50,6 +53,8 @@ class Output:
         self._screen.ours(text, warning=False)
 
     def close(self) -> None:
+        for line in self._tracebacks.rest():
+            self._screen.line(line, error=True)
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -62,7 +67,8 @@ class Output:
     def _launcher(self, node: str, file: TextIO, line: str, *, error: bool) -> None:
         _write(file, line)
         if not line.startswith(_LAUNCHER):
-            self._screen.line(line, error=error)
+            for shown in self._tracebacks.feed(line) if error else [line]:
+                self._screen.line(shown, error=error)
         elif self._verbose:
             self._screen.line(f"{node} launcher: {line[len(_LAUNCHER) :]}", error=error)
 

@@ -159,6 +159,7 @@ class JobShape:
     update_retries: int = 0  # failed updates in a row that are left to the worker to try again
     proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad
     launcher_timeout_s: float = 15.0  # a pod is replaced whose launcher does not answer for so long
+    script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
 
 
 @dataclass(frozen=True)

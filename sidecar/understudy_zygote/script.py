@@ -2,13 +2,17 @@
 
 Rules: `__main__` is a module of its own that stays in sys.modules to the end, so that what it defines can be pickled by
 threads and at exit. sys.argv, sys.path[0] and sys.orig_argv are what they would be. An exception's traceback begins in
-the program.
+the program, and its text goes to torch's error file, unless torch's `@record` has written that: so the launcher can say
+which exception has ended a worker.
 """
 
 import builtins
+import contextlib
+import json
 import os
 import runpy
 import sys
+import time
 import types
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, SourceFileLoader
@@ -17,6 +21,7 @@ FILE, MODULE, CODE = "file", "module", "code"
 _SWITCHES = {FILE: [], MODULE: ["-m"], CODE: ["-c"]}
 #: Of sys.orig_argv before the target: this package's __main__.py, the control socket's number, and the kind.
 _OURS = 3
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,17 @@ def run(program: Program) -> None:
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
+        _tell_error_file(error)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error, trace)
         sys.exit(1)
+
+
+def _tell_error_file(error: BaseException) -> None:
+    with contextlib.suppress(Exception):  # no variable, a file that @record has written, an exception without a text
+        told = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
+        with open(os.environ[_ERROR_FILE], "x", encoding="utf-8") as file:
+            json.dump({"message": told}, file)
 
 
 def _execute(program: Program, main: types.ModuleType) -> None:

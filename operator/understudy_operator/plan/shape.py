@@ -25,4 +25,5 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         0 if job.spec.rollouts is None else job.spec.rollouts.max_retries,
         Proactive(job.world.proactive),
         job.world.launcher_timeout_s,
+        job.world.script_fault_rounds,
     )

@@ -13,6 +13,7 @@
     WAITING   everybody else has answered                      WAITING   GivenUp; its rank is vacant (escalation.py)
     RUNNING   a worker failed, and there is no majority        WAITING   counted once one is back (escalation.py)
     RUNNING   a worker failed, at the end of the ladder        CLOSED    Close(Failed)
+    WAITING   all fail alike, as in the rounds before          CLOSED    Close(Failed) (script_fault.py)
     RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
     RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
@@ -255,6 +256,8 @@ class Coordinator:
         ):
             return
         self._on_message(member, message, now)
+        if isinstance(message, m.WorkerFailed):
+            escalation.end_faulty_script(desk, member, message, now)
 
     def _on_message(self, member: Member, message: object, now: float) -> None:
         desk = self.desk

@@ -18,6 +18,7 @@ from understudy_sidecar.membership.ladder import Limits
 from understudy_sidecar.membership.offences import Offences
 from understudy_sidecar.membership.recoveries import RecoveryBook
 from understudy_sidecar.membership.roster import Member, Roster
+from understudy_sidecar.membership.script_fault import ScriptFault
 from understudy_sidecar.membership.silence import Patience, SilenceWatch
 from understudy_sidecar.membership.stall import StepWatch
 
@@ -123,6 +124,7 @@ class Desk:
     offences: Offences = field(init=False)
     history_number: int = 0  # of the newest that was told
     backoff: Backoff = field(init=False)
+    script_fault: ScriptFault = field(init=False)
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Patience()))
     lost: dict[str, Lost] = field(default_factory=dict)
@@ -154,6 +156,7 @@ class Desk:
         self.size = self.shape.actives
         self.roster = Roster(self.shape.actives)
         self.backoff = Backoff(self.shape.backoff_max_s)
+        self.script_fault = ScriptFault(self.shape.script_fault_rounds)
         shape = self.shape
         limits = Limits(shape.in_place_max_restarts, shape.in_place_window_s, shape.in_place_max_per_pod)
         self.offences = Offences(limits)

@@ -92,6 +92,16 @@ def failed_too(desk: Desk, member: Member, failed: m.WorkerFailed) -> None:
         uncounted.stays = UNCERTAIN
 
 
+def end_faulty_script(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -> None:
+    """After the failure was counted: no recovery helps a script that fails everywhere in the same way."""
+    if failed.token != desk.token:
+        return
+    workers = desk.size * desk.shape.nproc_per_node
+    why = desk.script_fault.worker_failed(member.uid, failed, workers, desk.backoff.failures)
+    if why:
+        ending.close(desk, CloseReason.FAILED, why, now)
+
+
 def _earlier(told: Dismissal | Uncounted, member: Member, failed: m.WorkerFailed) -> bool:
     return member.uid != told.uid and told.failed_at is not None and failed.at < told.failed_at
 

@@ -302,6 +302,18 @@ def test_a_script_that_fails_at_once_fails_the_job(start: Callable[..., Run], tm
     assert "no data" in run.log.read_text()
 
 
+def test_a_script_that_fails_everywhere_ends_the_run_with_its_traceback_once(start: Callable[..., Run]) -> None:
+    run = start(
+        "--nodes", "2", "--spares", "1", "--nproc", "2", script="def load():\n    raise ValueError('no data')\nload()"
+    )
+    assert run.ends() == 1
+    lines = run.log.read_text().splitlines()
+    said = "the script failed on all 4 ranks before its first step, in 3 rounds in a row: ValueError: no data"
+    assert len([line for line in lines if line.startswith("understudy: Failed") and said in line]) == 1
+    assert len([line for line in lines if "Traceback" in line]) == 1
+    assert [line for line in lines if "in load" in line] != []
+
+
 def test_a_command_that_is_not_there_is_named() -> None:
     done = subprocess.run([*UNDERSTUDY, "--", "no-such-program"], capture_output=True, text=True, check=False)
     assert (done.returncode, "the command 'no-such-program' is not found" in done.stderr) == (2, True)

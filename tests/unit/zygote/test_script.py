@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import fresh
+from understudy_launcher.error_files import message_of
 
 #: Everything about itself that a script can ask for, and the ends that it can come to.
 PROBE = """
@@ -113,3 +114,17 @@ def test_a_script_that_is_gone_is_told_as_python_tells_it(folder: Path, forking:
     seen = forks.run()
     expected = fresh(sys.executable, "train.py")
     assert (seen.code, seen.err) == (expected.code, expected.err)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_has_ended_it_is_in_torchs_error_file_unless_torch_has_written_it(
+    folder: Path, forking: Make, recorded: bool
+) -> None:
+    file = folder / "error.json"
+    record = f"open({str(file)!r}, 'w').write('torch was first')\n" if recorded else ""
+    (folder / "train.py").write_text(f"{record}raise ValueError('no data')")
+    assert forking("train.py", env={"TORCHELASTIC_ERROR_FILE": str(file)}).run().code == 1
+    if recorded:
+        assert file.read_text() == "torch was first"
+    else:
+        assert message_of(str(file)) == "ValueError: no data"

@@ -193,6 +193,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
         "update_retries": 0,
         "proactive": "Now",
         "launcher_timeout_s": 20.0,
+        "script_fault_rounds": 0,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"
