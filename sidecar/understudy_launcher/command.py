@@ -35,6 +35,12 @@ class PythonProgram:
 
 def python_program(command: Sequence[str]) -> Optional[PythonProgram]:
     """What a command runs, if that is a program of Python's which a zygote can run as well."""
+    program = python_call(command)
+    return None if program is None or (program.kind == FILE and not _is_source(program.target)) else program
+
+
+def python_call(command: Sequence[str]) -> Optional[PythonProgram]:
+    """The same, whatever the file is that it runs, and whether or not there is one."""
     words, env = _without_env(list(command))
     if not words:
         return None
@@ -86,7 +92,7 @@ def _parse(words: list[str]) -> Optional[tuple[tuple[str, ...], str, str, tuple[
     while at < len(words):
         word = words[at]
         if not word.startswith("-"):
-            return (tuple(words[1:at]), FILE, word, tuple(words[at + 1 :])) if _is_source(word) else None
+            return tuple(words[1:at]), FILE, word, tuple(words[at + 1 :])
         if word == _LONG_WITH_VALUE:
             at += 2
         elif word in ("-", "--") or word.startswith("--"):

@@ -2,6 +2,7 @@
 
 __main__.py   the command line
 options.py    what may be asked for
+preflight.py  what cannot start is refused
 run_folder.py where a run keeps its files, and how others find it
 job.py        the options as the TrainingJob that the operator's plan knows (pure)
 manifest.py   a pod's manifest as commands and environments of two processes (pure)

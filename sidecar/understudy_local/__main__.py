@@ -18,7 +18,7 @@ import uvloop
 from rich.console import Console
 
 from understudy_launcher.package import write_package
-from understudy_local import control, keeper, run_folder
+from understudy_local import control, keeper, preflight, run_folder
 from understudy_local.cluster import LocalCluster
 from understudy_local.options import Kill, Options, Show, UsageError, parse
 from understudy_local.output import Output, Plain
@@ -45,8 +45,11 @@ def _run(options: Options) -> int:
     if shutil.which(options.command[0]) is None:
         raise UsageError(f"the command {options.command[0]!r} is not found: give its path, or mend PATH")
     folder = run_folder.make(options.name)
-    write_package(folder.shipped)
     try:
+        write_package(folder.shipped)
+        cannot_start = preflight.refusal(options.command, folder.shipped / names.PYTHON_FOLDER, os.environ)
+        if cannot_start:
+            raise UsageError(cannot_start)
         return keeper.keep(partial(_run_job, options, folder))
     finally:
         folder.clear()

@@ -319,6 +319,18 @@ def test_a_command_that_is_not_there_is_named() -> None:
     assert (done.returncode, "the command 'no-such-program' is not found" in done.stderr) == (2, True)
 
 
+def test_a_script_that_cannot_start_is_refused_in_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import no_torch")
+    command = [*UNDERSTUDY, "--", sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"understudy: {script}, line 1: it imports no_torch, which {sys.executable} does not have: install it there, "
+        "or start the script with the Python that has it\n"
+    )
+
+
 def test_its_answers_are_json(start: Callable[..., Run]) -> None:
     run = start("--nodes", "1", "--spares", "0")
     run.round_of(1, above=-1)
