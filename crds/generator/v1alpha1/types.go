@@ -813,6 +813,17 @@ type Backoff struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m: the longest pause between rounds that fail right at their start"
 	Max string `json:"max,omitempty"`
+
+	// After so many rounds in a row in which all ranks fail before the first step,
+	// with the same exception, the job fails: no restart and no other node helps such
+	// a script. Numbers in the exception's text are ignored. Where the exception is
+	// not known, the exit code counts: a launcher knows it from a worker that its
+	// zygote has forked, or from torch's error file. 0: such rounds go on until
+	// inPlace.maxRestarts are spent. Has no effect with max: 0s. Default: 0.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="recovery.backoff.maxIdenticalFailures must be 0 or more: after so many rounds in a row in which all ranks fail with the same exception before the first step the job fails; 0: never"
+	MaxIdenticalFailures int32 `json:"maxIdenticalFailures,omitempty"`
 }
 
 // What the operator last saw. The fields that JobSet has too keep its names and

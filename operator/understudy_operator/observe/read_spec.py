@@ -127,6 +127,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         launcher_timeout_s=seconds(recovery.get("launcherTimeout", "15s")),
         backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
         worker_grace_s=seconds(recovery["workerGrace"]) if "workerGrace" in recovery else None,
+        script_fault_rounds=int(recovery.get("backoff", {}).get("maxIdenticalFailures", 0)),
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),
         pool=spares.get("pool", ""),

@@ -173,6 +173,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "fence-timeout": ("fence_s", _fence, f"{_DURATIONS}, or Off"),
     "worker-grace": ("worker_grace_s", _worker_grace, f"{_DURATIONS} at most"),
     "backoff-max": ("backoff_max_s", seconds, _DURATIONS),
+    "max-identical-failures": ("script_fault_rounds", _number(0), "a number, 0 or more"),
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }
 ANNOTATIONS = tuple(sorted(_TABLE))

@@ -161,9 +161,13 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw = copy.deepcopy(JOB)
     raw["spec"]["elastic"] = {"minReplicas": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
-    raw["spec"]["recovery"] |= {"spareTimeout": "0s", "fenceTimeout": "1m30s", "backoff": {"max": "5m"}}
+    raw["spec"]["recovery"] |= {
+        "spareTimeout": "0s",
+        "fenceTimeout": "1m30s",
+        "backoff": {"max": "5m", "maxIdenticalFailures": 4},
+    }
     spec = read_job(raw).world
-    assert spec.backoff_max_s == 300.0
+    assert (spec.backoff_max_s, spec.script_fault_rounds) == (300.0, 4)
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
     assert spec.topology_key == "topology.kubernetes.io/zone"
 
