@@ -30,6 +30,8 @@ TRAIN = Path(__file__).with_name("train.py")
 START_S = 120.0
 #: Nobody is disturbed in his first steps.
 SETTLE_S = 1.0
+#: What a run that was killed needs to end all that it had started.
+END_S = 10.0
 
 
 class Training(ABC):
@@ -136,8 +138,10 @@ class Understudy(Training):
         return _launcher_on(str(spare), psutil.Process(self._process.pid))
 
     def stop(self) -> None:
+        started = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
         self._process.wait()
+        psutil.wait_procs(started, timeout=END_S)  # the process behind it ends the others, and clears the folder
         self._folder().clear()
 
     def _folder(self) -> RunFolder:
