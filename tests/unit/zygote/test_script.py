@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import fresh
-from understudy_launcher.error_files import message_of
+from understudy_launcher import error_files
 
 #: Everything about itself that a script can ask for, and the ends that it can come to.
 PROBE = """
@@ -127,4 +127,4 @@ def test_what_has_ended_it_is_in_torchs_error_file_unless_torch_has_written_it(
     if recorded:
         assert file.read_text() == "torch was first"
     else:
-        assert message_of(str(file)) == "ValueError: no data"
+        assert error_files.read(str(file)).message == "ValueError: no data"
