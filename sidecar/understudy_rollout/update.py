@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
 from understudy_rollout.calls import Call, limited, together, undisturbed
 from understudy_rollout.engine import Replica, Tensor, Trainer
@@ -32,7 +32,7 @@ from understudy_rollout.failures import (
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.sender import Sender
 from understudy_rollout.steps import Held, Progress, Step, Undo
-from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State
+from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State, version_of
 
 TRAINER = "trainer"
 EndBlocked = Callable[[Replica, str], Awaitable[None]]
@@ -59,6 +59,7 @@ class Timeouts:
 class WeightUpdate:
     """See the module. Without a trainer there is no group, and the body calls `load` in place of `transfer`.
 
+    version: names the weights that it brings, in printable ASCII; an int such as the step is taken as text.
     release_kv: whether the engines give their KV caches' memory back meanwhile. fence: (epoch, term, round) of the
     trainer, by which gateways tell it from one that has been replaced; left out, the one in UNDERSTUDY_ROUND, if any.
     end_blocked: called with a replica that did not leave its group within its time, to end its server: nothing else
@@ -71,7 +72,7 @@ class WeightUpdate:
         replicas: Iterable[Replica],
         trainer: Optional[Trainer] = None,
         *,
-        version: str,
+        version: Union[str, int],
         release_kv: bool = True,
         fence: Optional[Fence] = None,
         timeouts: Timeouts = Timeouts(),
@@ -79,15 +80,13 @@ class WeightUpdate:
         job: Optional[JobLink] = None,
     ) -> None:
         self.id = uuid.uuid4().hex
-        self.version = version
+        self.version = version_of(version)
         self.replicas = tuple(replicas)
         names = [replica.name for replica in self.replicas]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"replicas: expected at least one, each with a name of its own; seen: {names}")
         if TRAINER in names:
             raise ValueError(f"replicas: the name {TRAINER!r} stands for the sending side; give the replica another")
-        if not version:
-            raise ValueError("version: expected a name of these weights that no others have, such as the step; seen ''")
         self._sender = None if trainer is None else Sender(trainer)
         self._release_kv = release_kv
         self._fence = fence_of(os.environ) if fence is None else fence

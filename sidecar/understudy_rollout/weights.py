@@ -22,6 +22,7 @@ from typing import Union
 
 Fence = tuple[int, int, int]
 NO_FENCE: Fence = (0, 0, 0)
+VERSION_CHARACTERS = 128
 
 
 class State(Enum):
@@ -165,6 +166,20 @@ class Weights:
 
     def _become(self, held: Held) -> None:
         self.state, self.version, self.reason = held.state, held.version, held.reason
+
+
+def version_of(given: object) -> str:
+    """The version as text that an HTTP header can carry: gateways write it into each answer. Raises ValueError."""
+    expected = "a name of these weights that no others have: an int, or text such as 'step-700'"
+    if isinstance(given, bool) or not isinstance(given, (int, str)):
+        raise ValueError(f"version: expected {expected}; got {type(given).__name__} {given!r:.80}")
+    version = str(given)
+    if not 0 < len(version) <= VERSION_CHARACTERS:
+        raise ValueError(f"version: expected {expected}, of 1 to {VERSION_CHARACTERS} characters; got {len(version)}")
+    if not (version.isascii() and version.isprintable() and version == version.strip()):
+        rule = "printable ASCII without a space at either end, because an HTTP header carries it"
+        raise ValueError(f"version: expected {rule}; got {version!r}")
+    return version
 
 
 def _dotted(fence: Fence) -> str:

@@ -20,7 +20,7 @@ from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, Flights, Policy
 from understudy_rollout.gateway.keeper import Keeper, kept
 from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
-from understudy_rollout.weights import Weights
+from understudy_rollout.weights import Weights, version_of
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -49,6 +49,11 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.initial_version and chosen.state_file is None:
         parser.error("--initial-version needs --state-file, or a gateway that is restarted takes it for true again")
+    try:
+        if chosen.initial_version:
+            version_of(chosen.initial_version)
+    except ValueError as error:
+        parser.error(f"--initial-version: {error}")
     return chosen
 
 

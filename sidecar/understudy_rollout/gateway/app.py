@@ -17,17 +17,18 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Collection
-from typing import Any, Callable, Optional
+from collections.abc import AsyncIterator, Awaitable, Collection
+from typing import Any, Callable, Optional, TypeVar, Union
 
 import aiohttp
 from aiohttp import web
 
+from understudy_rollout.gateway import messages
 from understudy_rollout.gateway.flights import Denied, Flights
 from understudy_rollout.gateway.listener import address_of
 from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy
 from understudy_rollout.gateway.watch import Watch
-from understudy_rollout.weights import Abandon, Begin, Commit, Lost, Refused, State
+from understudy_rollout.weights import Abandon, Commit, Lost, Refused, State
 
 WEIGHTS = "/understudy/v1/weights"
 GENERATION = {
@@ -39,6 +40,7 @@ READING = {
     *("/ping", "/metrics", "/version", "/v1/models", "/load"),
     *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
 }
+E = TypeVar("E")
 log = logging.getLogger(__name__)
 
 
@@ -69,22 +71,26 @@ class GatewayApp:
         await self._proxy.close()
 
     async def _close(self, request: web.Request) -> web.Response:
-        body = await self._told(request)
-        return await self._handled(self._flights.close, Begin(body["update"], body["version"], tuple(body["fence"])))
+        return await self._handled(request, messages.begin, self._flights.close)
 
     async def _open(self, request: web.Request) -> web.Response:
-        body = await self._told(request)
-        return await self._handled(self._end, Commit(body["update"]))
+        return await self._handled(request, messages.commit, self._end)
 
     async def _abandon(self, request: web.Request) -> web.Response:
-        body = await self._told(request)
-        return await self._handled(self._end, Abandon(body["update"], body["touched"], body["reason"]))
+        return await self._handled(request, messages.abandon, self._end)
 
-    async def _end(self, event: Any) -> int:
+    async def _end(self, event: Union[Commit, Abandon]) -> int:
         self._flights.keeper.handle(event)
         return 0
 
-    async def _handled(self, handle: Callable[[Any], Any], event: Any) -> web.Response:
+    async def _handled(
+        self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
+    ) -> web.Response:
+        self._check_token(request)
+        try:
+            event = read(await _limited_body(request))
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
         self._watch.look()  # a server that was restarted a moment ago has not got what is told of it
         try:
             aborted = await handle(event)
@@ -96,11 +102,10 @@ class GatewayApp:
         log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
         return web.json_response({"state": weights.state.value, "version": weights.version, "aborted": aborted})
 
-    async def _told(self, request: web.Request) -> Any:
+    def _check_token(self, request: web.Request) -> None:
         given = request.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(given, b"Bearer " + self._token):
             raise web.HTTPUnauthorized(text="Authorization: expected the bearer token of this gateway\n")
-        return await request.json()
 
     async def _tell(self, request: web.Request) -> web.Response:
         weights = self._flights.weights
@@ -177,6 +182,16 @@ class GatewayApp:
         """A server that starts anew holds the weights that it starts with, not those of the last update."""
         aborted = self._flights.lost(lost)
         log.warning("%s: %d requests aborted", lost.reason, aborted)
+
+
+async def _limited_body(request: web.Request) -> bytes:
+    """At most one byte more than a message may have."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > messages.BODY_BYTES:
+            break
+    return bytes(body)
 
 
 def _goes_on(task: "Optional[asyncio.Task[Any]]") -> None:

@@ -7,13 +7,13 @@ import asyncio
 import aiohttp
 import pytest
 
-from tests.unit.rollout.guarded import guarded, until
+from tests.unit.rollout.guarded import TOKEN, guarded, until
 from tests.unit.rollout.model import PATIENT, Cluster, Fault, Kind, Place
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
 from understudy_rollout.gateway import Gateway
-from understudy_rollout.gateway.app import GatewayApp
+from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
 from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, Flights, Policy
 from understudy_rollout.gateway.keeper import Keeper
 from understudy_rollout.gateway.proxy import VERSION_HEADER, Proxy
@@ -215,6 +215,43 @@ async def test_only_who_has_the_token_may_tell_of_updates() -> None:
         assert (await site.ask()).status == 200
     with pytest.raises(ValueError, match="token: expected a secret"):
         GatewayApp(Flights(Keeper(Weights())), Proxy("http://x"), "")
+
+
+@in_virtual_time
+async def test_the_answers_after_an_update_tell_the_number_of_its_step() -> None:
+    async with guarded() as site:
+        cluster = Cluster(1)
+        cluster.replicas[0].admission = site.admission
+        async with WeightUpdate(cluster.replicas, version=700, timeouts=PATIENT) as update:
+            await update.load("700")
+        response = await site.ask()
+        assert (response.status, response.headers[VERSION_HEADER]) == (200, "700")
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "message"),
+    [
+        ("close", b"{", "expected JSON"),
+        ("close", b"[" * 60_000, "expected JSON"),
+        ("close", b"[]", "expected a JSON object with fence, update, version"),
+        ("close", b'{"update": "u", "version": 1.5, "fence": [0, 0, 0]}', "version: expected"),
+        ("close", b'{"update": "u", "version": "1\\n2", "fence": [0, 0, 0]}', "version: expected"),
+        ("close", b'{"update": "u", "version": "1", "fence": [0, 0]}', "fence: expected"),
+        ("close", b'{"update": "u", "version": "1", "fence": ["0", 0, 0]}', "fence: expected"),
+        ("close", b'{"update": 7, "version": "1", "fence": [0, 0, 0]}', "update: expected"),
+        ("open", b'{"update": ""}', "update: expected"),
+        ("abandon", b'{"update": "u", "touched": "no", "reason": ""}', "expected a boolean 'touched'"),
+        ("abandon", b" " * 70_000, "expected at most 65536 bytes"),
+    ],
+)
+@in_virtual_time
+async def test_a_message_that_is_wrong_is_named_and_changes_nothing(call: str, body: bytes, message: str) -> None:
+    async with guarded() as site:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with site.client.post(f"{site.url}{WEIGHTS}/{call}", data=body, headers=headers) as response:
+            assert response.status == 400
+            assert message in (await response.json())["error"]
+        assert (await site.ask()).headers[VERSION_HEADER] == "v0"
 
 
 @in_virtual_time

@@ -62,6 +62,13 @@ def test_a_first_version_without_a_file_is_refused(capsys: pytest.CaptureFixture
     assert options([*words, "--state-file", "f"]).state_file == Path("f")
 
 
+def test_a_first_version_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--state-file", "f", "--initial-version", "v\n0"]
+    with pytest.raises(SystemExit):
+        options(words)
+    assert r"--initial-version: version: expected printable ASCII" in capsys.readouterr().err
+
+
 EVENTS = st.one_of(
     st.builds(Begin, st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from([(0, 0, 1), (0, 0, 2)])),
     st.builds(Commit, st.sampled_from("ab")),

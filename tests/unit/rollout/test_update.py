@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -208,13 +209,31 @@ async def test_a_trainer_may_be_in_two_updates_of_different_replicas() -> None:
         ([], "v1", "replicas: expected at least one"),
         (["x", "x"], "v1", "replicas: expected at least one, each with a name of its own"),
         (["trainer"], "v1", "stands for the sending side"),
-        (["x"], "", "version: expected a name"),
+        (["x"], "", r"version: expected .*of 1 to 128 characters; got 0"),
+        (["x"], "x" * 129, r"version: expected .*of 1 to 128 characters; got 129"),
+        (["x"], "step\n7", r"because an HTTP header carries it; got 'step\\n7'"),
+        (["x"], "step 7 ", "without a space at either end"),
+        (["x"], "étape", "version: expected printable ASCII"),
+        (["x"], None, "got NoneType None"),
+        (["x"], True, "got bool True"),
+        (["x"], 7.0, "got float 7.0"),
     ],
 )
-def test_bad_arguments_are_named(names: list[str], version: str, message: str) -> None:
+def test_bad_arguments_are_named(names: list[str], version: Any, message: str) -> None:
     world = Cluster().world
     with pytest.raises(ValueError, match=message):
         WeightUpdate([Replica(name, ModelEngine(name, world)) for name in names], version=version)
+
+
+@pytest.mark.parametrize(("given", "version"), [(0, "0"), (700, "700"), ("step-700", "step-700")])
+@in_virtual_time
+async def test_a_version_may_be_the_number_of_the_step(given: int | str, version: str) -> None:
+    cluster = Cluster()
+    cluster.sends = version
+    async with WeightUpdate(cluster.replicas, cluster.trainer, version=given, timeouts=PATIENT) as update:
+        await update.transfer(TENSORS)
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, version)}
+    cluster.check()
 
 
 @in_virtual_time
