@@ -7,11 +7,13 @@ does not let go when it is cancelled: it is waited for LET_GO_S, and then left a
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from typing import Callable, Optional
 
 from understudy_rollout.failures import StepTimedOut, UpdateFailed, note, told
 
 LET_GO_S = 2.0
+TRIES = 3
 Call = Callable[[], Awaitable[None]]
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ async def together(what: str, calls: Mapping[str, Call], limit_s: float) -> None
         failed = cancelled
     if failed is None:
         return
-    again = await undisturbed(_let_go(what, tasks))
+    again = await undisturbed(partial(_let_go, what, tasks))
     if again is not None and not isinstance(failed, asyncio.CancelledError):
         note(failed, f"and cancelled while: {what}")
     for task in _all_done(tasks, ended):
@@ -52,15 +54,29 @@ def timed_out(what: str, who: str, limit_s: float) -> StepTimedOut:
     return StepTimedOut(f"{what}, {who}: no answer within {limit_s:g} s (`timeouts` sets the limits)")
 
 
-async def undisturbed(work: Awaitable[None]) -> Optional[asyncio.CancelledError]:
-    """Await it to its end, whoever cancels meanwhile. Returns the cancellation that came, for the caller to raise."""
-    task, cancelled = asyncio.ensure_future(work), None
-    while not task.done():
+async def undisturbed(*works: Call) -> Optional[asyncio.CancelledError]:
+    """Do these in parallel, each to its end. Returns the cancellation that came meanwhile, for the caller to raise.
+
+    asyncio.run cancels every task when its main ends, and a second Ctrl-C ends main: a work that is cut short in that
+    way is done again. So a work must bear repetition.
+    """
+    cancelled: Optional[asyncio.CancelledError] = None
+    running = {asyncio.ensure_future(_made(work)): (work, TRIES - 1) for work in works}
+    ended: list[asyncio.Task[None]] = []
+    while running:
         try:
-            await asyncio.wait({task})
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as error:
             cancelled = error
-    task.result()
+            continue
+        for task in done:
+            work, tries = running.pop(task)
+            if tries and (task.cancelled() or not isinstance(task.exception(), (Exception, type(None)))):
+                running[asyncio.ensure_future(_made(work))] = (work, tries - 1)
+            else:
+                ended.append(task)
+    for task in ended:
+        task.result()
     return cancelled
 
 

@@ -6,7 +6,7 @@ half. A method that is cancelled lets go soon. None may block the event loop (`b
 `engines/sglang.py` and `engines/vllm.py` are two of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
@@ -99,6 +99,11 @@ class NoAdmission:
     async def open(self, update: str) -> None: ...
 
     async def abandon(self, update: str, touched: bool, reason: str) -> None: ...
+
+
+def missing_calls(side: object, calls: Iterable[str]) -> str:
+    """Those of these calls that the side lacks, as a list in words."""
+    return ", ".join(call for call in calls if not callable(getattr(side, call, None)))
 
 
 @dataclass(eq=False)

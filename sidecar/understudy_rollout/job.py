@@ -44,6 +44,7 @@ class JobLink:
         self._replicas: dict[str, Weights] = {}  # of all updates so far
         self._version = ""
         self._failed_in_a_row = 0
+        self._failed_update = ""  # the one that was counted last
 
     async def begun(self, replicas: Iterable[Replica]) -> None:
         self._replicas.update((replica.name, replica.weights) for replica in replicas)
@@ -58,7 +59,9 @@ class JobLink:
         await self._tell_or_log(None)
 
     async def failed(self, update: str, version: str, error: BaseException, blocked: Iterable[str]) -> None:
-        self._failed_in_a_row += 1
+        """Called again for the same update, it counts that once."""
+        self._failed_in_a_row += update != self._failed_update
+        self._failed_update = update
         failure = {
             "update": update,
             "version": version,

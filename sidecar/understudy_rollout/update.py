@@ -2,8 +2,9 @@
 
 Entering takes the steps up to the built group, the body transfers, leaving takes the others (`steps`). Whatever fails
 (an error, a time limit, a cancellation at any await), everything that may have begun is undone before it is raised:
-all replicas at once, each undo though another failed. Nothing cuts that short, a second cancellation neither; each
-call in it has `timeouts.undo`. The caller sees what failed first, and what failed later as its notes.
+all replicas at once, each undo though another failed. Nothing cuts that short: neither a second cancellation, nor the
+end of asyncio.run. Each call in it has `timeouts.undo`. The caller sees what failed first, and what failed later as its
+notes.
 
 An update that failed is no rollback. Where the transfer had begun, the replicas' weights are Uncertain afterwards:
 they can generate, and their admission stays closed until an update comes to its end.
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Callable, Optional, Union
 
 from understudy_rollout.calls import Call, limited, together, undisturbed
-from understudy_rollout.engine import Replica, Tensor, Trainer
+from understudy_rollout.engine import Replica, Tensor, Trainer, missing_calls
 from understudy_rollout.failures import (
     NothingTransferred,
     StepTimedOut,
@@ -35,6 +36,11 @@ from understudy_rollout.steps import Held, Progress, Step, Undo
 from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State, version_of
 
 TRAINER = "trainer"
+ENGINE_CALLS = ("stop_generation", "finish", "flush_cache", "resume_generation")
+KV_CALLS = ("release_kv", "resume_kv")
+GROUP_CALLS = ("join_group", "receive", "leave_group")
+ADMISSION_CALLS = ("close", "open", "abandon")
+TRAINER_CALLS = ("open_group", "join_group", "send", "leave_group")
 EndBlocked = Callable[[Replica, str], Awaitable[None]]
 
 
@@ -87,6 +93,7 @@ class WeightUpdate:
             raise ValueError(f"replicas: expected at least one, each with a name of its own; seen: {names}")
         if TRAINER in names:
             raise ValueError(f"replicas: the name {TRAINER!r} stands for the sending side; give the replica another")
+        self._check_calls(trainer, release_kv)
         self._sender = None if trainer is None else Sender(trainer)
         self._release_kv = release_kv
         self._fence = fence_of(os.environ) if fence is None else fence
@@ -129,6 +136,9 @@ class WeightUpdate:
     async def load(self, path: str) -> None:
         """Have all replicas take the weights from this folder, which their servers can read."""
         self._check_open("load")
+        for replica in self.replicas:
+            if missing_calls(replica.engine, ["load"]):
+                raise ValueError(f"load: {replica.name}: its engine {type(replica.engine).__name__} has no load")
         await self._transferred({}, lambda replica: replica.engine.load(path))
 
     async def __aexit__(
@@ -153,8 +163,11 @@ class WeightUpdate:
         return None
 
     async def _completed(self) -> None:
-        cancelled = None if self._job is None else await undisturbed(self._job.completed(self.version))
-        self._unclaim()
+        try:
+            works = [] if self._job is None else [partial(self._job.completed, self.version)]
+            cancelled = await undisturbed(*works)
+        finally:
+            self._unclaim()
         if cancelled is not None:
             raise cancelled
 
@@ -249,13 +262,15 @@ class WeightUpdate:
 
     async def _undo(self, first: BaseException) -> None:
         """Undo what is owed, and note on the error what fails of it."""
-        cancelled = await undisturbed(self._undo_and_tell(first))
-        if cancelled is not None and cancelled is not first:
-            note(first, "and cancelled while it was undone, which went on to its end")
-        self._unclaim()
+        try:
+            cancelled = await undisturbed(*self._undos(first))
+            cancelled = await undisturbed(partial(self._tell_job, first)) or cancelled
+            if cancelled is not None and cancelled is not first:
+                note(first, "and cancelled while it was undone, which went on to its end")
+        finally:
+            self._unclaim()
 
-    async def _undo_and_tell(self, first: BaseException) -> None:
-        await self._undo_everywhere(first)
+    async def _tell_job(self, first: BaseException) -> None:
         if self._job is None:
             return
         harmless = all(replica.weights.state is State.FRESH for replica in self.replicas)
@@ -264,12 +279,12 @@ class WeightUpdate:
         else:
             await self._job.failed(self.id, self.version, first, self._blocked)
 
-    async def _undo_everywhere(self, first: BaseException) -> None:
+    def _undos(self, first: BaseException) -> list[Call]:
         owed = self._progress.owed
-        works = [self._undo_replica(replica, owed, first) for replica in self.replicas]
+        undos: list[Call] = [partial(self._undo_replica, replica, owed, first) for replica in self.replicas]
         if self._sender is not None and self._sender.group is not None and Undo.LEAVE_GROUP in owed:
-            works.append(self._undo_sender(self._sender, first))
-        await asyncio.gather(*works)
+            undos.append(partial(self._undo_sender, self._sender, first))
+        return undos
 
     async def _undo_sender(self, sender: Sender, first: BaseException) -> None:
         await self._try(Undo.LEAVE_GROUP, TRAINER, sender.leave_group, first, self._timeouts.undo)
@@ -277,13 +292,13 @@ class WeightUpdate:
     async def _undo_replica(self, replica: Replica, owed: Sequence[Undo], first: BaseException) -> None:
         engine = replica.engine
         calls: dict[Undo, Call] = {
-            Undo.FLUSH_CACHE: engine.flush_cache,
-            Undo.RESUME_GENERATION: engine.resume_generation,
+            Undo.FLUSH_CACHE: lambda: engine.flush_cache(),  # looked up where a failure of that is noted
+            Undo.RESUME_GENERATION: lambda: engine.resume_generation(),
         }
         if replica.group is not None:
             calls[Undo.LEAVE_GROUP] = replica.leave_group
         if self._release_kv:
-            calls[Undo.RESUME_KV] = engine.resume_kv
+            calls[Undo.RESUME_KV] = lambda: engine.resume_kv()
         failed: dict[Undo, Exception] = {}
         limit_s = self._timeouts.undo
         for undo in owed:
@@ -306,7 +321,8 @@ class WeightUpdate:
             ending = partial(self._end_blocked, replica, f"it does not leave the group of update {self.id}: {blocked}")
             if await self._try(Undo.LEAVE_GROUP, replica.name, ending, first, self._timeouts.undo) is None:
                 return
-        self._blocked.append(replica.name)
+        if replica.name not in self._blocked:
+            self._blocked.append(replica.name)
 
     async def _settle(self, replica: Replica, failed: Mapping[Undo, Exception], first: BaseException) -> None:
         """The last of what is undone: say what can be said of the replica's weights."""
@@ -337,6 +353,20 @@ class WeightUpdate:
             note(first, f"and undo: {undo.value}, {who}: {told(error)}")
             return error
         return None
+
+    def _check_calls(self, trainer: Optional[Trainer], release_kv: bool) -> None:
+        """What cannot be called later, while it is undone, is an error now."""
+        calls = ENGINE_CALLS + (KV_CALLS if release_kv else ()) + (GROUP_CALLS if trainer is not None else ())
+        sides: list[tuple[str, object, Sequence[str]]] = []
+        for replica in self.replicas:
+            sides.append((f"{replica.name}: its engine", replica.engine, calls))
+            sides.append((f"{replica.name}: its admission", replica.admission, ADMISSION_CALLS))
+        if trainer is not None:
+            sides.append((f"{TRAINER}:", trainer, TRAINER_CALLS))
+        for name, side, needed in sides:
+            missing = missing_calls(side, needed)
+            if missing:
+                raise ValueError(f"{name} {type(side).__name__} has no {missing}: this update needs it")
 
     def _check_open(self, call: str) -> None:
         if not self._in_body:

@@ -22,6 +22,7 @@ from tests.unit.rollout.model import (
     Fault,
     Kind,
     ModelEngine,
+    ModelTrainer,
     Place,
     notes,
     only,
@@ -58,14 +59,11 @@ async def test_ranks_of_the_group_follow_the_order_of_the_replicas() -> None:
         async def join_group(self, group: Group, first_rank: int) -> None:
             joined.append((self.name, first_rank, group.world_size))
 
-    class Alone(ModelEngine):
-        async def open_group(self, world_size: int) -> Group:
-            return Group("127.0.0.1", 1, world_size, "g")
-
-        async def join_group(self, group: Group, first_rank: int = 0) -> None: ...
+    class Alone(ModelTrainer):
+        async def join_group(self, group: Group) -> None: ...
 
     replicas = [Replica(name, Wide(name, cluster.world), ranks=ranks) for name, ranks in (("x", 4), ("y", 2))]
-    update = WeightUpdate(replicas, Alone("trainer", cluster.world), version="1", timeouts=PATIENT)  # type: ignore[arg-type]
+    update = WeightUpdate(replicas, Alone("trainer", cluster.world), version="1", timeouts=PATIENT)
     with pytest.raises(NothingTransferred):
         async with update:
             pass
