@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 from benchmarks.goals import OURS
 from benchmarks.records import Sample
@@ -18,24 +17,21 @@ SLOWEST_S = 1.0
 RESTORE = ("beyond_slowest_s", "seconds")
 
 
-@asynccontextmanager
-async def replicas(port: int, number: int) -> AsyncIterator[list[Replica]]:
-    engines = [SglangEngine(f"http://127.0.0.1:{port}/{n}") for n in range(number)]
-    yield [Replica(f"rollout-{n}", engine) for n, engine in enumerate(engines)]
-    await asyncio.gather(*(engine.close() for engine in engines))
+def replicas(port: int, number: int) -> list[Replica]:
+    return [Replica(f"rollout-{n}", SglangEngine(f"http://127.0.0.1:{port}/{n}")) for n in range(number)]
 
 
 async def overhead(port: int, number: int, runs: int) -> list[Sample]:
-    """In turns; the first of each warms its connections and is not counted."""
+    """In turns; the first of each is not counted."""
     samples = []
-    async with replicas(port, number) as some:
-        for run in range(-1, runs):
-            for system, update in ((OURS, _update), (BARE, _bare)):
-                before = time.monotonic()
-                await update(some)
-                if run >= 0:
-                    took_s = time.monotonic() - before
-                    samples.append(Sample(system, "update-overhead", number, run, {"seconds": took_s}))
+    some = replicas(port, number)
+    for run in range(-1, runs):
+        for system, update in ((OURS, _update), (BARE, _bare)):
+            before = time.monotonic()
+            await update(some)
+            if run >= 0:
+                took_s = time.monotonic() - before
+                samples.append(Sample(system, "update-overhead", number, run, {"seconds": took_s}))
     return samples
 
 
@@ -59,21 +55,21 @@ async def _bare(some: list[Replica]) -> None:
 async def restore(port: int, number: int, runs: int) -> list[Sample]:
     """From a transfer that failed to its error, where one replica takes SLOWEST_S to have its KV cache back."""
     samples = []
-    async with replicas(port, number) as some:
-        for run in range(runs):
-            first, last = some[0].engine, some[-1].engine
-            assert isinstance(first, SglangEngine)
-            assert isinstance(last, SglangEngine)
-            await first.server.post("/slow", params={"path": "/resume_memory_occupation", "seconds": str(SLOWEST_S)})
-            await last.server.post("/slow", params={"path": "/update_weights_from_disk", "seconds": "-1"})
-            failed = 0.0
-            with suppress(EngineRefused):  # the one that was asked for
-                async with WeightUpdate(some, version="1") as update:
-                    try:
-                        await update.load("weights")
-                    finally:
-                        failed = time.monotonic()
-            took_s = time.monotonic() - failed
-            values = {"beyond_slowest_s": took_s - SLOWEST_S, "seconds": took_s}
-            samples.append(Sample(OURS, "restore", number, run, values))
+    some = replicas(port, number)
+    for run in range(runs):
+        first, last = some[0].engine, some[-1].engine
+        assert isinstance(first, SglangEngine)
+        assert isinstance(last, SglangEngine)
+        await first.server.post("/slow", params={"path": "/resume_memory_occupation", "seconds": str(SLOWEST_S)})
+        await last.server.post("/slow", params={"path": "/update_weights_from_disk", "seconds": "-1"})
+        failed = 0.0
+        with suppress(EngineRefused):  # the one that was asked for
+            async with WeightUpdate(some, version="1") as update:
+                try:
+                    await update.load("weights")
+                finally:
+                    failed = time.monotonic()
+        took_s = time.monotonic() - failed
+        values = {"beyond_slowest_s": took_s - SLOWEST_S, "seconds": took_s}
+        samples.append(Sample(OURS, "restore", number, run, values))
     return samples

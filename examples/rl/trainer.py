@@ -93,9 +93,6 @@ async def main() -> None:
         print(f"update {step} {outcome} | {states}", flush=True)
         report_step(step, chosen.updates)
         await asyncio.sleep(chosen.pause)
-    for replica in replicas:
-        for side in (replica.engine, replica.admission):
-            await side.server.close()
 
 
 if __name__ == "__main__":

@@ -72,7 +72,5 @@ def test_an_update_behind_the_gateway(sglang: str, models: Path, tmp_path: Path)
             async with client.get(url + "/health") as health:
                 assert (health.status, await health.text()) == (200, "")
             stream.close()
-            await admission.disconnect()
-        await engine.close()
 
     asyncio.run(story())

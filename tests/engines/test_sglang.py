@@ -77,9 +77,7 @@ def told(story: Story) -> Callable[..., None]:
 
 @asynccontextmanager
 async def replica(url: str) -> AsyncIterator[Replica]:
-    engine = SglangEngine(url)
-    yield Replica("rollout-0", engine)
-    await engine.close()
+    yield Replica("rollout-0", SglangEngine(url))
 
 
 async def send(one: Replica, trainer: Trainer, version: int, tensors: Sequence[Tensor] = (), buckets: int = 1) -> None:

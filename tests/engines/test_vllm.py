@@ -59,9 +59,7 @@ def on_vllm(work: Callable[[str, Path], Coroutine[Any, Any, None]]) -> Callable[
 
 @asynccontextmanager
 async def replica(url: str) -> AsyncIterator[Replica]:
-    engine = VllmEngine(url)
-    yield Replica("rollout-0", engine)
-    await engine.close()
+    yield Replica("rollout-0", VllmEngine(url))
 
 
 async def send(one: Replica, version: int, tensors: Sequence[Tensor] = ()) -> None:

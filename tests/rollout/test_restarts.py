@@ -69,11 +69,7 @@ class Site:
 
     def tell(self, what: str, *words: object) -> None:
         async def told() -> None:
-            gateway = Gateway(f"http://127.0.0.1:{self.ports[1]}", TOKEN)
-            try:
-                await getattr(gateway, what)(*words)
-            finally:
-                await gateway.disconnect()
+            await getattr(Gateway(f"http://127.0.0.1:{self.ports[1]}", TOKEN), what)(*words)
 
         asyncio.run(told())
 

@@ -1,4 +1,7 @@
-"""Adapters for real inference servers, one file each, over HTTP (aiohttp). They are used from one event loop only."""
+"""Adapters for real inference servers, one file each, over HTTP (aiohttp).
+
+They belong to no event loop, and need not be closed.
+"""
 
 from understudy_rollout.engines.sglang import SglangEngine
 from understudy_rollout.engines.vllm import VllmEngine

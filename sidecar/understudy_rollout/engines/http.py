@@ -2,7 +2,8 @@
 
 Rules: an answer that is no success is EngineRefused, with what the server said. A request that never left here is
 NotDelivered: the server has surely not done it. Of any other failure nobody knows. Each request has a connection of its
-own: uvicorn hangs up after an error without having said so, and what undoes that would meet it.
+own: uvicorn hangs up after an error without having said so, and what undoes that would meet it. So nothing here belongs
+to an event loop, and there is nothing to close.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,6 @@ class Server:
             raise ValueError(f"url: expected http://host:port of the server; seen {url!r}")
         self.url = url.rstrip("/")
         self._headers = dict(headers or {})
-        self._session: Optional[aiohttp.ClientSession] = None
 
     async def post(
         self, path: str, body: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, str]] = None
@@ -42,21 +42,15 @@ class Server:
     async def get(self, path: str) -> str:
         return await self._request("GET", path, None, None)
 
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
     async def _request(
         self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
     ) -> str:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            no_limit = aiohttp.ClientTimeout(total=None)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=no_limit, headers=self._headers)
         what = f"{method} {self.url}{path}"
         try:
-            async with self._session.request(method, self.url + path, json=body, params=params) as response:
+            async with (
+                _session(self._headers) as session,
+                session.request(method, self.url + path, json=body, params=params) as response,
+            ):
                 answer = await response.text()
         except aiohttp.ClientConnectorError as error:
             raise NotDelivered(f"{what}: {error}") from error
@@ -66,6 +60,15 @@ class Server:
             told = answer.strip()[:TOLD_CHARACTERS]
             raise Refused(f"{what}: the server answered {response.status}: {told}", response.status, answer)
         return answer
+
+
+def _session(headers: Mapping[str, str]) -> aiohttp.ClientSession:
+    """For one request."""
+    connector = aiohttp.TCPConnector(force_close=True)
+    no_limit = aiohttp.ClientTimeout(total=None)
+    return aiohttp.ClientSession(
+        connector=connector, timeout=no_limit, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+    )
 
 
 def bearer(api_key: str) -> dict[str, str]:

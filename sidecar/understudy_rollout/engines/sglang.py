@@ -112,9 +112,6 @@ class SglangEngine:
         """Raises if it is not."""
         await self.server.get("/health")
 
-    async def close(self) -> None:
-        await self.server.close()
-
     async def _until_idle(self) -> None:
         """Raises Refused where it is not within IDLE_S."""
         loop = asyncio.get_running_loop()

@@ -118,9 +118,6 @@ class VllmEngine:
         """Raises if it is not."""
         await self.server.get("/health")
 
-    async def close(self) -> None:
-        await self.server.close()
-
     async def _put_in_order(self) -> None:
         """End an update that brings nothing, or the one that is open. Raises Refused where none is configured."""
         try:

@@ -22,9 +22,6 @@ class Gateway:
     async def abandon(self, update: str, touched: bool, reason: str) -> None:
         await self._tell("abandon", {"update": update, "touched": touched, "reason": reason})
 
-    async def disconnect(self) -> None:
-        await self.server.close()
-
     async def _tell(self, what: str, body: dict[str, object]) -> None:
         try:
             await self.server.post(f"{WEIGHTS}/{what}", body)

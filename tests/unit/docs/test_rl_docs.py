@@ -82,7 +82,6 @@ def test_the_adapters_are_made_as_it_says(server: type[EngineServer], port: int,
         async with WeightUpdate([replica], version="v1", timeouts=PATIENT) as update:
             await update.load("v1")
         assert set(model.holds.values()) == {"v1"}
-        await replica.engine.close()
         await there.stop()
 
     run(story())
@@ -167,8 +166,6 @@ def test_the_gateway_is_started_as_it_says_and_its_client_takes_its_address(tmp_
             async with WeightUpdate([replica], version="v1", timeouts=PATIENT) as update:
                 await update.load("v1")
             assert (await site.state())["version"] == "v1"
-            await site.admission.disconnect()
-            await replica.admission.disconnect()  # type: ignore[attr-defined]
 
     run(story())
 

@@ -118,7 +118,6 @@ class Guarded:
     async def stop(self) -> None:
         """As if it was killed: what it knew is what was kept."""
         if self.runner is not None:
-            await self.admission.disconnect()
             await self.runner.cleanup()
             self.runner = None
 

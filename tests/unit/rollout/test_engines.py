@@ -80,7 +80,7 @@ class Served(Cluster):
 
     async def stop(self, name: str) -> None:
         if name in self.servers:
-            await self.adapters.pop(name).close()
+            del self.adapters[name]
             await self.servers.pop(name).stop()
 
     async def restart_dead(self) -> None:
@@ -227,7 +227,6 @@ async def test_a_trainer_that_was_started_anew_meets_what_its_former_one_has_lef
             server.active = server.configured and not loads
         if isinstance(server, SglangServer):
             server.session = server.has_sessions and not loads
-        await cluster.adapters[name].close()
         cluster.adapt(name)
         # when the next one updates them
         cluster.loads = then_loads or not ENGINES[engine].receives

@@ -211,7 +211,6 @@ async def test_only_who_has_the_token_may_tell_of_updates() -> None:
         stranger = Gateway(site.url, "guessed")
         with pytest.raises(EngineRefused, match="401"):
             await stranger.close("u", "v1", NO_FENCE)
-        await stranger.disconnect()
         assert (await site.ask()).status == 200
     with pytest.raises(ValueError, match="token: expected a secret"):
         GatewayApp(Flights(Keeper(Weights())), Proxy("http://x"), "")

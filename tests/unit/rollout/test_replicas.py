@@ -33,7 +33,6 @@ async def behind_a_gateway(*answers: int) -> AsyncIterator[tuple[Replica, list[s
     port: Any = runner.addresses[0][1]
     gateway = Gateway(f"http://127.0.0.1:{port}", "token")
     yield Replica("rollout-0", ModelEngine("rollout-0", World()), admission=gateway), asked
-    await gateway.disconnect()
     await runner.cleanup()
 
 
