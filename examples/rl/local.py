@@ -1,9 +1,10 @@
 """All of it on one machine: two rollout servers with their gateways, a trainer, and clients that check every answer.
 
-    python examples/rl/local.py --updates 5 [--kill rollout|trainer --in-update 3]
+    python examples/rl/local.py --updates 5 [--kill rollout|trainer|freeze --in-update 3]
 
 Exits 1 if an answer had tokens of more than one version, or of none. Who is killed dies in the transfer of that update:
-nobody is asked from then on, for no update is whole any more.
+nobody is asked from then on, for no update is whole any more. With freeze another trainer stops in the transfer of its
+second update, and goes on when this one has updated the servers: nobody is asked from then on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -44,6 +46,24 @@ def processes(*commands: list[str]) -> Iterator[None]:
             process.terminate()
         for process in running:
             process.communicate()
+
+
+async def started(number: int, *command: str) -> asyncio.subprocess.Process:
+    """The trainer of this round, by which gateways tell it from one that was replaced."""
+    return await asyncio.create_subprocess_exec(*command, env=os.environ | {"UNDERSTUDY_ROUND": f"1.1.{number}"})
+
+
+def is_stopped(process: asyncio.subprocess.Process) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
+async def until_stopped(process: asyncio.subprocess.Process) -> None:
+    """A minute at most."""
+    for _ in range(600):
+        if is_stopped(process):
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError("the trainer does not stop in its update")
 
 
 async def until_up(session: aiohttp.ClientSession, urls: list[str]) -> None:
@@ -110,12 +130,17 @@ async def run(updates: int, kill: str, in_update: int) -> int:
                 await until_up(session, asked)
                 seen: Counter[str] = Counter()
                 asking = [asyncio.ensure_future(ask(session, url, versions, seen)) for url in asked * 3]
-                trainer = await asyncio.create_subprocess_exec(
-                    *(python, str(HERE / "trainer.py"), "--updates", str(updates), "--token-file", str(secret)),
-                    *("--engines", *(f"{at}{port}" for port in engines), "--gateways", *asked),
-                    *(dying if kill == "trainer" else []),
-                )
+                train = [python, str(HERE / "trainer.py"), "--token-file", str(secret), "--gateways", *asked]
+                if kill == "freeze":
+                    frozen = await started(1, *train, "--updates", "2", "--stop-in-update", "2")
+                    await until_stopped(frozen)
+                trainer = await started(2, *train, "--updates", str(updates), *(dying if kill == "trainer" else []))
                 code = await trainer.wait()
+                if kill == "freeze":
+                    await asyncio.sleep(0.5)  # in which the new weights are asked
+                    frozen.send_signal(signal.SIGCONT)
+                    await frozen.wait()
+                    await asyncio.sleep(1)
                 if kill == "trainer":
                     code = 0 if code else 1  # it was to die
                     await asyncio.sleep(1)  # in which clients go on asking
@@ -130,7 +155,7 @@ async def run(updates: int, kill: str, in_update: int) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=5)
-    parser.add_argument("--kill", choices=["rollout", "trainer"], default="")
+    parser.add_argument("--kill", choices=["rollout", "trainer", "freeze"], default="")
     parser.add_argument("--in-update", type=int, default=2)
     options = parser.parse_args()
     sys.exit(asyncio.run(run(options.updates, options.kill, options.in_update)))

@@ -120,7 +120,7 @@ class Rollout:
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--host", default="127.0.0.1", help="to listen on; in a pod: 0.0.0.0")
+    parser.add_argument("--host", default="127.0.0.1", help="to listen on")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--until-stdin-ends", action="store_true", help="end with whoever started it")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_rollout import Group, Tensor
-from understudy_rollout.engines.http import Server
+from understudy_rollout.engines.http import Door, Server
 
 
 class TinyEngine:
-    def __init__(self, url: str) -> None:
-        self.server = Server(url)
+    def __init__(self, at: str | Door) -> None:
+        """at: http://host:port, or the server's Gateway, which passes on the calls of the update that runs."""
+        self.server = Server(at)
 
     async def stop_generation(self) -> None:
         await self.server.post("/pause")

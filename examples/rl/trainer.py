@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Sequence
@@ -52,10 +53,8 @@ class GlooTrainer:
 
 def given_replicas(chosen: argparse.Namespace) -> list[Replica]:
     token = chosen.token_file.read_text().strip()
-    return [
-        Replica(f"rollout-{n}", TinyEngine(engine), admission=Gateway(gateway, token))
-        for n, (engine, gateway) in enumerate(zip(chosen.engines, chosen.gateways, strict=True))
-    ]
+    gateways = [Gateway(url, token) for url in chosen.gateways]
+    return [Replica(f"rollout-{n}", TinyEngine(gateway), admission=gateway) for n, gateway in enumerate(gateways)]
 
 
 async def main() -> None:
@@ -63,21 +62,21 @@ async def main() -> None:
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.3, help="seconds of training between updates")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")
+    parser.add_argument("--stop-in-update", type=int, default=0, help="after its first tensor, until SIGCONT")
     parser.add_argument("--pause-in-transfer", type=float, default=0.0, help="seconds after each tensor")
     parser.add_argument("--transfer-timeout", type=float, default=30.0, help="seconds that a transfer may take")
-    parser.add_argument("--engines", nargs="+", metavar="URL", help="left out: those of this TrainingJob")
-    parser.add_argument("--gateways", nargs="+", metavar="URL")
+    parser.add_argument("--gateways", nargs="+", metavar="URL", help="if unset: those of this TrainingJob")
     parser.add_argument("--token-file", type=Path)
     chosen = parser.parse_args()
-    replicas = given_replicas(chosen) if chosen.engines else replicas_of_this_job(TinyEngine)
+    replicas = given_replicas(chosen) if chosen.gateways else replicas_of_this_job(TinyEngine)
     timeouts = Timeouts(build_group=30, transfer=chosen.transfer_timeout, undo=5)
     trained = model()
-    address = "127.0.0.1" if chosen.engines else socket.gethostbyname(socket.gethostname())
+    address = "127.0.0.1" if chosen.gateways else socket.gethostbyname(socket.gethostname())
     trainer = GlooTrainer(trained, address)
     tensors = [Tensor(name, "float32", tuple(value.shape)) for name, value in trained.named_parameters()]
     for step in range(1, chosen.updates + 1):
         fill(trained, step)  # what training would do
-        if not chosen.engines:
+        if not chosen.gateways:
             await until_up(replicas)
         try:
             async with WeightUpdate(replicas, trainer, version=str(step), timeouts=timeouts) as update:
@@ -86,6 +85,8 @@ async def main() -> None:
                     await asyncio.sleep(chosen.pause_in_transfer)
                     if step == chosen.die_in_update:
                         os._exit(1)
+                    if step == chosen.stop_in_update and tensor is tensors[0]:
+                        os.kill(os.getpid(), signal.SIGSTOP)
             outcome = "whole"
         except Exception as error:  # noqa: BLE001 (each update's outcome is told)
             outcome = f"failed: {error}"

@@ -8,17 +8,18 @@ docs/rl.md is the page about it. It runs in the trainer's image: Python ≥ 3.9,
 """
 
 from understudy_rollout.blocking import BlockingWeightUpdate, in_thread
-from understudy_rollout.engine import Admission, Engine, Group, Replica, Tensor, Trainer
+from understudy_rollout.engine import Admission, Engine, Replica, Tensor, Trainer
 from understudy_rollout.failures import UpdateFailed
 from understudy_rollout.job import JobLink
 from understudy_rollout.update import Timeouts, WeightUpdate
-from understudy_rollout.weights import Fence, State
+from understudy_rollout.weights import Fence, Former, Group, State
 
 __all__ = [
     "Admission",
     "BlockingWeightUpdate",
     "Engine",
     "Fence",
+    "Former",
     "Group",
     "JobLink",
     "Replica",

@@ -10,18 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
-from understudy_rollout.weights import Fence, Weights
-
-
-@dataclass(frozen=True)
-class Group:
-    """The process group of one update: rank 0 is the trainer, then come the replicas' ranks in their order."""
-
-    address: str
-    port: int
-    world_size: int
-    name: str  # another one for each update: a straggler of an old group finds nobody
-    backend: str = "nccl"
+from understudy_rollout.weights import Fence, Former, Group, Weights
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,8 @@ class Engine(Protocol):
     async def finish(self, version: str) -> None:
         """All tensors are there: process them as the model needs it, and answer under this version."""
 
-    async def leave_group(self, group: Group) -> None: ...
+    async def leave_group(self, group: Group) -> None:
+        """Also of a former update, whose trainer may still be there: afterwards nothing of that group is written."""
 
     async def resume_kv(self) -> None: ...
 
@@ -81,8 +71,15 @@ class Trainer(Protocol):
 class Admission(Protocol):
     """Who lets requests through to one replica, and has to know of updates: the gateway, or a router of yours."""
 
-    async def close(self, update: str, version: str, fence: Fence) -> None:
-        """Admit nothing more. When this returns, no request is under way whose answer could mix weights."""
+    async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+        """Admit nothing more. When this returns, no request is under way whose answer could mix weights, and no call
+        of an older update. Returns what an admission knows that may be older than this trainer."""
+
+    async def join(self, update: str, group: Group) -> None:
+        """The replica is about to join this group. Raises if the update does not run any more, as confirm does."""
+
+    async def confirm(self, update: str) -> None:
+        """All is transferred. Raises if a newer update has taken over."""
 
     async def open(self, update: str) -> None:
         """All of the update is there: admit, under its version."""
@@ -94,7 +91,12 @@ class Admission(Protocol):
 class NoAdmission:
     """For replicas that nobody asks while they are updated."""
 
-    async def close(self, update: str, version: str, fence: Fence) -> None: ...
+    async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+        return None
+
+    async def join(self, update: str, group: Group) -> None: ...
+
+    async def confirm(self, update: str) -> None: ...
 
     async def open(self, update: str) -> None: ...
 
@@ -116,7 +118,7 @@ class Replica:
     admission: Admission = field(default_factory=NoAdmission)
     weights: Weights = field(default_factory=Weights)
     updated_by: Optional[str] = None  # the id of the update that runs
-    group: Optional[Group] = None  # that it was to join, and has not left
+    group: Optional[Group] = None  # that it was to join, and has not left; also that of a trainer before this one
 
     async def leave_group(self) -> None:
         """Whichever it is in."""

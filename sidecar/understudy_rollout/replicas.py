@@ -5,8 +5,8 @@
     await until_up(replicas)  # before each update: servers may just be made anew
     async with WeightUpdate(replicas, …):
 
-Each Job of `rollouts.replicatedJobs` is one replica, named as the Job is: its server is asked at pod 0 of it. Needs
-aiohttp, as the gateway's client does.
+Each Job of `rollouts.replicatedJobs` is one replica, named as the Job is: its server is asked at pod 0 of it, through
+its gateway. Needs aiohttp, as the gateway's client does.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ class NoRollouts(LookupError):
 
 
 def replicas_of_this_job(
-    engine: Callable[[str], Engine], ranks: int = 1, environment: Mapping[str, str] = os.environ
+    engine: Callable[[Gateway], Engine], ranks: int = 1, environment: Mapping[str, str] = os.environ
 ) -> list[Replica]:
-    """engine: makes the adapter of the server at an address. Raises NoRollouts."""
+    """engine: makes the adapter of a server, which is asked through its gateway. Raises NoRollouts."""
     missing = [name for name in (ENV_ROLLOUTS, ENV_TOKEN_FILE) if not environment.get(name)]
     if missing:
         raise NoRollouts(f"{', '.join(missing)} not set: expected a TrainingJob with rollouts: {{gateway: …}}")
@@ -46,7 +46,7 @@ def replicas_of_this_job(
             name = f"{told['job']}-{group}-{index}"
             host = f"http://{name}-0.{told['domain']}"
             gateway = Gateway(f"{host}:{told['gatewayPort']}", token)
-            replicas.append(Replica(name, engine(f"{host}:{told['enginePort']}"), ranks, gateway))
+            replicas.append(Replica(name, engine(gateway), ranks, gateway))
     return replicas
 
 

@@ -6,7 +6,8 @@ A trainer is an object of the user's, so what it has not left is kept beside it.
 
 from typing import Optional
 
-from understudy_rollout.engine import Group, Trainer
+from understudy_rollout.engine import Trainer
+from understudy_rollout.weights import Group
 
 _not_left: dict[int, tuple[Trainer, list[Group]]] = {}  # by the trainer's id, its own as long as it is held here
 

@@ -33,13 +33,13 @@ from understudy_rollout.failures import (
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.sender import Sender
 from understudy_rollout.steps import Held, Progress, Step, Undo
-from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State, version_of
+from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, State, version_of
 
 TRAINER = "trainer"
 ENGINE_CALLS = ("stop_generation", "finish", "flush_cache", "resume_generation")
 KV_CALLS = ("release_kv", "resume_kv")
 GROUP_CALLS = ("join_group", "receive", "leave_group")
-ADMISSION_CALLS = ("close", "open", "abandon")
+ADMISSION_CALLS = ("close", "join", "confirm", "open", "abandon")
 TRAINER_CALLS = ("open_group", "join_group", "send", "leave_group")
 EndBlocked = Callable[[Replica, str], Awaitable[None]]
 
@@ -175,7 +175,7 @@ class WeightUpdate:
         if not self._progress.has_begun(Step.TRANSFER):
             raise NothingTransferred("the body called neither transfer nor load: the replicas keep their weights")
         self._progress = self._progress.end()
-        await self._step(Step.FINALIZE, self._timeouts.finalize, lambda replica: replica.engine.finish(self.version))
+        await self._step(Step.FINALIZE, self._timeouts.finalize, self._finish)
         await self._leave_group()
         await self._step(Step.RESUME_KV, self._timeouts.resume_kv, self._resume_kv)
         await self._step(Step.FLUSH_CACHE, self._timeouts.flush_cache, lambda replica: replica.engine.flush_cache())
@@ -197,9 +197,24 @@ class WeightUpdate:
             replica.weights.handle(begin)
         if self._job is not None:
             await self._job.begun(self.replicas)
-        closing = self._each(lambda replica: replica.admission.close(self.id, self.version, self._fence))
-        await together(Step.CLOSE.value, closing, self._timeouts.close)
+        await together(Step.CLOSE.value, self._each(self._close_admission), self._timeouts.close)
         self._progress = self._progress.end()
+
+    async def _close_admission(self, replica: Replica) -> None:
+        former = await replica.admission.close(self.id, self.version, self._fence)
+        if former is None:
+            return
+        replica.weights.found(former.held)
+        if former.group is not None:
+            replica.group = former.group
+
+    async def _join(self, replica: Replica, group: Group, first_rank: int) -> None:
+        await replica.admission.join(self.id, group)
+        await replica.engine.join_group(group, first_rank)
+
+    async def _finish(self, replica: Replica) -> None:
+        await replica.admission.confirm(self.id)
+        await replica.engine.finish(self.version)
 
     async def _release(self, replica: Replica) -> None:
         if self._release_kv:
@@ -218,7 +233,7 @@ class WeightUpdate:
         leaving: dict[str, Call] = {x.name: x.leave_group for x in self.replicas if x.group is not None}
         if self._sender is not None and self._sender.has_former_groups():
             leaving[TRAINER] = self._sender.leave_former_groups
-        if leaving:  # which an update before could not undo
+        if leaving:  # which an update before has not left, be it of this trainer or of one that was replaced
             await together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
         if self._sender is not None:
             await self._build_group_with(self._sender)
@@ -233,7 +248,7 @@ class WeightUpdate:
         first_rank = 1
         for replica in self.replicas:
             replica.group = group
-            calls[replica.name] = partial(replica.engine.join_group, group, first_rank)
+            calls[replica.name] = partial(self._join, replica, group, first_rank)
             first_rank += replica.ranks
         await together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
 

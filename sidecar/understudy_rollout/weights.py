@@ -3,22 +3,28 @@
     state      event             next                      what it does
     ---------  ----------------  ------------------------  ----------------------------------------------------------
     any        Begin             UPDATING                  remembers what was there; after an update with no end: none
+    UPDATING   Join              UPDATING                  remembers the group, until a Commit or a Lost
     UPDATING   Commit            FRESH                     the version is the update's
     UPDATING   Abandon, whole    FRESH, UNCERTAIN          what was there before
     UPDATING   Abandon, touched  UNCERTAIN                 with the reason
     any        Lost              UNCERTAIN                 its engine is gone, and with it what it held
+    any        a late event      UNCERTAIN                 the event is refused
 
 Rules: generation is admitted only when FRESH. UNCERTAIN ends only with the Commit of an update, never by itself.
-Commit and Abandon name their update: of another than the one that runs they are refused, but a repetition of the one
-that ended last is done already (unless what it brought is Lost), and so is the Abandon of one whose Begin never came;
-if that comes late, it is refused. A Begin whose fence (epoch, term, round of the job) is older than the newest is
-refused: it comes from a trainer that has been replaced. All that is known can be taken out (`known`) and put back
-(`of`), by a gateway that is restarted. No I/O and no clock here.
+Events name their update: of another than the one that runs they are refused, but a repetition of the one that ended
+last is done already (unless what it brought is Lost), and so is the Abandon of one whose Begin never came; if that
+comes late, it is refused. A Begin whose fence (epoch, term, round of the job) is older than the newest is refused: it
+comes from a trainer that has been replaced.
+
+A late event is a Call, a Join, a Commit or an Abandon that says touched, of an update that neither runs nor ended last:
+a newer update has taken over, and the trainer of the older one may have written to the server since. An update that
+runs meanwhile cannot be committed any more, but may still be undone. All that is known can be taken out (`known`) and
+put back (`of`), by a gateway that is restarted. No I/O and no clock here.
 """
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Union
+from typing import NoReturn, Optional, Union
 
 Fence = tuple[int, int, int]
 NO_FENCE: Fence = (0, 0, 0)
@@ -31,6 +37,17 @@ class State(Enum):
     UNCERTAIN = "Uncertain"
 
 
+@dataclass(frozen=True)
+class Group:
+    """The process group of one update: rank 0 is the trainer, then come the replicas' ranks in their order."""
+
+    address: str
+    port: int
+    world_size: int
+    name: str  # another one for each update: a straggler of an old group finds nobody
+    backend: str = "nccl"
+
+
 class Refused(Exception):
     """An event of an update that is not, or no longer, this replica's."""
 
@@ -40,6 +57,22 @@ class Begin:
     update: str  # its id
     version: str  # of the weights that it brings
     fence: Fence = NO_FENCE
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of this update to the server, or the question whether it still runs."""
+
+    update: str
+    fence: Fence = NO_FENCE
+
+
+@dataclass(frozen=True)
+class Join:
+    """The server is about to join this group."""
+
+    update: str
+    group: Group
 
 
 @dataclass(frozen=True)
@@ -59,7 +92,7 @@ class Lost:
     reason: str
 
 
-Event = Union[Begin, Commit, Abandon, Lost]
+Event = Union[Begin, Call, Join, Commit, Abandon, Lost]
 NEVER_UPDATED = "no update has reached this server yet"
 
 
@@ -82,6 +115,15 @@ class Known:
     ended: str = ""  # the one that ended last
     committed: bool = False  # whether that was
     fence: Fence = NO_FENCE
+    group: Optional[Group] = None  # that the server was to join, and that no whole update has left since
+
+
+@dataclass(frozen=True)
+class Former:
+    """What an update finds: the weights from before, and the group that was not left."""
+
+    held: Held
+    group: Optional[Group] = None
 
 
 class Weights:
@@ -95,6 +137,7 @@ class Weights:
         self._before = Held()
         self._ended = ("", False)  # the update that ended last, and whether it was committed
         self._fence = NO_FENCE
+        self._group: Optional[Group] = None
 
     @classmethod
     def fresh(cls, version: str) -> "Weights":
@@ -109,10 +152,20 @@ class Weights:
         weights._become(known.now)
         weights.update, weights._before = known.update, known.before
         weights._ended, weights._fence = (known.ended, known.committed), known.fence
+        weights._group = known.group
         return weights
 
     def known(self) -> Known:
-        return Known(self._held(), self._before, self.update, *self._ended, self._fence)
+        return Known(self._held(), self._before, self.update, *self._ended, self._fence, self._group)
+
+    def former(self) -> Former:
+        """For the update that has begun."""
+        return Former(self._before, self._group)
+
+    def found(self, held: Held) -> None:
+        """The running update has found these weights, by the word of a gateway: newer than what is known here."""
+        if self.state is State.UPDATING:
+            self._before = held
 
     def handle(self, event: Event) -> None:
         """Raises Refused."""
@@ -120,7 +173,12 @@ class Weights:
             self._begin(event)
         elif isinstance(event, Lost):
             self._become(Held(State.UNCERTAIN, "", event.reason))
-            self.update = ""
+            self.update, self._group = "", None
+        elif isinstance(event, Call):
+            self._check_runs(event.update, f" of round {_dotted(event.fence)}")
+        elif isinstance(event, Join):
+            self._check_runs(event.update)
+            self._group = event.group
         else:
             self._end(event)
 
@@ -132,10 +190,12 @@ class Weights:
             )
         if event.update == self._ended[0]:
             raise Refused(f"update {event.update} has ended here already: begin another one")
-        if self.state is State.UPDATING and event.update == self.update:
+        if event.update == self.update:
             return
-        if self.state is State.UPDATING:
+        if self.update:
             lost = f"update {self.update} to version {self.version} had no end"
+            if self.state is State.UNCERTAIN:
+                lost = self.reason
             self._before = Held(State.UNCERTAIN, "", lost)
         else:
             self._before = self._held()
@@ -151,15 +211,37 @@ class Weights:
             if isinstance(event, Abandon) and not event.touched and not self.update:
                 self._ended = (event.update, commits)
                 return
-            now = f"update {self.update} runs" if self.update else f"it is {self.state.value}"
-            raise Refused(f"update {event.update} does not run here ({now}): begin it first")
-        if isinstance(event, Commit):
+            if event.update == self._ended[0] or (isinstance(event, Abandon) and not event.touched):
+                raise Refused(self._does_not_run(event.update))
+            self._refuse_late(event.update)
+        self.update, self._ended = "", (event.update, commits and self.state is State.UPDATING)
+        if commits and self.state is not State.UPDATING:
+            raise Refused(f"update {event.update} cannot be committed: {self.reason}")
+        if commits:
             self._become(Held(State.FRESH, self.version, ""))
-        elif event.touched:
+            self._group = None
+        elif isinstance(event, Abandon) and event.touched:
             self._become(Held(State.UNCERTAIN, "", event.reason))
-        else:
+        elif self.state is State.UPDATING:
             self._become(self._before)
-        self.update, self._ended = "", (event.update, commits)
+
+    def _check_runs(self, update: str, of_round: str = "") -> None:
+        if update == self.update:
+            return
+        if update == self._ended[0]:
+            raise Refused(f"update {update}{of_round} has ended here already: begin another one")
+        self._refuse_late(update, of_round)
+
+    def _refuse_late(self, update: str, of_round: str = "") -> NoReturn:
+        refusal = self._does_not_run(update, of_round)
+        if self.state is not State.UNCERTAIN:
+            reason = "went on after a newer one had taken over, and may have written to the server"
+            self._become(Held(State.UNCERTAIN, "", f"update {update}{of_round} {reason}"))
+        raise Refused(refusal)
+
+    def _does_not_run(self, update: str, of_round: str = "") -> str:
+        now = f"update {self.update} runs" if self.update else f"it is {self.state.value}"
+        return f"update {update}{of_round} does not run here ({now}): begin it first"
 
     def _held(self) -> Held:
         return Held(self.state, self.version, self.reason)

@@ -50,3 +50,14 @@ def test_when_the_trainer_dies_in_a_transfer_nobody_is_asked_any_more() -> None:
     assert "update 2" not in told
     assert "answers, version 1: " in told
     assert "answers, version 2" not in told
+
+
+@pytest.mark.timeout(LIMIT_S + 10)
+def test_when_a_trainer_that_was_replaced_thaws_nobody_is_asked_any_more() -> None:
+    told = run("--kill", "freeze")
+    # its successor has updated the servers, and they were asked
+    assert "update 3 whole | rollout-0=Fresh:3 rollout-1=Fresh:3" in told
+    assert "answers, version 3: " in told
+    # and it is refused
+    assert "update 2 failed: " in told
+    assert "rollout-0=Uncertain: rollout-1=Uncertain:" in told

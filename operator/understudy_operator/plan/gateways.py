@@ -67,7 +67,6 @@ def _directory(job: Job, gateway: RolloutGateway) -> str:
         "job": job.name,
         "domain": subdomain(job),
         "rollouts": {x.name: x.replicas for x in job.spec.replicated_jobs if x.name in job.spec.rollouts.groups},
-        "enginePort": gateway.engine_port,
         "gatewayPort": gateway.port,
     }
     return json.dumps(told, separators=(",", ":"))

@@ -4,20 +4,36 @@ Rules: an answer that is no success is EngineRefused, with what the server said.
 NotDelivered: the server has surely not done it. Of any other failure nobody knows. Each request has a connection of its
 own: uvicorn hangs up after an error without having said so, and what undoes that would meet it. So nothing here belongs
 to an event loop, and there is nothing to close.
+
+A server that is given as its Gateway is asked through that: calls carry the update and its fence, and the gateway
+passes on those of the update that runs. A call that finds no gateway waits GATEWAY_BACK_S for it: containers restart.
 """
 
+import asyncio
+import time
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Protocol, Union
 
 import aiohttp
 
-from understudy_rollout.failures import EngineRefused, EngineUnreachable
+from understudy_rollout.failures import AdmissionRefused, EngineRefused, EngineUnreachable
 
 TOLD_CHARACTERS = 500
+#: Of a call that a gateway passes on: the update that calls.
+UPDATE_HEADER, FENCE_HEADER = "Understudy-Update", "Understudy-Fence"
+#: Of an answer that is the gateway's and not the server's: why the server has not answered.
+NOT_ANSWERED_HEADER = "Understudy-Not-Answered"
+REFUSED, NOT_DELIVERED, BROKEN_OFF = "refused", "not-delivered", "broken-off"
+GATEWAY_BACK_S = 5.0
+ASK_AGAIN_S = 0.1
 
 
 class NotDelivered(EngineUnreachable):
     """The server could not be connected to: it has surely not got the request."""
+
+
+class _NobodyListens(NotDelivered):
+    """At the address that was asked, be it the server's or its gateway's."""
 
 
 class Refused(EngineRefused):
@@ -26,8 +42,28 @@ class Refused(EngineRefused):
         self.status, self.answer = status, answer
 
 
+class NotAdmitted(AdmissionRefused, NotDelivered):
+    """The gateway has not passed it on: another update has taken over."""
+
+
+class Door(Protocol):
+    """The way to a server through its gateway."""
+
+    engine_url: str
+
+    def call_headers(self) -> Mapping[str, str]:
+        """Which update calls. Raises AdmissionRefused if that was refused before."""
+
+    def refused(self) -> None:
+        """The call was."""
+
+
 class Server:
-    def __init__(self, url: str, headers: Optional[Mapping[str, str]] = None) -> None:
+    """at: http://host:port, or a Gateway to go through."""
+
+    def __init__(self, at: Union[str, Door], headers: Optional[Mapping[str, str]] = None) -> None:
+        self.door = None if isinstance(at, str) else at
+        url = at if isinstance(at, str) else at.engine_url
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"url: expected http://host:port of the server; seen {url!r}")
         self.url = url.rstrip("/")
@@ -45,21 +81,45 @@ class Server:
     async def _request(
         self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
     ) -> str:
+        end = time.monotonic() + GATEWAY_BACK_S
+        while True:
+            try:
+                return await self._request_once(method, path, body, params)
+            except _NobodyListens:
+                if self.door is None or time.monotonic() >= end:
+                    raise
+            await asyncio.sleep(ASK_AGAIN_S)  # for a gateway that restarts
+
+    async def _request_once(
+        self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
+    ) -> str:
         what = f"{method} {self.url}{path}"
+        headers = self._headers if self.door is None else {**self._headers, **self.door.call_headers()}
         try:
             async with (
-                _session(self._headers) as session,
+                _session(headers) as session,
                 session.request(method, self.url + path, json=body, params=params) as response,
             ):
                 answer = await response.text()
         except aiohttp.ClientConnectorError as error:
-            raise NotDelivered(f"{what}: {error}") from error
+            raise _NobodyListens(f"{what}: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnreachable(f"{what}: {type(error).__name__} {error}".rstrip()) from error
-        if response.status >= 300:
-            told = answer.strip()[:TOLD_CHARACTERS]
-            raise Refused(f"{what}: the server answered {response.status}: {told}", response.status, answer)
-        return answer
+        if response.status < 300:
+            return answer
+        told = f"{what}: the server answered {response.status}: {answer.strip()[:TOLD_CHARACTERS]}"
+        if self.door is not None:
+            self._check_answered(self.door, response.headers.get(NOT_ANSWERED_HEADER), told)
+        raise Refused(told, response.status, answer)
+
+    def _check_answered(self, door: Door, not_answered: Optional[str], told: str) -> None:
+        if not_answered == REFUSED:
+            door.refused()
+            raise NotAdmitted(told)
+        if not_answered == NOT_DELIVERED:
+            raise NotDelivered(told)
+        if not_answered == BROKEN_OFF:
+            raise EngineUnreachable(told)
 
 
 def _session(headers: Mapping[str, str]) -> aiohttp.ClientSession:

@@ -18,11 +18,12 @@ next one out, so it is ended in any case.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Optional
+from typing import Optional, Union
 
-from understudy_rollout.engine import Group, Tensor
-from understudy_rollout.engines.http import NotDelivered, Refused, Server, bearer
+from understudy_rollout.engine import Tensor
+from understudy_rollout.engines.http import Door, NotDelivered, Refused, Server, bearer
 from understudy_rollout.failures import UpdateFailed
+from understudy_rollout.weights import Group
 
 KV = {"tags": ["kv_cache"]}
 IDLE_S = 30.0
@@ -33,9 +34,9 @@ NOT_FOUND = 404
 
 
 class SglangEngine:
-    def __init__(self, url: str, *, api_key: str = "", load_format: str = "") -> None:
-        """url: http://host:port. api_key: --admin-api-key, or --api-key. load_format: of `load`'s folder."""
-        self.server = Server(url, bearer(api_key))
+    def __init__(self, at: Union[str, Door], *, api_key: str = "", load_format: str = "") -> None:
+        """at: http://host:port or a Gateway. api_key: --admin-api-key or --api-key. load_format: of `load`'s folder."""
+        self.server = Server(at, bearer(api_key))
         self._load_format = load_format
         self._kv_released = False
         self._doubtful = False  # something that it was asked about its memory had no answer, or an error

@@ -17,20 +17,24 @@ Traps, each of which the adapter goes around:
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from understudy_rollout.engine import Group, Tensor
-from understudy_rollout.engines.http import Refused, Server, bearer
+from understudy_rollout.engine import Tensor
+from understudy_rollout.engines.http import Door, Refused, Server, bearer
 from understudy_rollout.failures import EngineRefused
+from understudy_rollout.weights import Group
 
+DURING_AN_UPDATE = "during a weight update"
 NOT_RESIDENT = "requires all executor memory to be resident"
 log = logging.getLogger(__name__)
 
 
 class VllmEngine:
-    def __init__(self, url: str, *, api_key: str = "", init_info: Optional[Mapping[str, Any]] = None) -> None:
-        """url: http://host:port. init_info: what the transfer's backend takes besides, such as {"packed": True}."""
-        self.server = Server(url, bearer(api_key))
+    def __init__(
+        self, at: Union[str, Door], *, api_key: str = "", init_info: Optional[Mapping[str, Any]] = None
+    ) -> None:
+        """at: http://host:port or a Gateway. init_info: what the transfer's backend takes too ({"packed": True})."""
+        self.server = Server(at, bearer(api_key))
         self._init_info = dict(init_info or {})
         self._paused = False  # it was to pause, and was not resumed since
         self._open = False  # an update was started there, and has not been told to be finished
@@ -91,7 +95,13 @@ class VllmEngine:
     async def leave_group(self, group: Group) -> None:
         if self._open:
             await self._put_in_order()
-        await self.server.post("/shutdown_weight_transfer_engine")
+        try:
+            await self.server.post("/shutdown_weight_transfer_engine")
+        except Refused as error:
+            if DURING_AN_UPDATE not in error.answer:
+                raise
+            await self._put_in_order()  # it was left open by a trainer before this one
+            await self.server.post("/shutdown_weight_transfer_engine")
 
     async def resume_kv(self) -> None:
         answer = await self.server.post("/wake_up")

@@ -4,11 +4,12 @@
     keeper   what is known of the weights, in a file for the gateway that comes after this one
     watch    whether the server is the one that was there; listener: who listens at its port
     proxy    one request to the server and its answer back, streamed
-    app      the routes: what clients may ask, and what an update tells
+    messages what an update tells, checked
+    app      the routes: what clients may ask, what an update tells, and its calls to the server
     client   the trainer's end of that: `Replica(…, admission=Gateway(url, token))`
 
-The trainer talks to the server itself, past the gateway; clients must not be able to (a NetworkPolicy, or a server that
-listens on 127.0.0.1 beside its gateway and is updated through the pod's network alone).
+The trainer calls the server through the gateway, which passes on the calls of the update that runs. So the server
+listens where only its gateway reaches it: on 127.0.0.1 in the same pod.
 """
 
 from understudy_rollout.gateway.client import Gateway

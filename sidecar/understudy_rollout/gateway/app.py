@@ -1,10 +1,11 @@
 """The gateway's routes.
 
-    POST /understudy/v1/weights/{close,open,abandon}   what an update tells, with the token
-    GET  /understudy/v1/weights                        what is known of the weights
-    POST GENERATION                                    passed on while the weights are Fresh, 503 otherwise
-    GET  READING                                       passed on always: metrics, the models
-    GET  HEALTH                                        passed on, but answered here during an update
+    POST /understudy/v1/weights/{close,…,abandon}   what an update tells, with the token
+    GET  /understudy/v1/weights                     what is known of the weights
+    *    /understudy/v1/engine/…                    passed on for the update that runs, with the token
+    POST GENERATION                                 passed on while the weights are Fresh, 503 otherwise
+    GET  READING                                    passed on always: metrics, the models
+    GET  HEALTH                                     passed on, but answered here during an update
 
 A server may generate a token to see whether it is well. Paused for an update it cannot, and says after a while that it
 is not, as SGLang does. So a health check meets no update, as no request does.
@@ -18,19 +19,22 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection
-from typing import Any, Callable, Optional, TypeVar, Union
+from dataclasses import asdict
+from typing import Any, Callable, Optional, TypeVar
 
 import aiohttp
 from aiohttp import web
 
+from understudy_rollout.engines import http
 from understudy_rollout.gateway import messages
 from understudy_rollout.gateway.flights import Denied, Flights
 from understudy_rollout.gateway.listener import address_of
-from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy
+from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy, ask
 from understudy_rollout.gateway.watch import Watch
-from understudy_rollout.weights import Abandon, Commit, Lost, Refused, State
+from understudy_rollout.weights import Event, Lost, Refused, State, Weights
 
 WEIGHTS = "/understudy/v1/weights"
+ENGINE = "/understudy/v1/engine"
 GENERATION = {
     *("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"),
     *("/v1/score", "/v1/rerank", "/encode", "/classify", "/inference/v1/generate", "/tokenize", "/detokenize"),
@@ -40,6 +44,7 @@ READING = {
     *("/ping", "/metrics", "/version", "/v1/models", "/load"),
     *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
 }
+OF_THE_GATEWAY = (http.UPDATE_HEADER, http.FENCE_HEADER)
 E = TypeVar("E")
 log = logging.getLogger(__name__)
 
@@ -56,9 +61,12 @@ class GatewayApp:
         app = web.Application(client_max_size=1 << 30)
         app.cleanup_ctx.append(self._run)
         app.router.add_post(WEIGHTS + "/close", self._close)
+        app.router.add_post(WEIGHTS + "/join", self._join)
+        app.router.add_post(WEIGHTS + "/confirm", self._confirm)
         app.router.add_post(WEIGHTS + "/open", self._open)
         app.router.add_post(WEIGHTS + "/abandon", self._abandon)
         app.router.add_get(WEIGHTS, self._tell)
+        app.router.add_route("*", ENGINE + "/{path:.*}", self._call)
         app.router.add_route("*", "/{path:.*}", self._pass)
         return app
 
@@ -73,15 +81,48 @@ class GatewayApp:
     async def _close(self, request: web.Request) -> web.Response:
         return await self._handled(request, messages.begin, self._flights.close)
 
+    async def _join(self, request: web.Request) -> web.Response:
+        return await self._handled(request, messages.join, self._end)
+
+    async def _confirm(self, request: web.Request) -> web.Response:
+        return await self._handled(request, messages.confirm, self._end)
+
     async def _open(self, request: web.Request) -> web.Response:
         return await self._handled(request, messages.commit, self._end)
 
     async def _abandon(self, request: web.Request) -> web.Response:
         return await self._handled(request, messages.abandon, self._end)
 
-    async def _end(self, event: Union[Commit, Abandon]) -> int:
-        self._flights.keeper.handle(event)
-        return 0
+    async def _end(self, event: Event) -> int:
+        return self._flights.handle(event)
+
+    async def _call(self, request: web.Request) -> web.Response:
+        """An update's own call to the server. What only reads needs no update."""
+        self._check_token(request, "Proxy-Authorization")
+        body = await request.read()  # nothing is awaited between the check and the call
+        if request.method in ("GET", "HEAD") and request.path[len(ENGINE) :] in READING | HEALTH:
+            return await self._asked(request, body)
+        try:
+            call = messages.call(request.headers)
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        self._watch.look()
+        try:
+            with self._flights.call(call):
+                return await self._asked(request, body)
+        except Refused as refused:
+            log.warning("%s %s: %s", request.method, request.path, refused)
+            return _not_answered(409, http.REFUSED, str(refused))
+
+    async def _asked(self, request: web.Request, body: bytes) -> web.Response:
+        url = self._proxy.url + request.raw_path[len(ENGINE) :]
+        try:
+            return await ask(request.method, url, request.headers, body, OF_THE_GATEWAY)
+        except EngineGone as error:
+            self._watch.look()
+            return _not_answered(502, http.NOT_DELIVERED, str(error))
+        except (aiohttp.ClientError, OSError) as error:
+            return _not_answered(502, http.BROKEN_OFF, f"{type(error).__name__} {error}".rstrip())
 
     async def _handled(
         self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
@@ -92,25 +133,27 @@ class GatewayApp:
         except ValueError as error:
             return web.json_response({"error": str(error)}, status=400)
         self._watch.look()  # a server that was restarted a moment ago has not got what is told of it
+        weights = self._flights.weights
+        before = weights.known().now
         try:
             aborted = await handle(event)
         except Refused as refused:
             return web.json_response({"error": str(refused)}, status=409)
         except OSError as error:
             return web.json_response({"error": f"it cannot be kept, so it does not count: {error}"}, status=500)
-        weights = self._flights.weights
-        log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
-        return web.json_response({"state": weights.state.value, "version": weights.version, "aborted": aborted})
+        if weights.known().now != before:
+            log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
+        told = {**_seen(weights), "aborted": aborted}
+        former = asdict(weights.former()) if weights.update else None
+        return web.json_response({**told, "former": former}, dumps=_json)
 
-    def _check_token(self, request: web.Request) -> None:
-        given = request.headers.get("Authorization", "").encode()
+    def _check_token(self, request: web.Request, header: str = "Authorization") -> None:
+        given = request.headers.get(header, "").encode()
         if not hmac.compare_digest(given, b"Bearer " + self._token):
-            raise web.HTTPUnauthorized(text="Authorization: expected the bearer token of this gateway\n")
+            raise web.HTTPUnauthorized(text=f"{header}: expected the bearer token of this gateway\n")
 
     async def _tell(self, request: web.Request) -> web.Response:
-        weights = self._flights.weights
-        told = {"state": weights.state.value, "version": weights.version, "reason": weights.reason}
-        return web.json_response({**told, "inFlight": len(self._flights)})
+        return web.json_response({**_seen(self._flights.weights), "inFlight": len(self._flights)})
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         if request.method in ("GET", "HEAD") and request.path in READING:
@@ -160,13 +203,13 @@ class GatewayApp:
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         error: Optional[BaseException] = None
-        if self._flights.weights.state is not State.UPDATING:
+        if not self._flights.weights.update:
             answer, error = await self._in_flight(request, "")
             if error is None:
                 return _given(answer)
             if answer.begun is not None:
                 return self._broken_off(request, error, answer)
-        if self._flights.weights.state is State.UPDATING:  # no more, as soon as the server is lost
+        if self._flights.weights.update:  # no more, as soon as the server is lost
             return web.Response(text="the inference server is there; its weights are being updated\n")
         return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it is gone'}\n")
 
@@ -204,6 +247,19 @@ def _given(answer: Answer) -> web.StreamResponse:
     given = answer.whole if answer.whole is not None else answer.begun
     assert given is not None
     return given
+
+
+def _not_answered(status: int, why: str, message: str) -> web.Response:
+    """In the server's place."""
+    return web.json_response({"error": message}, status=status, headers={http.NOT_ANSWERED_HEADER: why})
+
+
+def _seen(weights: Weights) -> dict[str, str]:
+    return {"state": weights.state.value, "version": weights.version, "reason": weights.reason}
+
+
+def _json(told: object) -> str:
+    return json.dumps(told, default=lambda value: value.value)
 
 
 def _unavailable(denied: Denied) -> web.Response:

@@ -1,31 +1,86 @@
-"""The trainer's end of a gateway: what a weight update tells it."""
+"""The trainer's end of a gateway: what a weight update tells it, and the way through it to the server.
 
-from understudy_rollout.engines.http import Refused, Server, bearer
+Rules: after one refusal nothing more of that update is sent, because a late call would make the weights of the next
+update Uncertain. The refusal of a Begin is none: that update has to be abandoned.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Optional
+
+from understudy_rollout.engines.http import FENCE_HEADER, UPDATE_HEADER, Refused, Server, bearer
 from understudy_rollout.failures import AdmissionRefused
-from understudy_rollout.weights import Fence
+from understudy_rollout.weights import NO_FENCE, Fence, Former, Group, Held, State
 
-WEIGHTS = "/understudy/v1/weights"
+WEIGHTS, ENGINE = "/understudy/v1/weights", "/understudy/v1/engine"
+CONFLICT = 409
 
 
 class Gateway:
-    """Admission through the gateway at this address."""
+    """Admission through the gateway at this address. An adapter that is given it calls its server through it."""
 
     def __init__(self, url: str, token: str) -> None:
         self.server = Server(url, bearer(token))
+        self.engine_url = self.server.url + ENGINE
+        self._token = token
+        self._update, self._fence = "", NO_FENCE  # that was begun last
+        self._is_refused = False
 
-    async def close(self, update: str, version: str, fence: Fence) -> None:
-        await self._tell("close", {"update": update, "version": version, "fence": list(fence)})
+    async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+        self._update, self._fence, self._is_refused = update, fence, False
+        answer = await self._tell("close", {"update": update, "version": version, "fence": list(fence)})
+        return _former(answer)
+
+    async def join(self, update: str, group: Group) -> None:
+        await self._tell_of_running("join", {"update": update, "group": asdict(group)})
+
+    async def confirm(self, update: str) -> None:
+        told = json.loads(await self._tell_of_running("confirm", {"update": update, "fence": list(self._fence)}))
+        if told["state"] != State.UPDATING.value:  # it runs, so that it can be undone
+            raise AdmissionRefused(f"update {update} cannot be committed: {told['reason']}")
 
     async def open(self, update: str) -> None:
-        await self._tell("open", {"update": update})
+        await self._tell_of_running("open", {"update": update})
 
     async def abandon(self, update: str, touched: bool, reason: str) -> None:
-        await self._tell("abandon", {"update": update, "touched": touched, "reason": reason})
+        await self._tell_of_running("abandon", {"update": update, "touched": touched, "reason": reason})
 
-    async def _tell(self, what: str, body: dict[str, object]) -> None:
+    def call_headers(self) -> Mapping[str, str]:
+        self._check_not_refused()
+        headers = {"Proxy-Authorization": f"Bearer {self._token}"}
+        if self._update:
+            headers |= {UPDATE_HEADER: self._update, FENCE_HEADER: ".".join(map(str, self._fence))}
+        return headers
+
+    def refused(self) -> None:
+        self._is_refused = True
+
+    async def _tell_of_running(self, what: str, body: Mapping[str, Any]) -> str:
+        self._check_not_refused()
         try:
-            await self.server.post(f"{WEIGHTS}/{what}", body)
+            return await self._tell(what, body)
+        except AdmissionRefused:
+            self._is_refused = True
+            raise
+
+    def _check_not_refused(self) -> None:
+        if self._is_refused:
+            raise AdmissionRefused(f"{self.server.url}: it has refused update {self._update}, so nothing more is sent")
+
+    async def _tell(self, what: str, body: Mapping[str, Any]) -> str:
+        try:
+            return await self.server.post(f"{WEIGHTS}/{what}", body)
         except Refused as error:
-            if error.status == 409:
+            if error.status == CONFLICT:
                 raise AdmissionRefused(str(error)) from error
             raise
+
+
+def _former(answer: str) -> Optional[Former]:
+    told = json.loads(answer)["former"]
+    if told is None:
+        return None  # its server was lost meanwhile
+    held, group = told["held"], told["group"]
+    known = Held(State(held["state"]), held["version"], held["reason"])
+    return Former(known, None if group is None else Group(**group))

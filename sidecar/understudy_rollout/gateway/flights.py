@@ -4,6 +4,8 @@ Rules: a request takes off only while the weights are Fresh, and all of its answ
 until nothing is under way. Policy.ABORT ends what is; Policy.AWAIT lets it come to its end, and ends what is still
 there after await_limit_s. A request that comes during an update is denied, with the reason and when to ask again. When
 the server is lost, everything that is under way ends: its answer could be of whoever listens in that server's place.
+An update also waits until no call of an older one is under way at the server, and is refused if that takes longer than
+CALLS_LIMIT_S. The same ends what is under way when a late call makes the weights Uncertain.
 """
 
 import asyncio
@@ -14,12 +16,14 @@ from enum import Enum
 from typing import Any, Optional
 
 from understudy_rollout.gateway.keeper import Keeper
-from understudy_rollout.weights import Begin, Lost, State
+from understudy_rollout.weights import Begin, Call, Event, Lost, Refused, State
 
 #: Seconds until a denied client may ask again: an update takes seconds, and what is uncertain waits for the next one.
 RETRY_AFTER_S = {State.UPDATING: 1, State.UNCERTAIN: 5}
 #: Less than the 60 s that an update has for `close` unless told otherwise.
 AWAIT_LIMIT_S = 45.0
+#: For calls of older updates that are under way at the server when an update begins.
+CALLS_LIMIT_S = 10.0
 
 
 class Policy(Enum):
@@ -50,6 +54,8 @@ class Flights:
         self._policy, self._await_limit_s = policy, await_limit_s
         self._under_way: set[Flight] = set()
         self._all_ended: Optional[asyncio.Future[None]] = None
+        self._calls: dict[object, str] = {}  # calls of updates to the server that are under way: of which update
+        self._call_ended = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -63,7 +69,7 @@ class Flights:
     @contextmanager
     def flight(self) -> Iterator[Flight]:
         """While this task is under way: it is cancelled, and marked as aborted, when it has to end."""
-        assert self.weights.state is not State.UPDATING
+        assert not self.weights.update
         flight = Flight(asyncio.current_task())
         self._under_way.add(flight)
         try:
@@ -80,7 +86,30 @@ class Flights:
             await self._until_all_ended(self._await_limit_s)
         aborted = self._abort()
         await self._until_all_ended(None)
+        await self._until_older_calls_ended(begin)
         return aborted
+
+    def handle(self, event: Event) -> int:
+        """What an update tells, apart from its Begin. Raises Refused. Returns how many were aborted."""
+        was_fresh, aborted = self.weights.state is State.FRESH, 0
+        try:
+            self.keeper.handle(event)
+        finally:
+            if was_fresh and self.weights.state is not State.FRESH:
+                aborted = self._abort()
+        return aborted
+
+    @contextmanager
+    def call(self, call: Call) -> Iterator[None]:
+        """While this call of the update that runs is under way at the server. Raises Refused."""
+        self.handle(call)
+        this = object()
+        self._calls[this] = call.update
+        try:
+            yield
+        finally:
+            del self._calls[this]
+            self._call_ended.set()
 
     def lost(self, lost: Lost) -> int:
         """The server is gone. Returns how many were aborted."""
@@ -94,6 +123,21 @@ class Flights:
             if flight.task is not None:
                 flight.task.cancel()
         return len(aborted)
+
+    async def _until_older_calls_ended(self, begin: Begin) -> None:
+        end = asyncio.get_running_loop().time() + CALLS_LIMIT_S
+        while True:
+            older = next((update for update in self._calls.values() if update != begin.update), None)
+            if older is None:
+                return
+            self._call_ended.clear()
+            try:
+                await asyncio.wait_for(self._call_ended.wait(), end - asyncio.get_running_loop().time())
+            except (asyncio.TimeoutError, TimeoutError) as error:
+                raise Refused(
+                    f"a call of update {older} is still under way at the server after {CALLS_LIMIT_S:g} s, and may "
+                    f"write to it: end the server, or the trainer of that update"
+                ) from error
 
     async def _until_all_ended(self, limit_s: Optional[float]) -> None:
         if not self._under_way:

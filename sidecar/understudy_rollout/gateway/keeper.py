@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 from understudy_rollout.gateway.listener import NOBODY
-from understudy_rollout.weights import Commit, Event, Held, Known, Lost, State, Weights
+from understudy_rollout.weights import Call, Commit, Event, Group, Held, Known, Lost, Refused, State, Weights
 
-_FORMAT = 1
+_FORMAT = 2
 NOT_TOLD = "this gateway was restarted, and cannot tell whether its server was, too"
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,13 @@ class Keeper:
 
     def handle(self, event: Event) -> None:
         """Raises Refused, or OSError where it could not be kept: then it must not be taken for told."""
-        self.weights.handle(event)
+        try:
+            self.weights.handle(event)
+        except Refused:
+            self._write_or_log()  # a late event is refused, and yet changes what is known
+            raise
+        if isinstance(event, Call):
+            return
         if isinstance(event, Commit) and self._server == NOBODY:
             self._server = (
                 None  # an update has reached it, so it listens: where that is not seen, no look can be relied on
@@ -106,7 +112,9 @@ def _known(told: Any) -> Known:
     weights = dict(told["weights"])
     now, before = _held(weights.pop("now")), _held(weights.pop("before"))
     epoch, term, number = weights.pop("fence")
-    return Known(now=now, before=before, fence=(epoch, term, number), **weights)
+    group = weights.pop("group")
+    joined = None if group is None else Group(**group)
+    return Known(now=now, before=before, fence=(epoch, term, number), group=joined, **weights)
 
 
 def _held(told: Any) -> Held:

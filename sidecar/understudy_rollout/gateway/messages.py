@@ -1,12 +1,17 @@
-"""The messages that an update sends to a gateway: JSON bodies become events, and a wrong one is named.
+"""The messages that an update sends to a gateway: bodies and headers become events, and a wrong one is named.
+
+    close, join, confirm, open, abandon   a JSON body each
+    a call to the server                  Understudy-Update and Understudy-Fence beside the server's own headers
 
 Rules: the size is checked before the body is parsed. Nothing here changes state.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Union
 
-from understudy_rollout.weights import Abandon, Begin, Commit, Fence, version_of
+from understudy_rollout.engines.http import FENCE_HEADER, UPDATE_HEADER
+from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Group, Join, version_of
 
 BODY_BYTES = 64 * 1024
 _REASON_CHARACTERS = 4096
@@ -17,6 +22,31 @@ def begin(body: bytes) -> Begin:
     """Raises ValueError, as the others do."""
     told = _object(body, {"update", "version", "fence"})
     return Begin(_update(told), version_of(told["version"]), _fence(told["fence"]))
+
+
+def join(body: bytes) -> Join:
+    told = _object(body, {"update", "group"})
+    group = told["group"]
+    texts, numbers = ("address", "name", "backend"), ("port", "world_size")
+    if not isinstance(group, dict) or set(group) != {*texts, *numbers}:
+        raise ValueError(f"group: expected a JSON object with {', '.join((*texts, *numbers))}")
+    if not all(isinstance(group[x], str) for x in texts) or not all(isinstance(group[x], int) for x in numbers):
+        raise ValueError(f"group: expected texts as {', '.join(texts)}, and numbers as {', '.join(numbers)}")
+    return Join(_update(told), Group(**group))
+
+
+def confirm(body: bytes) -> Call:
+    told = _object(body, {"update", "fence"})
+    return Call(_update(told), _fence(told["fence"]))
+
+
+def call(headers: Mapping[str, str]) -> Call:
+    update, fence = headers.get(UPDATE_HEADER, ""), headers.get(FENCE_HEADER, "").split(".")
+    if not update:
+        raise ValueError(f"{UPDATE_HEADER}: expected the id of the update that runs; no other may change the server")
+    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in fence):
+        raise ValueError(f"{FENCE_HEADER}: expected epoch.term.round")
+    return Call(_update({"update": update}), _fence([int(part) for part in fence]))
 
 
 def commit(body: bytes) -> Commit:

@@ -5,7 +5,7 @@ breaks off or the request is aborted, ends with its connection, so that no clien
 that goes away ends its request at the server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Optional
 
 import aiohttp
@@ -68,6 +68,21 @@ class Proxy:
                 upstream.release()
             else:
                 upstream.close()
+
+
+async def ask(method: str, url: str, headers: Mapping[str, str], body: bytes, dropped: Collection[str]) -> web.Response:
+    """One call of an update, over a connection of its own, and the whole of its answer. Raises as pass_on does."""
+    passed = _passed(headers)
+    for name in dropped:
+        passed.popall(name, None)
+    connector, no_limit = aiohttp.TCPConnector(force_close=True), aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, timeout=no_limit, auto_decompress=False) as session:
+        try:
+            async with session.request(method, url, data=body or None, headers=passed) as upstream:
+                answer = await upstream.read()
+        except aiohttp.ClientConnectorError as error:
+            raise EngineGone(str(error)) from error
+    return web.Response(status=upstream.status, reason=upstream.reason, headers=_passed(upstream.headers), body=answer)
 
 
 class Answer:

@@ -27,6 +27,8 @@ from tests.unit.virtual_time import run
 from understudy_operator.observe.read_spec import read_spec
 from understudy_protocol.words import OnFailedUpdate
 from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
+from understudy_rollout.engines import SglangEngine
+from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.__main__ import options
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -161,8 +163,11 @@ def test_the_gateway_is_started_as_it_says_and_its_client_takes_its_address(tmp_
         async with guarded() as site:
             code = block("python", 'Gateway("http://rollout-0:8080"').replace("http://rollout-0:8080", site.url)
             code = code.replace('Replica("rollout-0"', 'replica = Replica("rollout-0"')
-            given = {"Replica": Replica, "engine_0": Cluster(1).engines["rollout-0"], "token": TOKEN}
-            replica: Replica = (await executed(code, **given))["replica"]
+            replica: Replica = (await executed(code, Replica=Replica, token=TOKEN))["replica"]
+            assert isinstance(replica.engine, SglangEngine)
+            assert isinstance(replica.admission, Gateway)
+            assert replica.engine.server.door is replica.admission
+            replica.engine = Cluster(1).engines["rollout-0"]
             async with WeightUpdate([replica], version="v1", timeouts=PATIENT) as update:
                 await update.load("v1")
             assert (await site.state())["version"] == "v1"
@@ -184,7 +189,7 @@ def test_the_jobs_fields_are_those_that_there_are() -> None:
 def test_workers_find_their_replicas_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
-    told = {"job": "rl", "domain": "rl", "rollouts": {"rollout": 2}, "enginePort": 30000, "gatewayPort": 8080}
+    told = {"job": "rl", "domain": "rl", "rollouts": {"rollout": 2}, "gatewayPort": 8080}
     monkeypatch.setenv("UNDERSTUDY_ROLLOUTS", json.dumps(told))
     monkeypatch.setenv("UNDERSTUDY_ROLLOUT_TOKEN_FILE", str(token))
     code = block("python", "replicas_of_this_job(SglangEngine, ranks=8)").partition("...")[0]

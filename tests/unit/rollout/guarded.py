@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -33,6 +35,8 @@ class Server:
     waits: bool = False
     running: int = 0
     broke_off: int = 0
+    controls: list[tuple[str, Any]] = field(default_factory=list)  # calls of trainers, with their bodies
+    seen: list[tuple[str | None, str, str | None]] = field(default_factory=list)  # of these: headers and query
     runner: web.AppRunner | None = None
     port: int = 0
 
@@ -63,6 +67,7 @@ class Server:
         app = web.Application()
         app.router.add_post("/generate", self.generate)
         app.router.add_post("/update_weights", self.generate)
+        app.router.add_post("/control/{call}", self._control)
         app.router.add_get("/health", self._health)
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
         await self.runner.setup()
@@ -79,6 +84,25 @@ class Server:
         await self.stop()
         self.version = version
         await self.start()
+
+    async def _control(self, request: web.Request) -> web.Response:
+        """What a trainer asks of it. A bucket that it receives takes a token's time."""
+        call = request.match_info["call"]
+        self.controls.append((call, json.loads(await request.read() or b"null")))
+        headers = request.headers
+        self.seen.append((headers.get("Authorization"), request.query_string, headers.get("Proxy-Authorization")))
+        if call == "refuse":
+            return web.Response(status=409, text="occupied")
+        if call == "break-off":
+            assert request.transport is not None
+            request.transport.abort()
+        if call == "receive":
+            self.running += 1
+            try:
+                await self._token()
+            finally:
+                self.running -= 1
+        return web.Response()
 
     async def _health(self, request: web.Request) -> web.Response:
         """As SGLang's: it generates a token."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from understudy_rollout import Group, Replica, Tensor, Timeouts, WeightUpdate
-from understudy_rollout.weights import Abandon, Begin, Commit, Fence, State, Weights
+from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Former, Join, State, Weights
 
 TENSORS = (Tensor("a", "float32", (2, 2)), Tensor("b", "float32", (4,)))
 TRAINER = "trainer"
@@ -40,7 +40,8 @@ OF_LOADING_ENGINES = (
 )
 #: Those that also undo: in this order.
 UNDOS = ("leave_group", "resume_kv", "flush_cache", "resume_generation")
-OF_GATES = ("close", "open")
+OF_GATES = ("close", "join", "confirm", "open")
+OF_LOADING_GATES = ("close", "confirm", "open")
 OF_TRAINER = ("open_group", "join_group", "send", "leave_group")
 STEP_OF = {
     "close": "close",
@@ -56,6 +57,8 @@ STEP_OF = {
     "resume_kv": "resume_kv",
     "flush_cache": "flush_cache",
     "resume_generation": "resume",
+    "join": "build_group",
+    "confirm": "finalize",
     "open": "open",
 }
 PLENTY_S, SHORT_S = 30.0, 1.0  # in virtual time
@@ -254,8 +257,15 @@ class ModelGate(Side):
 
     weights: Weights = field(default_factory=lambda: Weights.fresh("v0"))
 
-    async def close(self, update: str, version: str, fence: Fence) -> None:
+    async def close(self, update: str, version: str, fence: Fence) -> Former:
         await self.call("close", lambda: self.weights.handle(Begin(update, version, fence)), lambda: None)
+        return self.weights.former()
+
+    async def join(self, update: str, group: Group) -> None:
+        await self.call("join", lambda: self.weights.handle(Join(update, group)), lambda: None)
+
+    async def confirm(self, update: str) -> None:
+        await self.call("confirm", lambda: self.weights.handle(Call(update)), lambda: None)
 
     async def open(self, update: str) -> None:
         await self.call("open", lambda: None, lambda: self.weights.handle(Commit(update)))

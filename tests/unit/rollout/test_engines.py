@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from tests.unit.rollout.guarded import TOKEN
 from tests.unit.rollout.model import (
     OF_ENGINES,
     OF_LOADING_ENGINES,
@@ -20,6 +22,7 @@ from tests.unit.rollout.model import (
     Cluster,
     Fault,
     Kind,
+    ModelGate,
     Place,
     notes,
     only,
@@ -31,6 +34,12 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, State, Timeouts
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
+from understudy_rollout.gateway import Gateway
+from understudy_rollout.gateway.app import GatewayApp
+from understudy_rollout.gateway.flights import Flights
+from understudy_rollout.gateway.keeper import Keeper
+from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.weights import NO_FENCE, Fence, Former, Weights
 
 Adapter = SglangEngine | VllmEngine
 
@@ -39,18 +48,49 @@ Adapter = SglangEngine | VllmEngine
 class Conforming:
     """An adapter, and a server for it. One more of these is all that a new adapter's tests need."""
 
-    adapter: Callable[[str], Adapter]
+    adapter: Callable[[str | Gateway], Adapter]
     server: type[EngineServer]
     receives: bool = True  # or takes weights from folders alone
     faults: tuple[str, ...] | None = None  # the calls that meet faults: all of them, or those that differ here
+    behind_gateway: bool = False  # and called through it
 
 
 ENGINES = {
     "sglang": Conforming(SglangEngine, SglangServer),
     "sglang-older": Conforming(SglangEngine, OlderSglangServer, faults=("receive", "finish", "leave_group")),
+    "sglang-gateway": Conforming(SglangEngine, SglangServer, faults=OF_ENGINES[1:7], behind_gateway=True),
     "vllm": Conforming(VllmEngine, VllmServer),
+    "vllm-gateway": Conforming(VllmEngine, VllmServer, faults=("receive", "leave_group"), behind_gateway=True),
     "vllm-plain": Conforming(VllmEngine, PlainVllmServer, receives=False, faults=("load", "finish")),
 }
+
+
+@dataclass
+class GateAndGateway(ModelGate):
+    """The model of a gateway, and a real one that is told the same."""
+
+    real: Gateway = field(default_factory=lambda: Gateway("http://127.0.0.1:1", TOKEN))
+
+    async def close(self, update: str, version: str, fence: Fence) -> Former:
+        former = await super().close(update, version, fence)
+        await self.real.close(update, version, fence)
+        return former
+
+    async def join(self, update: str, group: Group) -> None:
+        await super().join(update, group)
+        await self.real.join(update, group)
+
+    async def confirm(self, update: str) -> None:
+        await super().confirm(update)
+        await self.real.confirm(update)
+
+    async def open(self, update: str) -> None:
+        await super().open(update)
+        await self.real.open(update)
+
+    async def abandon(self, update: str, touched: bool, reason: str) -> None:
+        await super().abandon(update, touched, reason)
+        await self.real.abandon(update, touched, reason)
 
 
 class Served(Cluster):
@@ -62,6 +102,7 @@ class Served(Cluster):
         self.loads = not engine.receives
         self.adapters: dict[str, Adapter] = {}
         self.servers: dict[str, EngineServer] = {}
+        self.gateways: dict[str, web.AppRunner] = {}
 
     async def start(self) -> None:
         for replica in self.replicas:
@@ -71,16 +112,33 @@ class Served(Cluster):
         await self.stop(name)
         self.servers[name] = server = self._made.server(self.engines[name])
         await server.start()
+        if self._made.behind_gateway:
+            await self.guard(name, server.url)
         self.adapt(name)
+
+    async def guard(self, name: str, url: str) -> None:
+        app = GatewayApp(Flights(Keeper(Weights())), Proxy(url), TOKEN).application()
+        self.gateways[name] = runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        real = Gateway(f"http://127.0.0.1:{runner.addresses[0][1]}", TOKEN)
+        former = self.gates[name]
+        known = {"weights": former.weights, "calls": former.calls}
+        self.gates[name] = GateAndGateway(former.name, self.world, real=real, **known)  # type: ignore[arg-type]
 
     def adapt(self, name: str) -> None:
         """With an adapter that knows nothing of the server, as a trainer's that was started anew."""
-        self.adapters[name] = adapter = self._made.adapter(self.servers[name].url)
-        next(x for x in self.replicas if x.name == name).engine = adapter
+        gate = self.gates[name]
+        at = gate.real if isinstance(gate, GateAndGateway) else self.servers[name].url
+        self.adapters[name] = adapter = self._made.adapter(at)
+        replica = next(x for x in self.replicas if x.name == name)
+        replica.engine, replica.admission = adapter, gate
 
     async def stop(self, name: str) -> None:
         if name in self.servers:
             del self.adapters[name]
+            if name in self.gateways:
+                await self.gateways.pop(name).cleanup()
             await self.servers.pop(name).stop()
 
     async def restart_dead(self) -> None:
@@ -241,6 +299,7 @@ async def test_a_trainer_that_was_started_anew_meets_what_its_former_one_has_lef
 async def test_an_undo_of_what_never_happened_is_no_error(engine: str) -> None:
     async with served(engine) as cluster:
         adapter, group = cluster.adapters["rollout-0"], Group("127.0.0.1", 1, 2, "never")
+        await cluster.gates["rollout-0"].close("u", "v1", NO_FENCE)
         for _ in range(2):
             await adapter.leave_group(group)
             await adapter.resume_kv()
@@ -255,11 +314,12 @@ async def test_a_server_that_is_gone_is_told_from_one_that_refuses(engine: str) 
     async with served(engine) as cluster:
         adapter = cluster.adapters["rollout-0"]
         await adapter.healthy()
+        await cluster.gates["rollout-0"].close("u", "v1", NO_FENCE)
         cluster.world.faults = [Fault("rollout-0", "flush_cache", Place.BEFORE, Kind.ERROR)]
         with pytest.raises(EngineRefused, match=r"POST http://127.*: the server answered [45]00: "):
             await adapter.flush_cache()
         await cluster.servers["rollout-0"].stop()
-        with pytest.raises(EngineUnreachable, match=r"GET http://127\.0\.0\.1:\d+/health"):
+        with pytest.raises(EngineUnreachable, match=r"GET http://127\.0\.0\.1:\d+(/understudy/v1/engine)?/health"):
             await adapter.healthy()
 
 

@@ -11,6 +11,7 @@ from tests.unit.rollout.model import (
     OF_ENGINES,
     OF_GATES,
     OF_LOADING_ENGINES,
+    OF_LOADING_GATES,
     OF_TRAINER,
     PATIENT,
     STEP_OF,
@@ -30,9 +31,9 @@ from understudy_rollout.failures import StepTimedOut
 from understudy_rollout.steps import Step
 
 REPLICAS = ("rollout-0", "rollout-1", "rollout-2")
-GATES = {f"gate of {name}": OF_GATES for name in REPLICAS}
-SENT = {**dict.fromkeys(REPLICAS, OF_ENGINES), **GATES, TRAINER: OF_TRAINER}
-LOADED = {**dict.fromkeys(REPLICAS, OF_LOADING_ENGINES), **GATES}
+GATES = tuple(f"gate of {name}" for name in REPLICAS)
+SENT = {**dict.fromkeys(REPLICAS, OF_ENGINES), **dict.fromkeys(GATES, OF_GATES), TRAINER: OF_TRAINER}
+LOADED = {**dict.fromkeys(REPLICAS, OF_LOADING_ENGINES), **dict.fromkeys(GATES, OF_LOADING_GATES)}
 CASES = [
     pytest.param(way, who, method, place, kind, id=f"{way}-{who}-{method}-{place.value}-{kind.value}")
     for way, sides in (("sent", SENT), ("loaded", LOADED))
@@ -94,7 +95,7 @@ FIRST = {
 }
 UNDO_SIDES = {
     **dict.fromkeys(REPLICAS[:2], UNDOS),  # the one that fails first, and another one
-    **dict.fromkeys(list(GATES)[:2], ("abandon", "open")),
+    **dict.fromkeys(GATES[:2], ("abandon", "open")),
     TRAINER: ("leave_group",),
 }
 

@@ -12,10 +12,10 @@ from understudy_rollout import State
 from understudy_rollout.gateway.__main__ import options
 from understudy_rollout.gateway.keeper import Keeper, kept
 from understudy_rollout.gateway.listener import NOBODY
-from understudy_rollout.weights import Abandon, Begin, Commit, Event, Lost, Refused, Weights
+from understudy_rollout.weights import Abandon, Begin, Call, Commit, Event, Group, Join, Lost, Refused, Weights
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 2}', '{"format": 1, "server": "x", "weights": {}}', "[]"])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"format": 2, "server": "x", "weights": {}}', "[]"])
 def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
     file = tmp_path / "weights.json"
     file.write_text(text)
@@ -71,6 +71,8 @@ def test_a_first_version_that_no_header_can_carry_is_refused(capsys: pytest.Capt
 
 EVENTS = st.one_of(
     st.builds(Begin, st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from([(0, 0, 1), (0, 0, 2)])),
+    st.builds(Call, st.sampled_from("ab")),
+    st.builds(Join, st.sampled_from("ab"), st.just(Group("10.0.0.7", 29500, 9, "g"))),
     st.builds(Commit, st.sampled_from("ab")),
     st.builds(Abandon, st.sampled_from("ab"), st.booleans(), st.just("why")),
     st.builds(Lost, st.just("gone")),

@@ -45,7 +45,7 @@ async def test_an_update_takes_every_step_once_and_in_order() -> None:
     expected = [call for call in OF_ENGINES for _ in range(2 if call == "receive" else 1)]
     for replica in cluster.replicas:
         assert cluster.engines[replica.name].calls == expected
-        assert cluster.gates[replica.name].calls == ["close", "open"]
+        assert cluster.gates[replica.name].calls == ["close", "join", "confirm", "open"]
         assert (replica.weights.state, replica.weights.version) == (State.FRESH, "v1")
     assert cluster.trainer.calls == ["open_group", "join_group", "send", "send", "leave_group"]
     cluster.check()

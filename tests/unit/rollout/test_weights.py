@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_rollout.weights import NEVER_UPDATED, Abandon, Begin, Commit, Lost, Refused, State, Weights
+from understudy_rollout.weights import (
+    NEVER_UPDATED,
+    Abandon,
+    Begin,
+    Call,
+    Commit,
+    Event,
+    Group,
+    Held,
+    Join,
+    Lost,
+    Refused,
+    State,
+    Weights,
+)
+
+GROUP = Group("10.0.0.7", 29500, 9, "of-this-update")
 
 
-def after(*events: Begin | Commit | Abandon | Lost, fresh: str = "") -> Weights:
+def after(*events: Event, fresh: str = "") -> Weights:
     weights = Weights.fresh(fresh) if fresh else Weights()
     for event in events:
         weights.handle(event)
@@ -58,12 +74,71 @@ def test_a_repetition_is_done_already() -> None:
     assert seen(after(Begin("u", "7"), *[Abandon("u", True, "torn")] * 2)) == (State.UNCERTAIN, "")
 
 
-@pytest.mark.parametrize("event", [Commit("old"), Abandon("old", True, "why"), Abandon("old", False, "why")])
-def test_another_updates_end_is_refused_while_one_runs(event: Commit | Abandon) -> None:
+def test_an_older_update_that_touched_nothing_is_refused_and_disturbs_none() -> None:
+    weights = after(Begin("old", "6"), Begin("u", "7"))
+    with pytest.raises(Refused, match="update u runs"):
+        weights.handle(Abandon("old", False, "why"))
+    assert seen(weights) == (State.UPDATING, "7")
+
+
+LATE = [Call("old", (1, 2, 3)), Join("old", GROUP), Commit("old"), Abandon("old", True, "why")]
+
+
+@pytest.mark.parametrize("event", LATE)
+def test_a_late_event_of_an_older_update_is_refused_and_the_weights_are_uncertain(event: Event) -> None:
+    weights = after(Begin("old", "6", (1, 2, 3)), Begin("u", "7", (1, 2, 4)), Commit("u"))
+    with pytest.raises(Refused, match=r"update old( of round 1\.2\.3)? does not run here \(it is Fresh\)"):
+        weights.handle(event)
+    assert seen(weights) == (State.UNCERTAIN, "")
+    assert "went on after a newer one had taken over" in weights.reason
+
+
+@pytest.mark.parametrize("event", LATE)
+@pytest.mark.parametrize("end", [Commit("u"), Abandon("u", False, "why"), Abandon("u", True, "why")])
+def test_an_update_that_meets_a_late_event_is_not_committed_and_may_still_be_undone(event: Event, end: Event) -> None:
+    # given an update that runs, and a late event
     weights = after(Begin("old", "6"), Begin("u", "7"))
     with pytest.raises(Refused, match="update u runs"):
         weights.handle(event)
-    assert seen(weights) == (State.UPDATING, "7")
+    assert weights.state is State.UNCERTAIN
+    # then its own calls are admitted, to undo it
+    weights.handle(Call("u"))
+    # and however it ends, the weights stay Uncertain
+    if isinstance(end, Commit):
+        with pytest.raises(Refused, match=r"update u cannot be committed: update old.* may have written"):
+            weights.handle(end)
+    else:
+        weights.handle(end)
+    assert (weights.state, weights.update) == (State.UNCERTAIN, "")
+    # until an update meets none
+    weights.handle(Begin("next", "8"))
+    weights.handle(Commit("next"))
+    assert seen(weights) == (State.FRESH, "8")
+
+
+@pytest.mark.parametrize("end", [Commit("u"), Abandon("u", False, "why")])
+def test_a_call_of_the_update_that_ended_last_is_refused_and_changes_nothing(end: Event) -> None:
+    weights = after(Begin("u", "7"), end, fresh="7")
+    with pytest.raises(Refused, match=r"update u of round 0\.0\.0 has ended here already"):
+        weights.handle(Call("u"))
+    assert seen(weights) == (State.FRESH, "7")
+
+
+@pytest.mark.parametrize("end", [Abandon("u", True, "why"), Abandon("u", False, "why"), Begin("dead", "8")])
+def test_an_update_finds_the_group_that_was_not_surely_left(end: Event) -> None:
+    weights = after(Begin("u", "7"), Join("u", GROUP), end, Begin("next", "9"))
+    assert weights.former().group == GROUP
+
+
+@pytest.mark.parametrize("end", [Commit("u"), Lost("its server is another one")])
+def test_a_group_that_was_left_or_lost_is_found_by_none(end: Event) -> None:
+    weights = after(Begin("u", "7"), Join("u", GROUP), end, Begin("next", "9"))
+    assert weights.former().group is None
+
+
+def test_an_update_finds_the_weights_from_before() -> None:
+    assert after(Begin("u", "7"), fresh="6").former().held == Held(State.FRESH, "6", "")
+    assert after(Begin("u", "7"), Begin("v", "8"), fresh="6").former().held.state is State.UNCERTAIN
 
 
 def test_a_commit_after_the_engine_was_lost_is_refused() -> None:

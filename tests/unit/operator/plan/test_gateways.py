@@ -18,6 +18,7 @@ from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.spec import RolloutGateway, Rollouts
 from understudy_protocol import pod as names
 from understudy_protocol.words import OnFailedUpdate
+from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway.__main__ import options
 from understudy_rollout.gateway.client import WEIGHTS
 from understudy_rollout.gateway.flights import Policy
@@ -107,10 +108,10 @@ def test_workers_find_every_replica_by_what_they_are_told(tmp_path: Path) -> Non
     token = tmp_path / "token"
     token.write_text("secret\n")
     told = environment(trainer) | {ENV_TOKEN_FILE: str(token)}
-    asked: list[str] = []
-    replicas = replicas_of_this_job(lambda url: asked.append(url), ranks=4, environment=told)  # type: ignore[arg-type,return-value]
+    replicas = replicas_of_this_job(SglangEngine, ranks=4, environment=told)
     assert [(x.name, x.ranks) for x in replicas] == [("llm-rollout-0", 4), ("llm-rollout-1", 4)]
-    assert asked == ["http://llm-rollout-0-0.llm:30000", "http://llm-rollout-1-0.llm:30000"]
+    # and call each server through its gateway
+    assert [x.engine.server.door for x in replicas] == [x.admission for x in replicas]  # type: ignore[attr-defined]
     assert [x.admission.server.url for x in replicas] == [  # type: ignore[attr-defined]
         "http://llm-rollout-0-0.llm:8080",
         "http://llm-rollout-1-0.llm:8080",
@@ -125,7 +126,7 @@ def test_the_pods_service_account_does_not_reach_the_gateway() -> None:
 
 def test_elsewhere_there_are_none() -> None:
     with pytest.raises(NoRollouts, match="UNDERSTUDY_ROLLOUTS, UNDERSTUDY_ROLLOUT_TOKEN_FILE not set"):
-        replicas_of_this_job(lambda url: None, environment={})  # type: ignore[arg-type,return-value]
+        replicas_of_this_job(SglangEngine, environment={})
     assert (ENV_ROLLOUTS, ENV_TOKEN_FILE) == (names.ENV_ROLLOUTS, names.ENV_ROLLOUT_TOKEN_FILE)
 
 
