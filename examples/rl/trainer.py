@@ -47,7 +47,7 @@ class GlooTrainer:
         for tensor in tensors:
             await in_thread(self._group.broadcast, self._parameters[tensor.name].detach())
 
-    async def leave_group(self, group: Group) -> None:
+    async def leave_group(self, group: Group | None) -> None:
         self._group = None  # gloo ends a broadcast that still waits: when a peer is gone, or after its timeout
 
 

@@ -89,12 +89,7 @@ class VerlActor:
         self._topology: dict[str, Sequence[Any]] = {}
 
     async def open_group(self, world_size: int) -> Group:
-        sides = [self._workers, *(engine.workers for engine in self._engines)]
-        try:
-            metadata = [one for side in sides for one in await side.ask("prepare")]
-        except BaseException:
-            await asyncio.gather(*(side.ask("finalize") for side in sides), return_exceptions=True)
-            raise
+        metadata = [one for side in self._sides() for one in await side.ask("prepare")]
         rollouts = sum(engine.workers.size for engine in self._engines)
         self._topology, all_of_them = self._manager.backend_cls.build_topology(self._workers.size, rollouts, metadata)
         first = 0
@@ -112,8 +107,16 @@ class VerlActor:
         for told in await together(actors.update_weights(global_steps=self._step, mode=self._manager.backend)):
             self.metrics.update(told if isinstance(told, dict) else {})
 
-    async def leave_group(self, group: Group) -> None:
-        await self._workers.ask("finalize")
+    async def leave_group(self, group: Group | None) -> None:
+        """None: some sides may be prepared, and none knows of a group that it could leave by itself."""
+        sides = [self._workers] if group is not None else self._sides()
+        answers = await asyncio.gather(*(side.ask("finalize") for side in sides), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    def _sides(self) -> list[Workers]:
+        return [self._workers, *(engine.workers for engine in self._engines)]
 
 
 class TransactionalManager(CheckpointEngineManager):

@@ -64,8 +64,9 @@ class Trainer(Protocol):
 
     async def send(self, group: Group, tensors: Sequence[Tensor]) -> None: ...
 
-    async def leave_group(self, group: Group) -> None:
-        """Also of a group that never came to be, or whose send hangs: then it has to end that."""
+    async def leave_group(self, group: Optional[Group]) -> None:
+        """Also of a group that never came to be, or whose send hangs: then it has to end that. None: open_group was
+        called and has not returned one, so what it has opened is to be closed."""
 
 
 class Admission(Protocol):

@@ -2,6 +2,7 @@
 them, as a Replica remembers its own.
 
 A trainer is an object of the user's, so what it has not left is kept beside it. It may be in several updates at once.
+A group that was opened by halves, because open_group failed after an effect, is left as well: as None.
 """
 
 from typing import Optional
@@ -9,23 +10,25 @@ from typing import Optional
 from understudy_rollout.engine import Trainer
 from understudy_rollout.weights import Group
 
-_not_left: dict[int, tuple[Trainer, list[Group]]] = {}  # by the trainer's id, its own as long as it is held here
+_not_left: dict[int, tuple[Trainer, list[Optional[Group]]]] = {}  # by the trainer's id, its own as long as it is here
 
 
 class Sender:
-    """group: of this update, that it was to join, and has not left."""
+    """group: of this update. is_open: open_group was called, and the group was not left since."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.group: Optional[Group] = None
+        self.is_open = False
 
     async def open_group(self, world_size: int) -> None:
+        self.is_open = True
         self.group = await self.trainer.open_group(world_size)
 
     async def leave_group(self) -> None:
-        if self.group is not None:
+        if self.is_open:
             await self.trainer.leave_group(self.group)
-            self.group = None
+            self.group, self.is_open = None, False
 
     def has_former_groups(self) -> bool:
         return id(self.trainer) in _not_left
@@ -41,9 +44,9 @@ class Sender:
 
     def end(self) -> None:
         """Of the update."""
-        if self.group is not None:
+        if self.is_open:
             self._remember([self.group])
 
-    def _remember(self, groups: list[Group]) -> None:
+    def _remember(self, groups: list[Optional[Group]]) -> None:
         if groups:
             _not_left.setdefault(id(self.trainer), (self.trainer, []))[1].extend(groups)

@@ -297,7 +297,7 @@ class WeightUpdate:
     def _undos(self, first: BaseException) -> list[Call]:
         owed = self._progress.owed
         undos: list[Call] = [partial(self._undo_replica, replica, owed, first) for replica in self.replicas]
-        if self._sender is not None and self._sender.group is not None and Undo.LEAVE_GROUP in owed:
+        if self._sender is not None and self._sender.is_open and Undo.LEAVE_GROUP in owed:
             undos.append(partial(self._undo_sender, self._sender, first))
         return undos
 

@@ -45,7 +45,7 @@ class GlooTrainer:
         for tensor in tensors:
             await in_thread(self._group.broadcast, self._weights.get(tensor.name, self._weights["lm_head.weight"]))
 
-    async def leave_group(self, group: Group) -> None:
+    async def leave_group(self, group: Group | None) -> None:
         self._group = None
 
 

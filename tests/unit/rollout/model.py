@@ -224,10 +224,11 @@ class ModelEngine(Side):
 class ModelTrainer(Side):
     group: Group | None = None
     groups: int = 0
+    listens: bool = False  # where the group meets
 
     async def open_group(self, world_size: int) -> Group:
         assert self.group is None, "it has left the former one, or is asked to"
-        await self.call("open_group", lambda: None, lambda: None)
+        await self.call("open_group", lambda: setattr(self, "listens", True), lambda: None)
         self.groups += 1
         return Group("127.0.0.1", 29500 + self.groups, world_size, f"update-{self.groups}", "gloo")
 
@@ -244,11 +245,12 @@ class ModelTrainer(Side):
         await self.call("send", lambda: None, lambda: None)
         self.world.wants.clear()
 
-    async def leave_group(self, group: Group) -> None:
+    async def leave_group(self, group: Group | None) -> None:
         self.world.wants.clear()
-        self.world.over.add(group.name)
+        if group is not None:
+            self.world.over.add(group.name)
         self.world.news.set()
-        await self.call("leave_group", lambda: setattr(self, "group", None), lambda: None)
+        await self.call("leave_group", lambda: setattr(self, "group", None), lambda: setattr(self, "listens", False))
 
 
 @dataclass
@@ -318,7 +320,7 @@ class Cluster:
     def restart(self) -> None:
         """Whoever was killed comes back: servers with the weights that they start with."""
         if not self.trainer.alive:
-            self.trainer.alive, self.trainer.group = True, None
+            self.trainer.alive, self.trainer.group, self.trainer.listens = True, None, False
         for name, gate in self.gates.items():
             if not self.engines[name].alive:
                 self.engines[name].__dict__.update(self._engine(name).__dict__)
@@ -328,7 +330,7 @@ class Cluster:
 
     def check(self, *not_undone: str) -> None:
         """The invariants, after an update however it ended. not_undone: sides of which an undo failed."""
-        assert self.trainer.group is None or not self.trainer.alive or TRAINER in not_undone
+        assert not (self.trainer.group or self.trainer.listens) or not self.trainer.alive or TRAINER in not_undone
         for replica in self.replicas:
             engine, gate = self.engines[replica.name], self.gates[replica.name]
             assert replica.updated_by is None

@@ -182,7 +182,8 @@ async def test_a_trainer_may_be_in_two_updates_of_different_replicas() -> None:
         async def send(self, group: Group, tensors: Sequence[Tensor]) -> None:
             assert group in groups
 
-        async def leave_group(self, group: Group) -> None:
+        async def leave_group(self, group: Group | None) -> None:
+            assert group is not None
             groups.remove(group)
 
     async def does_nothing(*_: object) -> None: ...

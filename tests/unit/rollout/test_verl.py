@@ -36,9 +36,14 @@ class Site:
         self.calls: list[tuple[str, str]] = []
         self.ranks: dict[str, list[int]] = {}
         self.fails: tuple[str, str] = ("", "")
+        self.prepared: set[str] = set()  # and not finalized since
 
     async def call(self, who: str, method: str, answer: Any = None) -> Any:
         self.calls.append((who, method))
+        if method == "prepare":
+            self.prepared.add(who)
+        if method == "finalize":
+            self.prepared.discard(who)
         await asyncio.sleep(0)
         if (who, method) == self.fails:
             self.fails = ("", "")
@@ -166,9 +171,33 @@ def test_what_fails_is_raised_and_undone_on_every_replica(manager_class: Any, wh
                 assert "resume_kv_cache" in calls
             if "prepare" in calls:
                 assert "finalize" in calls[calls.index("prepare") :]
+        assert site.prepared == set(), "all sides were finalized"
         # and the next update is whole
         assert await manager.update_weights(8) == {"bytes": 8}
         assert {x.weights.state for x in manager._known.values()} == {State.FRESH}
+
+    run(story)
+
+
+def test_a_topology_that_cannot_be_built_leaves_no_side_prepared(
+    manager_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        manager, site = made(manager_class)
+        built = Backend.build_topology
+
+        def broken(*_: Any) -> Any:
+            raise Broken("topology")
+
+        monkeypatch.setattr(Backend, "build_topology", broken)
+        with pytest.raises(Broken, match="topology"):
+            await manager.update_weights(7)
+        assert site.prepared == set()
+        for name in ("rollout-0", "rollout-1", "actor"):
+            assert site.of(name).count("finalize") == 1
+        # and the next update is whole
+        monkeypatch.setattr(Backend, "build_topology", built)
+        assert await manager.update_weights(8) == {"bytes": 8}
 
     run(story)
 
