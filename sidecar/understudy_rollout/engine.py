@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
-from understudy_rollout.weights import Fence, Former, Group, Weights
+from understudy_rollout.weights import Fence, Former, Group, Held, Weights
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ class Admission(Protocol):
         """Admit nothing more. When this returns, no request is under way whose answer could mix weights, and no call
         of an older update. Returns what an admission knows that may be older than this trainer."""
 
+    async def known(self) -> Optional[Held]:
+        """What it knows of the weights, between updates. None: no more than the trainer."""
+
     async def join(self, update: str, group: Group) -> None:
         """The replica is about to join this group. Raises if the update does not run any more, as confirm does."""
 
@@ -93,6 +96,9 @@ class NoAdmission:
     """For replicas that nobody asks while they are updated."""
 
     async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+        return None
+
+    async def known(self) -> Optional[Held]:
         return None
 
     async def join(self, update: str, group: Group) -> None: ...
@@ -120,6 +126,12 @@ class Replica:
     weights: Weights = field(default_factory=Weights)
     updated_by: Optional[str] = None  # the id of the update that runs
     group: Optional[Group] = None  # that it was to join, and has not left; also that of a trainer before this one
+
+    async def refresh(self) -> None:
+        """Ask the gateway what the server holds. The server, or this trainer, may have been restarted meanwhile."""
+        known = await self.admission.known()
+        if known is not None and self.updated_by is None:
+            self.weights.found(known)
 
     async def leave_group(self) -> None:
         """Whichever it is in."""

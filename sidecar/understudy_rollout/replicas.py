@@ -51,19 +51,21 @@ def replicas_of_this_job(
 
 
 async def until_up(replicas: Iterable[Replica], limit_s: float = 600.0, health: str = HEALTH) -> None:
-    """Until every server answers its health check, through its gateway. Raises StepTimedOut with the last answer."""
-    gateways = [replica.admission for replica in replicas if isinstance(replica.admission, Gateway)]
+    """Until every server answers its health check, through its gateway. Then each replica has what its gateway knows.
+
+    Raises StepTimedOut with the last answer.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + limit_s
 
-    async def up(gateway: Gateway) -> None:
+    async def up(replica: Replica, gateway: Gateway) -> None:
         while True:
             try:
                 await asyncio.wait_for(gateway.server.get(health), max(LOOK_EVERY_S, end - loop.time()))
-                return
+                return await replica.refresh()
             except (Refused, EngineUnreachable, asyncio.TimeoutError) as error:
                 if loop.time() >= end:
                     raise StepTimedOut(f"{gateway.server.url}: not up within {limit_s:g} s: {error}") from error
             await asyncio.sleep(LOOK_EVERY_S)
 
-    await asyncio.gather(*(up(gateway) for gateway in gateways))
+    await asyncio.gather(*(up(x, x.admission) for x in replicas if isinstance(x.admission, Gateway)))

@@ -33,7 +33,7 @@ from understudy_rollout.failures import (
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.sender import Sender
 from understudy_rollout.steps import Held, Progress, Step, Undo
-from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, State, version_of
+from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, version_of
 
 TRAINER = "trainer"
 ENGINE_CALLS = ("stop_generation", "finish", "flush_cache", "resume_generation")
@@ -58,7 +58,7 @@ class Timeouts:
     resume_kv: float = 60.0
     flush_cache: float = 60.0
     resume: float = 60.0
-    open: float = 15.0
+    open: float = 30.0
     undo: float = 15.0
 
 
@@ -103,6 +103,9 @@ class WeightUpdate:
         self._progress = Progress()
         self._failed: Optional[BaseException] = None
         self._used = self._in_body = False
+        self._touched = False  # some replica's weights may be other ones than before, and not the new ones
+        self._transferring: Optional[asyncio.Task[object]] = None  # the task whose transfer is under way
+        self._transfer_over: Optional[asyncio.Event] = None
 
     async def __aenter__(self) -> "WeightUpdate":
         if self._used:
@@ -126,6 +129,8 @@ class WeightUpdate:
         if sender is None:
             raise ValueError("transfer: this update has no trainer; call load, or give WeightUpdate a trainer")
         self._check_open("transfer")
+        if not tensors:
+            raise ValueError("transfer: expected at least one tensor; got none")
         group = sender.group
         assert group is not None
         await self._transferred(
@@ -145,9 +150,12 @@ class WeightUpdate:
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self._in_body = False
-        first = self._failed or error
+        cancelled = await undisturbed(self._end_transfer)
+        first = self._failed or error or cancelled
         if isinstance(first, TransferCancelled) and error is not None:
             first = error  # the cancellation, or what the body has made of it, such as asyncio.timeout's TimeoutError
+        elif isinstance(first, TransferCancelled) and cancelled is not None:
+            first = cancelled
         if first is None:
             try:
                 await self._complete()
@@ -255,17 +263,34 @@ class WeightUpdate:
     async def _transferred(self, sender: Mapping[str, Call], call: Callable[[Replica], Awaitable[None]]) -> None:
         if self._failed is not None:
             raise self._failed
+        if self._transferring is not None:
+            self._failed = UpdateInProgress("transfer: another transfer of this update is under way: await it first")
+            raise self._failed
         if not self._progress.has_begun(Step.TRANSFER):
             self._progress = self._progress.begin(Step.TRANSFER)
+        self._transferring, self._transfer_over = asyncio.current_task(), asyncio.Event()
         try:
             await together(Step.TRANSFER.value, {**sender, **self._each(call)}, self._timeouts.transfer)
         except asyncio.CancelledError as error:
-            self._failed = TransferCancelled("a transfer of this update was cancelled: it is undone, and not committed")
-            self._failed.__cause__ = error
+            cancelled = TransferCancelled("a transfer of this update was cancelled: it is undone, and not committed")
+            cancelled.__cause__ = error
+            self._failed = self._failed or cancelled
             raise
         except BaseException as error:
-            self._failed = error  # a body that catches it does not commit what is not there
+            self._failed = self._failed or error  # a body that catches it does not commit what is not there
             raise
+        finally:
+            self._transferring = None
+            self._transfer_over.set()
+
+    async def _end_transfer(self) -> None:
+        """That the body has left under way in a task of its own: before anything is undone beside it."""
+        if self._transferring is None or self._transfer_over is None:
+            return
+        if self._failed is None:
+            self._failed = TransferCancelled("the body has ended while a transfer was under way: await it")
+        self._transferring.cancel()
+        await self._transfer_over.wait()
 
     async def _leave_group(self) -> None:
         self._progress = self._progress.begin(Step.LEAVE_GROUP)
@@ -288,8 +313,7 @@ class WeightUpdate:
     async def _tell_job(self, first: BaseException) -> None:
         if self._job is None:
             return
-        harmless = all(replica.weights.state is State.FRESH for replica in self.replicas)
-        if harmless and not isinstance(first, Exception):
+        if not self._touched and not isinstance(first, Exception):
             await self._job.called_off()  # who cancels an update before it has touched anything means to
         else:
             await self._job.failed(self.id, self.version, first, self._blocked)
@@ -353,6 +377,7 @@ class WeightUpdate:
         if commits:
             tell = partial(replica.admission.open, self.id)
         error = await self._try(Undo.SETTLE, replica.name, tell, first, self._timeouts.undo)
+        self._touched = self._touched or touched or error is not None
         if replica.weights.update != self.id:
             return  # it has never begun here
         if error is None and commits:

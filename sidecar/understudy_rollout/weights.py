@@ -163,9 +163,13 @@ class Weights:
         return Former(self._before, self._group)
 
     def found(self, held: Held) -> None:
-        """The running update has found these weights, by the word of a gateway: newer than what is known here."""
+        """By the word of a gateway: it is newer than what is known here. In an update, of the weights before it."""
         if self.state is State.UPDATING:
             self._before = held
+        elif held.state is State.UPDATING:
+            self._become(Held(State.UNCERTAIN, "", f"another update runs: {held.reason}"))
+        else:
+            self._become(held)
 
     def handle(self, event: Event) -> None:
         """Raises Refused."""

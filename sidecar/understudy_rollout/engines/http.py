@@ -10,7 +10,6 @@ passes on those of the update that runs. A call that finds no gateway waits GATE
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any, Optional, Protocol, Union
 
@@ -68,6 +67,7 @@ class Server:
             raise ValueError(f"url: expected http://host:port of the server; seen {url!r}")
         self.url = url.rstrip("/")
         self._headers = dict(headers or {})
+        self._gateway_gone = self.door is None  # it was waited for, and has not answered since
 
     async def post(
         self, path: str, body: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, str]] = None
@@ -81,14 +81,15 @@ class Server:
     async def _request(
         self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
     ) -> str:
-        end = time.monotonic() + GATEWAY_BACK_S
+        end = asyncio.get_running_loop().time() + GATEWAY_BACK_S
         while True:
             try:
                 return await self._request_once(method, path, body, params)
             except _NobodyListens:
-                if self.door is None or time.monotonic() >= end:
+                if self._gateway_gone or asyncio.get_running_loop().time() >= end:
+                    self._gateway_gone = True
                     raise
-            await asyncio.sleep(ASK_AGAIN_S)  # for a gateway that restarts
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _request_once(
         self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
@@ -105,6 +106,7 @@ class Server:
             raise _NobodyListens(f"{what}: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnreachable(f"{what}: {type(error).__name__} {error}".rstrip()) from error
+        self._gateway_gone = self.door is None
         if response.status < 300:
             return answer
         told = f"{what}: the server answered {response.status}: {answer.strip()[:TOLD_CHARACTERS]}"

@@ -4,13 +4,14 @@ Rules: after one refusal nothing more of that update is sent, because a late cal
 update Uncertain. The refusal of a Begin is none: that update has to be abandoned.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Optional
 
-from understudy_rollout.engines.http import FENCE_HEADER, UPDATE_HEADER, Refused, Server, bearer
-from understudy_rollout.failures import AdmissionRefused
+from understudy_rollout.engines.http import ASK_AGAIN_S, FENCE_HEADER, UPDATE_HEADER, Refused, Server, bearer
+from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
 from understudy_rollout.weights import NO_FENCE, Fence, Former, Group, Held, State
 
 WEIGHTS, ENGINE = "/understudy/v1/weights", "/understudy/v1/engine"
@@ -32,6 +33,9 @@ class Gateway:
         answer = await self._tell("close", {"update": update, "version": version, "fence": list(fence)})
         return _former(answer)
 
+    async def known(self) -> Optional[Held]:
+        return _held(json.loads(await self.server.get(WEIGHTS)))
+
     async def join(self, update: str, group: Group) -> None:
         await self._tell_of_running("join", {"update": update, "group": asdict(group)})
 
@@ -41,7 +45,13 @@ class Gateway:
             raise AdmissionRefused(f"update {update} cannot be committed: {told['reason']}")
 
     async def open(self, update: str) -> None:
-        await self._tell_of_running("open", {"update": update})
+        """Within the time that the update has for this: all is transferred, and its gateway may be restarting."""
+        while True:
+            try:
+                await self._tell_of_running("open", {"update": update})
+                return
+            except EngineUnreachable:
+                await asyncio.sleep(ASK_AGAIN_S)
 
     async def abandon(self, update: str, touched: bool, reason: str) -> None:
         await self._tell_of_running("abandon", {"update": update, "touched": touched, "reason": reason})
@@ -81,6 +91,9 @@ def _former(answer: str) -> Optional[Former]:
     told = json.loads(answer)["former"]
     if told is None:
         return None  # its server was lost meanwhile
-    held, group = told["held"], told["group"]
-    known = Held(State(held["state"]), held["version"], held["reason"])
-    return Former(known, None if group is None else Group(**group))
+    group = told["group"]
+    return Former(_held(told["held"]), None if group is None else Group(**group))
+
+
+def _held(told: Any) -> Held:
+    return Held(State(told["state"]), told["version"], told["reason"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from understudy_rollout import Group, Replica, Tensor, Timeouts, WeightUpdate
-from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Former, Join, State, Weights
+from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Former, Held, Join, State, Weights
 
 TENSORS = (Tensor("a", "float32", (2, 2)), Tensor("b", "float32", (4,)))
 TRAINER = "trainer"
@@ -262,6 +262,9 @@ class ModelGate(Side):
     async def close(self, update: str, version: str, fence: Fence) -> Former:
         await self.call("close", lambda: self.weights.handle(Begin(update, version, fence)), lambda: None)
         return self.weights.former()
+
+    async def known(self) -> Held:
+        return self.weights.known().now
 
     async def join(self, update: str, group: Group) -> None:
         await self.call("join", lambda: self.weights.handle(Join(update, group)), lambda: None)

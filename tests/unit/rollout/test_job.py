@@ -18,6 +18,7 @@ from understudy_protocol.words import RoundToken
 from understudy_rollout import JobLink, Timeouts, WeightUpdate
 from understudy_rollout.engine import NoAdmission
 from understudy_rollout.job import ENV_ROUND, ENV_SOCKET, fence_of, link_from
+from understudy_rollout.weights import Weights
 from understudy_sidecar.rollouts_link import RolloutsLink
 
 FENCE = (7, 1, 3)
@@ -104,6 +105,18 @@ async def test_an_update_that_is_cancelled_before_it_touches_weights_is_no_failu
         fault = Fault("rollout-0", "release_kv", Place.IN, Kind.CANCELLATION)
         assert isinstance(await job.update("v1", fault), asyncio.CancelledError)
         assert (job.states()[-1], job.heard[-1].failure) == ((2, 0, 0), None)
+
+
+@pytest.mark.parametrize("method", ["stop_generation", "release_kv", "join_group"])
+async def test_neither_is_one_whose_replicas_were_uncertain_before(method: str) -> None:
+    async with in_a_job() as job:
+        # given servers that no update has reached yet
+        for replica in job.cluster.replicas:
+            replica.weights = Weights()
+            job.cluster.gates[replica.name].weights = Weights()
+        fault = Fault("rollout-0", method, Place.IN, Kind.CANCELLATION)
+        assert isinstance(await job.update("v1", fault), asyncio.CancelledError)
+        assert (job.states()[-1], job.heard[-1].failure) == ((0, 0, 2), None)
 
 
 async def test_one_that_is_cancelled_in_its_transfer_is() -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.unit.rollout.model import ModelEngine, World
-from understudy_rollout import Replica
+from tests.unit.rollout.guarded import guarded
+from tests.unit.rollout.model import PATIENT, Broken, Cluster, Fault, Kind, ModelEngine, Place, World
+from tests.unit.virtual_time import in_virtual_time
+from understudy_rollout import Replica, State, WeightUpdate
 from understudy_rollout.failures import StepTimedOut
 from understudy_rollout.gateway import Gateway
+from understudy_rollout.gateway.app import WEIGHTS
 from understudy_rollout.replicas import until_up
 
 
@@ -22,6 +25,8 @@ async def behind_a_gateway(*answers: int) -> AsyncIterator[tuple[Replica, list[s
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
+        if request.path == WEIGHTS:
+            return web.json_response({"state": "Fresh", "version": "v0", "reason": ""})
         asked.append(request.path)
         return web.Response(status=answers[min(len(asked), len(answers)) - 1])
 
@@ -50,3 +55,54 @@ async def test_nobody_waits_for_ever_and_the_last_answer_is_told() -> None:
 
 async def test_replicas_without_a_gateway_are_not_waited_for() -> None:
     await until_up([Replica("rollout-0", ModelEngine("rollout-0", World()))], limit_s=0)
+
+
+def seen(replica: Replica) -> tuple[State, str]:
+    return replica.weights.state, replica.weights.version
+
+
+@in_virtual_time
+async def test_a_replica_of_a_trainer_that_was_restarted_knows_what_its_gateway_knows() -> None:
+    async with guarded("v7") as site:
+        replica = Replica("rollout-0", ModelEngine("rollout-0", World()), admission=site.admission)
+        assert seen(replica) == (State.UNCERTAIN, "")
+        await until_up([replica])
+        assert seen(replica) == (State.FRESH, "v7")
+        # and that its server was restarted
+        await site.server.restart("base")
+        await until_up([replica])
+        assert seen(replica) == (State.UNCERTAIN, "")
+        assert "the inference server was gone" in replica.weights.reason
+
+
+@in_virtual_time
+async def test_an_update_that_touches_nothing_leaves_what_its_gateway_knew() -> None:
+    async with guarded("v7") as site:
+        # given a trainer that was restarted, so that it knows nothing of its replica
+        cluster = Cluster(1)
+        replica = Replica("rollout-0", cluster.engines["rollout-0"], admission=site.admission)
+        cluster.world.faults = [Fault("rollout-0", "release_kv", Place.BEFORE, Kind.ERROR)]
+        # when an update fails before it has touched the weights
+        with pytest.raises(Broken):
+            async with WeightUpdate([replica], version="v8", timeouts=PATIENT):
+                raise AssertionError("not reached")
+        # then they are Fresh, here and there
+        assert seen(replica) == (State.FRESH, "v7")
+        assert (await site.state())["state"] == "Fresh"
+
+
+@in_virtual_time
+async def test_a_replica_that_another_trainer_updates_is_uncertain_here() -> None:
+    async with guarded("v7") as site:
+        replica = Replica("rollout-0", ModelEngine("rollout-0", World()), admission=site.admission)
+        await site.close("of another", "v8")
+        await replica.refresh()
+        assert seen(replica) == (State.UNCERTAIN, "")
+        assert replica.weights.reason == "another update runs: weights of version v8 are on their way"
+
+
+async def test_a_replica_without_a_gateway_is_what_its_updates_have_left() -> None:
+    (replica,) = Cluster(1).replicas
+    replica.admission = Replica("other", replica.engine).admission
+    await replica.refresh()
+    assert seen(replica) == (State.FRESH, "v0")

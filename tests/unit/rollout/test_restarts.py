@@ -46,6 +46,35 @@ async def test_a_gateway_that_is_restarted_in_an_update_admits_nothing_before_th
         assert (await site.ask()).headers[VERSION_HEADER] == "v1"
 
 
+@pytest.mark.parametrize("away_s", [1.0, 12.0])
+@in_virtual_time
+async def test_a_finished_transfer_is_opened_when_its_gateway_is_back(away_s: float) -> None:
+    async with guarded() as site:
+        # given an update whose gateway is away when all but its end is done
+        cluster = Cluster(1)
+        (replica,) = cluster.replicas
+        replica.admission = site.admission
+        engine = cluster.engines["rollout-0"]
+        resume, starting = engine.resume_generation, []
+
+        async def come_back() -> None:
+            await asyncio.sleep(away_s)
+            await site.start()
+
+        async def resume_and_lose_the_gateway() -> None:
+            await resume()
+            await site.stop()
+            starting.append(asyncio.ensure_future(come_back()))
+
+        engine.resume_generation = resume_and_lose_the_gateway  # type: ignore[method-assign]
+        # when it ends, with the limits that it has by default
+        async with WeightUpdate(cluster.replicas, version="v1") as update:
+            await update.load("v1")
+        # then the gateway is told as soon as it is back
+        assert await seen(site) == ("Fresh", "v1")
+        assert (replica.weights.state, replica.weights.version) == (State.FRESH, "v1")
+
+
 @in_virtual_time
 async def test_a_gateway_that_is_restarted_after_a_failed_update_waits_for_a_whole_one() -> None:
     async with guarded() as site:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.rollout.guarded import until
 from tests.unit.rollout.model import (
     OF_ENGINES,
     PATIENT,
@@ -99,6 +100,65 @@ async def test_a_body_that_transfers_nothing_is_an_error_and_changes_nothing() -
             pass
     cluster.check()
     assert {x.weights.version for x in cluster.replicas} == {"v0"}
+
+
+@in_virtual_time
+async def test_a_transfer_of_nothing_is_an_error_and_changes_nothing() -> None:
+    cluster = Cluster()
+    with pytest.raises(ValueError, match="transfer: expected at least one tensor; got none"):
+        async with WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update:
+            await update.transfer([])
+    cluster.check()
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v0")}
+
+
+@in_virtual_time
+async def test_two_transfers_at_once_are_refused_and_the_update_is_undone() -> None:
+    cluster = Cluster()
+    cluster.sends = "v1"
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+    with pytest.raises(UpdateInProgress, match="transfer: another transfer of this update is under way"):
+        async with update:
+            await asyncio.gather(update.transfer(TENSORS[:1]), update.transfer(TENSORS[1:]))
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+
+
+@in_virtual_time
+async def test_a_body_that_catches_the_refusal_of_a_second_transfer_commits_nothing() -> None:
+    cluster = Cluster()
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+
+    async def careless() -> None:
+        async with update:
+            await asyncio.gather(update.transfer(TENSORS[:1]), update.load("v1"), return_exceptions=True)
+
+    with pytest.raises(UpdateInProgress):
+        await careless()
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+
+
+@in_virtual_time
+async def test_a_body_that_does_not_wait_for_its_transfer_has_failed_and_the_transfer_is_ended_first() -> None:
+    # given a transfer that hangs, in a task that the body does not await
+    cluster = Cluster()
+    hanging = Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)
+    cluster.world.faults = [hanging]
+    tasks: list[asyncio.Task[None]] = []
+    update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
+
+    async def forgetful() -> None:
+        async with update:
+            tasks.append(asyncio.ensure_future(update.transfer(TENSORS)))
+            await until(lambda: hanging.happened)
+
+    # when the body ends, then so has the transfer, and nothing is committed
+    with pytest.raises(TransferCancelled, match="the body has ended while a transfer was under way: await it"):
+        await forgetful()
+    assert tasks[0].cancelled()
+    cluster.check()
+    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
 
 
 @in_virtual_time
