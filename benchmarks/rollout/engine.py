@@ -37,6 +37,7 @@ async def serve() -> None:
 
     app = web.Application()
     app.router.add_post("/{n}/slow", change)
+    app.router.add_get("/{n}/health_generate", generate)
     app.router.add_post("/generate", generate)
     app.router.add_get("/health", generate)
     app.router.add_post("/{n}/{path:.*}", call)

@@ -49,7 +49,7 @@ class Timeouts:
     """In seconds, for the slowest replica. `undo`: for each call that undoes something."""
 
     close: float = 60.0
-    stop: float = 60.0
+    stop: float = 90.0
     release_kv: float = 60.0
     build_group: float = 120.0
     transfer: float = 600.0

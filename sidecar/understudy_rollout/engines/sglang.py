@@ -10,7 +10,12 @@ flush does.
 The same follows when memory is to be resumed that is not released. So it is kept here whether it is. A request that was
 sent and not answered is taken for done: the server finishes what it has received, in the order of its arrival, whether
 anybody still waits or not. One that is refused is taken for not done. After either, `resume_generation` has the server
-generate a token, and mends what was taken wrongly.
+generate a token, and corrects a wrong assumption.
+
+A server that sleeps does not survive an update: some of its memory was released by another program, or by a trainer
+that ended in its update. No request tells. But it generates no token, and answers `/health_generate` with 503 after
+20 s. So an adapter asks that before its first update. Where there is none, the KV cache is resumed, which is what an
+update releases; where there is still none, the server is refused.
 
 Tensors are received within a session, `/begin_weight_update` to `/end_weight_update`. One that was left open keeps the
 next one out, so it is ended in any case.
@@ -22,7 +27,7 @@ from typing import Optional, Union
 
 from understudy_rollout.engine import Tensor
 from understudy_rollout.engines.http import Door, NotDelivered, Refused, Server, bearer
-from understudy_rollout.failures import UpdateFailed
+from understudy_rollout.failures import EngineRefused, UpdateFailed
 from understudy_rollout.weights import Group
 
 KV = {"tags": ["kv_cache"]}
@@ -39,10 +44,13 @@ class SglangEngine:
         self.server = Server(at, bearer(api_key))
         self._load_format = load_format
         self._kv_released = False
-        self._doubtful = False  # something that it was asked about its memory had no answer, or an error
+        self._doubtful = True  # whether it is released is not sure: so at first, and after no answer, or an error
+        self._has_generated = False  # a token, for this adapter: so none of its memory was released
         self._session: Optional[bool] = None  # one is open there; None: a former trainer may have left one
 
     async def stop_generation(self) -> None:
+        if not self._has_generated:
+            await self._until_awake()
         await self.server.post("/pause_generation", {"mode": "abort"})
 
     async def release_kv(self) -> None:
@@ -150,14 +158,33 @@ class SglangEngine:
             if NO_SUCH_GROUP not in error.answer:
                 raise
 
+    async def _until_awake(self) -> None:
+        """Raises EngineRefused where it is not, before anything is done to it."""
+        if await self._generates():
+            return
+        await self.server.post("/continue_generation", {})  # a trainer before this one may have paused it
+        await self._make_sure()
+
     async def _make_sure(self) -> None:
+        if await self._generates():
+            return
+        if self._doubtful:  # its cache is what it lacks, or more than that
+            await self._change_memory("/resume_memory_occupation", released=False)
+            if await self._generates():
+                return
+        raise EngineRefused(
+            f"{self.server.url}: the server does not generate: its weights may have been released, or it is not well. "
+            f"Resume its memory (/resume_memory_occupation), or restart it"
+        )
+
+    async def _generates(self) -> bool:
         try:
             await self.server.get("/health_generate")
         except Refused:
-            # It cannot generate: so its cache is what it lacks, or it is past help.
-            await self._change_memory("/resume_memory_occupation", released=False)
-            await self.server.get("/health_generate")
-        self._doubtful = False
+            return False
+        self._kv_released = self._doubtful = False
+        self._has_generated = True
+        return True
 
     async def _change_memory(self, path: str, *, released: bool) -> None:
         try:
@@ -170,4 +197,4 @@ class SglangEngine:
         except BaseException:
             self._kv_released, self._doubtful = released, True
             raise
-        self._kv_released = released
+        self._kv_released, self._doubtful = released, False

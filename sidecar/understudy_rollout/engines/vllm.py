@@ -4,6 +4,8 @@ It needs `VLLM_SERVER_DEV_MODE=1`, `--weight-transfer-config '{"backend": "nccl"
 given back `--enable-sleep-mode`. The weights stay where they are.
 
 Traps, each of which the adapter goes around:
+- A server does not survive that memory is touched which sleeps: after /sleep, or an update that could not resume its KV
+  cache. So it is asked, and woken up, before it is paused.
 - Waking up resumes generation as soon as all memory is there. It is paused again: that is a step of its own.
 - Layers take their tensors one by one. An update that breaks off leaves layers that wait for the rest: a request then
   ends the engine, and the next update's tensors are taken for that rest, so that its last ones are dropped. What puts
@@ -25,7 +27,6 @@ from understudy_rollout.failures import EngineRefused
 from understudy_rollout.weights import Group
 
 DURING_AN_UPDATE = "during a weight update"
-NOT_RESIDENT = "requires all executor memory to be resident"
 log = logging.getLogger(__name__)
 
 
@@ -42,17 +43,17 @@ class VllmEngine:
         self._loading = False  # a load was begun there, and has not ended well
 
     async def stop_generation(self) -> None:
+        # Paused by a trainer before this one it says so as well: then waking it up changes nothing.
+        if _told(await self.server.get("/is_sleeping"), "is_sleeping") is True:
+            await self._wake_up()
+        await self._pause()
+
+    async def _pause(self) -> None:
         self._paused = True
         await self.server.post("/pause", params={"mode": "abort"})
 
     async def release_kv(self) -> None:
-        try:
-            await self.server.post("/release_kv_cache_memory")
-        except Refused as error:
-            if NOT_RESIDENT not in error.answer:
-                raise
-            await self.resume_kv()  # an update before has released it, and could not resume it
-            await self.server.post("/release_kv_cache_memory")
+        await self.server.post("/release_kv_cache_memory")
 
     async def join_group(self, group: Group, first_rank: int) -> None:
         meeting = {
@@ -104,11 +105,14 @@ class VllmEngine:
             await self.server.post("/shutdown_weight_transfer_engine")
 
     async def resume_kv(self) -> None:
+        await self._wake_up()
+        if self._paused:
+            await self._pause()
+
+    async def _wake_up(self) -> None:
         answer = await self.server.post("/wake_up")
         if _told(answer, "status") != "awake":
             raise EngineRefused(f"{self.server.url}/wake_up: expected all of its memory to be awake; seen {answer}")
-        if self._paused:
-            await self.stop_generation()
 
     async def flush_cache(self) -> None:
         answer = await self.server.post("/reset_prefix_cache", params={"reset_external": "true"})

@@ -27,6 +27,7 @@ class SglangServer(EngineServer):
         self.session = False
         self.idle = False  # its scheduler, which notices that a request has ended after whoever has asked it
         self.refuses_flushes = 0  # the next ones
+        self.weights_sleep = False  # somebody has released them
 
     def routes(self) -> dict[tuple[str, str], Do]:
         sessions: dict[tuple[str, str], Do] = {
@@ -119,12 +120,14 @@ class SglangServer(EngineServer):
         assert body["flush_cache"] is False
         if self.has_sessions and not self.session:
             raise _no(OUTSIDE)
+        self._touches_weights()
         group = self._joined(body["group_name"])
         await self.engine.receive(group, tensors_of(body["names"], body["dtypes"], body["shapes"]))
         return {"success": True, "message": "Succeeded to update parameter online."}
 
     async def _disk(self, query: Any, body: Any) -> Any:
         assert body["flush_cache"] is False
+        self._touches_weights()
         await self.engine.load(body["model_path"])
         return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
 
@@ -160,8 +163,12 @@ class SglangServer(EngineServer):
         return {"message": "Generation continued successfully.", "status": "ok"}
 
     async def _generate(self, query: Any, body: Any) -> None:
-        if not (self.engine.kv and self.engine.generating):
+        if not (self.engine.kv and self.engine.generating) or self.weights_sleep:
             raise Refusal(503, None)
+
+    def _touches_weights(self) -> None:
+        if self.weights_sleep:
+            raise ServerDies("CUDA error: an illegal memory access was encountered")
 
     def _joined(self, name: str) -> Group:
         if self.engine.group is None or self.engine.group.name != name:

@@ -18,6 +18,7 @@ from tests.unit.rollout.model import (
     OF_LOADING_ENGINES,
     PATIENT,
     STEP_OF,
+    TENSORS,
     UNDOS,
     Cluster,
     Fault,
@@ -31,7 +32,7 @@ from tests.unit.rollout.servers import EngineServer
 from tests.unit.rollout.sglang_server import OlderSglangServer, SglangServer
 from tests.unit.rollout.vllm_server import PlainVllmServer, VllmServer
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Group, State, Timeouts
+from understudy_rollout import Group, State, Timeouts, WeightUpdate
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
 from understudy_rollout.gateway import Gateway
@@ -391,3 +392,70 @@ async def test_sglangs_cache_is_resumed_before_generation_though_its_release_had
         await cluster.update("v1", Fault("rollout-1", "release_kv", Place.AFTER, Kind.RESET))
         calls = cluster.engines["rollout-1"].calls
         assert calls[-2:] == ["resume_kv", "resume_generation"]
+
+
+SLEEPERS = ["sglang", "sglang-older", "sglang-gateway", "vllm", "vllm-gateway"]
+
+
+@pytest.mark.parametrize("release_kv", [False, True])
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("engine", SLEEPERS)
+@in_virtual_time
+async def test_a_cache_that_sleeps_is_woken_up_before_it_is_touched(
+    engine: str, paused: bool, release_kv: bool
+) -> None:
+    async with served(engine) as cluster:
+        # given a server whose cache was released by a trainer that is gone, which may have paused it, too
+        model = cluster.engines["rollout-1"]
+        model.kv, model.generating = False, not paused
+        cluster.sends = "v1"
+        # when it is updated
+        update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", release_kv=release_kv, timeouts=PATIENT)
+        async with update:
+            await update.transfer(TENSORS)
+        # then it lives, and generates with the new weights
+        cluster.check()
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v1")}
+
+
+@pytest.mark.parametrize("release_kv", [False, True])
+@pytest.mark.parametrize("engine", ["vllm", "vllm-gateway", "vllm-plain"])
+@in_virtual_time
+async def test_a_vllm_whose_weights_sleep_is_woken_up_before_they_are_touched(engine: str, release_kv: bool) -> None:
+    async with served(engine) as cluster:
+        server, model = cluster.servers["rollout-1"], cluster.engines["rollout-1"]
+        assert isinstance(server, VllmServer)
+        server.weights_sleep, model.kv, model.generating = True, False, False
+        update = WeightUpdate(cluster.replicas, version="v1", release_kv=release_kv, timeouts=PATIENT)
+        async with update:
+            await update.load("v1")
+        cluster.check()
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v1")}
+
+
+@in_virtual_time
+async def test_an_sglang_whose_weights_sleep_as_well_is_refused_before_they_are_touched() -> None:
+    async with served("sglang") as cluster:
+        server, model = cluster.servers["rollout-1"], cluster.engines["rollout-1"]
+        assert isinstance(server, SglangServer)
+        server.weights_sleep, model.kv = True, False
+        error = await cluster.update("v1")
+        assert isinstance(error, EngineRefused)
+        assert "the server does not generate: its weights may have been released" in str(error)
+        assert model.alive
+        # and nothing was touched
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v0")}
+
+
+@pytest.mark.parametrize("engine", SLEEPERS)
+@in_virtual_time
+async def test_a_server_that_does_not_sleep_is_asked_once_by_each_adapter(engine: str) -> None:
+    async with served(engine) as cluster:
+        for version in ("v1", "v2"):
+            assert await cluster.update(version) is None
+        asked = cluster.servers["rollout-0"].asked
+        if isinstance(cluster.servers["rollout-0"], SglangServer):
+            assert asked.count("GET /health_generate") == 1
+        else:  # which tells it, and may have been put to sleep since
+            assert asked.count("GET /is_sleeping") == 2
+            assert asked.count("POST /wake_up") == 2, "those that resume its cache"

@@ -28,12 +28,14 @@ class VllmServer(EngineServer):
         self.waiting = self.partial = False
         self.spoilt = False  # what comes now meets layers that have a part of something else
         self.holds_blocks = False  # requests run, or their blocks are being moved
+        self.weights_sleep = False  # --enable-sleep-mode, and somebody has sent /sleep
 
     def routes(self) -> dict[tuple[str, str], Do]:
         return {
             ("POST", "/pause"): self._pause,
             ("POST", "/resume"): self._resume,
             ("POST", "/release_kv_cache_memory"): self._release,
+            ("GET", "/is_sleeping"): self._is_sleeping,
             ("POST", "/wake_up"): self._wake_up,
             ("POST", "/init_weight_transfer_engine"): self._init,
             ("POST", "/shutdown_weight_transfer_engine"): self._shutdown,
@@ -72,13 +74,18 @@ class VllmServer(EngineServer):
     async def _release(self, query: Any, body: Any) -> Any:
         if self.engine.generating:
             raise RuntimeError("release_kv_cache_memory() requires a completed pause first")
-        if not self.engine.kv:
+        if not self.engine.kv or self.weights_sleep:
             raise RuntimeError("release_kv_cache_memory() requires all executor memory to be resident")
         await self.engine.release_kv()
         return {"status": "kv_cache_released"}
 
+    async def _is_sleeping(self, query: Any, body: Any) -> Any:
+        """Also where it is paused, which is no sleep of its memory."""
+        return {"is_sleeping": not self.engine.generating or not self.engine.kv or self.weights_sleep}
+
     async def _wake_up(self, query: Any, body: Any) -> Any:
         assert dict(query) == {}
+        self.weights_sleep = False
         await self.engine.resume_kv()
         self.engine.generating = True  # as soon as all memory is there
         return {"status": "awake", "tags": None}
@@ -111,6 +118,7 @@ class VllmServer(EngineServer):
         self._needs_configuration()
         if not self.active:
             raise RuntimeError("start_weight_update must be called before update_weights.")
+        self._touches_weights()
         info = body["update_info"]
         tensors = tensors_of(info["names"], info["dtype_names"], info["shapes"])
         try:
@@ -142,6 +150,7 @@ class VllmServer(EngineServer):
 
     async def _rpc(self, query: Any, body: Any) -> Any:
         assert body["method"] == "reload_weights"
+        self._touches_weights()
         spoilt, self.waiting, self.partial = self.partial, True, True
         await self.engine.load(body["kwargs"]["weights_path"])
         self.waiting = self.partial = False
@@ -165,6 +174,10 @@ class VllmServer(EngineServer):
     async def generate(self) -> None:
         """What a request would meet."""
         if self.waiting or not self.engine.kv:
+            raise ServerDies("CUDA error: an illegal memory access was encountered")
+
+    def _touches_weights(self) -> None:
+        if self.weights_sleep:
             raise ServerDies("CUDA error: an illegal memory access was encountered")
 
     def _needs_configuration(self) -> None:
