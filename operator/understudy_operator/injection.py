@@ -118,7 +118,7 @@ class Injection:
             manifest = manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
         except Objection as objection:
             self._refused[key] = owner.uid
-            await self._say(namespace, owner, Event("Warning", "NotInjected", str(objection)))
+            await self._say(namespace, owner, Event("Warning", "NotInjected", str(objection), owner.uid))
             return
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/injectedjobs"
         if owner.attempt:

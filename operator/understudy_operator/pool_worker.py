@@ -60,6 +60,7 @@ class PoolWorker:
         self._retries = Retries()
         self._tried = 0  # the generation of which everything was tried once
         self._pool_uid = ""
+        self._outbox = gateway.outbox()
         self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass, {"namespace": key[0], "pool": key[1]})
 
     def wake(self) -> None:
@@ -72,6 +73,7 @@ class PoolWorker:
 
     async def stop(self) -> None:
         await self.passes.stop()
+        await self._outbox.stop()
 
     def _over(self) -> bool:
         if self._store.get(Kind.POOL, self._key) is not None or claimed_pods(self._store, self._key):
@@ -82,6 +84,7 @@ class PoolWorker:
 
     async def _pass(self) -> Passed | None:
         if self._over():
+            await self._outbox.stop()
             return None
         with self._metrics.a_pass(POOL_KIND, TROUBLE):
             return await self._pass_over()
@@ -134,14 +137,13 @@ class PoolWorker:
             self.wake()  # something is new: pods may be possible now
         if plan.status is not None and not await self._gateway.pools.status(pool, plan.status):
             return False
+        self._gateway.pools.add_events(self._outbox, pool, plan.events)
         await self._release(plan)
         self._learn(plan.pods, await self._gateway.pods(pool, plan.pods))
         self._retries = self._retries.wanted(plan, self._clock.wall())
         if self._tried != pool.generation or told != self._retries.told:
             self._tried = pool.generation
             self.wake()  # to tell it
-        for event in plan.events:
-            await self._gateway.pools.event(pool, event)
         return True
 
     async def _release(self, plan: PoolPlan) -> None:

@@ -2,8 +2,8 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
@@ -22,11 +22,13 @@ from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.elections import UNREACHABLE_S
+from understudy_operator.plan.events import recorded_events
 from understudy_operator.plan.intents import (
     CREATE_POD,
     AdoptSpare,
     Check,
     ClaimWarm,
+    Event,
     Follow,
     Intent,
     Plan,
@@ -46,6 +48,15 @@ from understudy_protocol import logs
 from understudy_protocol import pod as names
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Unconfirmed:
+    """A status that was sent, whose answer is not there."""
+
+    over: str  # the resourceVersion that it replaces
+    status: Raw
+    events: Sequence[Event]
 
 
 class JobWorker:
@@ -76,6 +87,8 @@ class JobWorker:
         self._tried = 0  # the generation of which everything was tried once
         self._adopter = Adopter(self.wake, clock.wall)
         self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
+        self._outbox = gateway.outbox()
+        self._unconfirmed: _Unconfirmed | None = None
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
         self._checked = 0  # the generation whose templates the API server would take
@@ -100,6 +113,7 @@ class JobWorker:
 
     async def stop(self) -> None:
         await self.passes.stop()
+        await self._outbox.stop()
         await self._unfollow(Unfollow())
         await self._adopter.close()
 
@@ -109,6 +123,7 @@ class JobWorker:
             await self._forget_job()
             raw = self._store.get(job_kind(self._key), self._key)  # one that was made anew meanwhile
         if raw is None:
+            await self._outbox.stop()
             self._on_gone(self._key)
             return None
         with self._metrics.a_pass(kind_at(self._key), TROUBLE):
@@ -120,6 +135,8 @@ class JobWorker:
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid, self._ends = job.uid, OfJob(self._metrics)
+            self._gateway.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
+        self._add_unconfirmed_events(job)
         self._ends.seen(job.resource_version, job.status)
         if job.generation != self._tried:
             self._retries = Retries()  # what was refused of another spec says nothing about this one
@@ -153,7 +170,7 @@ class JobWorker:
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
         await self._adopter.close()
-        self._coordination, self._checked = Coordination(), 0
+        self._coordination, self._checked, self._unconfirmed = Coordination(), 0, None
         self._retries, self._tried = Retries(), 0
 
     def _observe(self, job: Job) -> Observed:
@@ -225,8 +242,9 @@ class JobWorker:
             if not refused:
                 self._checked = job.generation
                 self.wake()
-        if plan.status is not None and not await self._write_status(job, plan.status):
+        if plan.status is not None and not await self._write_status(job, plan.status, plan.events):
             return False
+        self._gateway.add_events(self._outbox, job, plan.events)
         self._learn(plan.jobs, await self._gateway.jobs.do(job.namespace, plan.jobs))
         self._learn(plan.claims, await self._gateway.pools.claims(job.namespace, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
@@ -237,9 +255,7 @@ class JobWorker:
             self._tried = job.generation
             self.wake()  # to tell it
         await self._follow(job, plan.link)
-        for event in plan.events:
-            await self._gateway.event(job, event)
-        if plan.remove:
+        if plan.remove and self._outbox.is_empty:
             self._learn([Remove()], await self._gateway.remove(job, plan.remove))
         return True
 
@@ -250,14 +266,24 @@ class JobWorker:
         if refused:
             self.wake()  # to find out when they are tried again
 
-    async def _write_status(self, job: Job, status: Raw) -> bool:
+    async def _write_status(self, job: Job, status: Raw, events: Sequence[Event]) -> bool:
         """False: the job has changed since it was read."""
         self._ends.writes(job.resource_version, job.status, status)
+        before, self._unconfirmed = self._unconfirmed, _Unconfirmed(job.resource_version, status, events)
         done = await self._gateway.status(job, status)
+        self._unconfirmed = None if done else before
         self._ends.wrote(done=done)
         if done and is_news(job.status, status):
             self.wake()
         return done
+
+    def _add_unconfirmed_events(self, job: Job) -> None:
+        """Of a status write that had no answer, and was done nevertheless."""
+        known = self._unconfirmed
+        if known is not None and known.over != job.resource_version:
+            self._unconfirmed = None
+            if known.status == job.status:
+                self._gateway.add_events(self._outbox, job, known.events)
 
     def _keys_of(self, job: Job, intent: AdoptSpare) -> Keys:
         return Keys(key_of_pool(self._store, (job.namespace, intent.pool_uid)), self._key_of(job))

@@ -72,6 +72,8 @@ class ApiServer:
 
     def _create(self, at: Where, body: Raw, *, keep: bool) -> Raw:
         if at.plural == "events":
+            if any(event["metadata"] == body["metadata"] for event in self.events):
+                raise ApiError(409, "AlreadyExists", f"event {body['metadata']['name']} already exists")
             self.events.append(body)
             return body
         key = (at.plural, at.namespace, body["metadata"]["name"])

@@ -63,6 +63,7 @@ def _concerned(world: World) -> set[tuple[Kind, Owner]]:
 def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
     name, status = job["metadata"]["name"], job.get("status", {})
     running = world.cluster.running(training.job_uid)
+    yield from _events(world, job)
     if training.closed is not None:
         if status.get("phase") != "Succeeded":
             yield f"{name} has succeeded, and its status says {status.get('phase')}"
@@ -91,6 +92,20 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
     refused = [entry for entry in status["conditions"] if entry["type"] in ("Invalid", "Blocked")]
     if any(entry["status"] == "True" for entry in refused):
         yield f"{name} is well: {refused}"
+
+
+def _events(world: World, job: Raw) -> Iterator[str]:
+    """Each fault that status records, its recovery and the job's end have their events."""
+    name, status = job["metadata"]["name"], job.get("status", {})
+    of_job = [event for event in world.server.events if event["regarding"]["uid"] == job["metadata"]["uid"]]
+    wanted = [("Completed", "")] if status.get("terminalState") == "Completed" else []
+    for entry in status.get("recoveries", ()):
+        wanted.append(("FaultDetected", entry["cause"]["pod"]))
+        if "resumedAt" in entry:
+            wanted.append(("Recovered", entry["cause"]["pod"]))
+    for reason, pod in wanted:
+        if not any(event["reason"] == reason and pod in event["note"] for event in of_job):
+            yield f"{name} has no event {reason} {pod}"
 
 
 def _process(world: World, process: Process, leads: bool) -> Iterator[str]:

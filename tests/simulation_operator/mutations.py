@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from understudy_operator import worker
 from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
@@ -60,12 +62,21 @@ async def _lists_once(self: Resync) -> None:
     await asyncio.Event().wait()
 
 
+async def _sends_once(self: Outbox) -> None:
+    while self._waiting:
+        _, regarding, event = self._waiting.popleft()
+        with suppress(*TROUBLE):
+            await send_event(self._api, self._pace, regarding, event)
+
+
 MUTATIONS = (
     Mutation("a creation without an answer is not asked for again", Gateway, "settle", _settles_nothing),
     Mutation("what was answered is not struck off", Gateway, "_answered", _lets_nothing_be_settled),
     Mutation("a write does not ask for the lease", Operator, "leads", _never_looks_at_the_lease),
     Mutation("a list removes nothing", Store, "replace", _lists_only_add),
     Mutation("nothing is listed after the start", Resync, "run", _lists_once),
+    Mutation("an event without an answer is not sent again", Outbox, "_send_all", _sends_once),
+    Mutation("a new leader sends no event that status records", worker, "recorded_events", lambda *_: ()),
 )
 
 

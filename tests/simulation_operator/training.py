@@ -18,10 +18,12 @@ from understudy_operator.plan.observed import Coordination
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Appoint, Lost, MemberView, Snapshot
-from understudy_protocol.words import CloseReason, Fault, RoundToken, WorkersState
+from understudy_protocol.recovery import Cause, Recovery
+from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
 
 SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
 LOST_KEPT = 20
+RECOVERIES_KEPT = 10
 TICK_S = 0.5
 
 
@@ -41,6 +43,7 @@ class Training:
     since: float = 0.0
     _members: dict[str, Raw] = field(default_factory=dict)
     _lost: list[Lost] = field(default_factory=list)
+    _recoveries: list[Recovery] = field(default_factory=list)
 
     @property
     def now(self) -> float:
@@ -95,6 +98,10 @@ class Training:
                 node = pod["spec"]["nodeName"]
                 fault = Fault.NODE if node in self.cluster.down else Fault.POD
                 self._lost.append(Lost(uid, pod["metadata"]["name"], node, fault, "it is gone", self.now))
+                if uid in self.seats.values():
+                    cause = Cause(None, pod["metadata"]["name"], node, None, None, "it is gone")
+                    self._recoveries.append(Recovery(self.round + 1, fault, None, cause, self.now, None))
+        self._recoveries = self._recoveries[-RECOVERIES_KEPT:]
         self._lost = [lost for lost in self._lost if lost.pod_uid not in running][-LOST_KEPT:]
 
     def _seat(self, running: dict[str, Raw]) -> None:
@@ -108,14 +115,20 @@ class Training:
         if vacant and len(waiting) >= len(vacant):
             self.seats |= dict(zip(vacant, waiting, strict=False))
             self.round += 1
+            self._recoveries = [
+                recovery
+                if recovery.resumed_at is not None
+                else replace(recovery, strategy=Strategy.SPARE_SWAP, resumed_at=self.now)
+                for recovery in self._recoveries
+            ]
 
     def _told(self) -> Snapshot:
         ranks = {uid: rank for rank, uid in self.seats.items()}
         members = tuple(_member(pod, ranks.get(uid)) for uid, pod in self._members.items())
         vacant = [rank for rank in range(self.actives) if self.seats.get(rank) not in self._members]
         waits = f"{len(vacant)} of {self.actives} pods" if vacant else ""
-        token = RoundToken(self.epoch, 1, self.round)
-        return Snapshot(token, self.in_office, members, tuple(self._lost), (), {}, None, waits, self.closed)
+        token, recoveries = RoundToken(self.epoch, 1, self.round), tuple(self._recoveries)
+        return Snapshot(token, self.in_office, members, tuple(self._lost), recoveries, {}, None, waits, self.closed)
 
     def _running(self) -> dict[str, Raw]:
         return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid) if self._knows(pod)}

@@ -1,16 +1,35 @@
-"""A Kubernetes Event on an object, ours or one whose pods are injected."""
+"""Kubernetes Events on an object, ours or one whose pods are injected.
 
+Rules:
+- An event is written at least once. One that got no answer, or that this replica may not send any more, is sent again.
+- Its name is made of what it reports, so a second write of the same event is refused as AlreadyExists, and people see
+  it once. A new leader relies on this: it sends again what status records (plan/events.py, recorded_events).
+- Reconciles never wait for events: a task of its own sends those of an object.
+- An event that the API server refuses is logged and dropped, and so is one that could not be sent for KEPT_S.
+"""
+
+import asyncio
+import hashlib
 import logging
 import os
-from collections.abc import Mapping
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from understudy_operator.apply.api import NO_ANSWER, Api, ApiError
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.apply.pace import Pace
+from understudy_operator.clock import Backoffs
 from understudy_operator.observe.store import Raw
+from understudy_operator.plan.events import RECENT_S
 from understudy_operator.plan.intents import Event
 
+KEPT_S = RECENT_S
+#: Of one object. Beyond this the oldest are dropped.
+MOST_WAITING = 200
+NAME_CHARACTERS = 230
 log = logging.getLogger(__name__)
 
 
@@ -27,10 +46,15 @@ class Owner(Protocol):
 
 def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
     """The event as Kubernetes keeps it. regarding: what refers to the object."""
+    identity = f"{regarding['kind']}|{regarding['uid']}|{event.key}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{regarding['name']}-", "namespace": regarding["namespace"]},
+        "metadata": {
+            "name": f"{regarding['name'][:NAME_CHARACTERS]}.{digest}",
+            "namespace": regarding["namespace"],
+        },
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "type": event.type,
         "reason": event.reason,
@@ -43,10 +67,61 @@ def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
 
 
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
-    """One that is refused, or has no answer, is logged, and no more: nothing waits for it."""
-    kind, namespace, name = regarding["kind"], regarding["namespace"], regarding["name"]
+    """Raises one of TROUBLE if the event has to be sent again. One that is refused is logged, and no more."""
+    namespace = regarding["namespace"]
     await pace.turn()
     try:
         await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
-    except (ApiError, *NO_ANSWER) as error:
-        log.warning("%s %s/%s: event %s was not written: %r", kind, namespace, name, event.reason, error)
+    except ApiError as error:
+        if error.status == 429 or error.status >= 500:
+            raise
+        if error.reason != "AlreadyExists":
+            where = f"{regarding['kind']} {namespace}/{regarding['name']}"
+            log.warning("%s: event %s was refused: %r", where, event.reason, error)
+
+
+class Outbox:
+    """The events of one object that have not been written yet, the oldest first."""
+
+    def __init__(self, api: Api, pace: Pace, steady: Callable[[], float]) -> None:
+        self._api, self._pace, self._steady = api, pace, steady
+        self._waiting: deque[tuple[float, Mapping[str, str], Event]] = deque(maxlen=MOST_WAITING)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    def add(self, regarding: Mapping[str, str], events: Iterable[Event]) -> None:
+        """Send them soon, and again until they are written."""
+        for event in events:
+            named = event if event.key else replace(event, key=secrets.token_hex(8))
+            self._waiting.append((self._steady(), regarding, named))
+        if self._waiting and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._send_all(), name="events")
+
+    async def stop(self, finish_s: float = 0.0) -> None:
+        """What could not be sent in that time is dropped."""
+        if self._task is not None:
+            if finish_s:
+                await asyncio.wait([self._task], timeout=finish_s)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._waiting.clear()
+
+    async def _send_all(self) -> None:
+        pauses = iter(Backoffs())
+        while self._waiting:
+            entry = self._waiting[0]
+            added_at, regarding, event = entry
+            try:
+                await send_event(self._api, self._pace, regarding, event)
+            except TROUBLE as error:
+                if self._steady() - added_at < KEPT_S:
+                    log.info("event %s on %s is sent again: %r", event.reason, regarding["name"], error)
+                    await asyncio.sleep(next(pauses))
+                    continue
+                log.warning("event %s on %s was not written: %r", event.reason, regarding["name"], error)
+            pauses = iter(Backoffs())
+            if self._waiting and self._waiting[0] is entry:  # else newer events have pushed it out meanwhile
+                self._waiting.popleft()

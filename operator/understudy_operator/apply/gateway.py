@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
-from understudy_operator.apply.events import Owner
+from understudy_operator.apply.events import Outbox, Owner
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 class Gateway:
     def __init__(self, api: Api, store: Store, clock: Clock) -> None:
-        self._api, self._store = api, store
+        self._api, self._store, self._steady = api, store, clock.steady
         self.pace = Pace(clock.steady)  # of all that a leader writes, and not of this gateway alone
         self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self.pace)
@@ -151,8 +151,12 @@ class Gateway:
         """Replace the status; False if the job has changed since it was read. Then the store has it as it is now."""
         return await self._subjects.status(_subject(job), status)
 
-    async def event(self, job: Job, event: Event) -> None:
-        await self._subjects.event(_subject(job), event)
+    def outbox(self) -> Outbox:
+        """For the events of one object."""
+        return Outbox(self._api, self.pace, self._steady)
+
+    def add_events(self, outbox: Outbox, job: Job, events: Iterable[Event]) -> None:
+        outbox.add(_subject(job).regarding, events)
 
     async def _read_node(self, name: str) -> None:
         try:

@@ -6,11 +6,12 @@ answer, before anything else is decided for its job (`settle`). Else the job cou
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
+from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.subject import Subject, Subjects, read_anew
 from understudy_operator.observe.store import Kind, Raw, Store
@@ -61,8 +62,8 @@ class PoolGateway:
         """Replace the status; False if the pool has changed since it was read. Then the store has it as it is now."""
         return await self._subjects.status(_subject(pool), status)
 
-    async def event(self, pool: Pool, event: Event) -> None:
-        await self._subjects.event(_subject(pool), event)
+    def add_events(self, outbox: Outbox, pool: Pool, events: Iterable[Event]) -> None:
+        outbox.add(_subject(pool).regarding, events)
 
     async def _claim(self, namespace: str, claim: ClaimPod | ClaimWarm) -> None:
         unanswered = self._unanswered.setdefault(claim.job_uid, {})

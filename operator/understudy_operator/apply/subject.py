@@ -1,4 +1,4 @@
-"""An object of ours that passes are about, at the API server: its status is written, and its events are sent.
+"""An object of ours that passes are about, at the API server: its status is written.
 
 A status counts on the version that was read: where the object has changed since, nothing is written, and the store has
 it as it is now.
@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.apply.api import Api, ApiError
-from understudy_operator.apply.events import send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.intents import Event
 from understudy_operator.plan.ownership import API_VERSION
 
 
@@ -32,6 +30,11 @@ class Subject:
     def metadata(self) -> dict[str, str]:
         return {"namespace": self.namespace, "name": self.name, "uid": self.uid}
 
+    @property
+    def regarding(self) -> dict[str, str]:
+        """What refers to it in an event."""
+        return {"apiVersion": API_VERSION, "kind": self.name_of_kind, **self.metadata}
+
 
 class Subjects:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
@@ -50,10 +53,6 @@ class Subjects:
             await read_anew(self._api, self._store, subject.kind, subject.path, subject.metadata)
             return False
         return True
-
-    async def event(self, subject: Subject, event: Event) -> None:
-        regarding = {"apiVersion": API_VERSION, "kind": subject.name_of_kind, **subject.metadata}
-        await send_event(self._api, self._pace, regarding, event)
 
 
 async def read_anew(api: Api, store: Store, kind: Kind, path: str, metadata: Raw) -> None:

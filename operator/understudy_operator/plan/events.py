@@ -16,7 +16,13 @@ from understudy_operator.plan.pool.vacancies import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified, is_open
 from understudy_operator.plan.retries import alike
+from understudy_operator.plan.rfc3339 import unix
 from understudy_operator.plan.told_before import condition, told_refusal
+
+#: A new leader sends again what status has recorded within this time.
+RECENT_S = 600.0
+#: Of the job's end, which there is one of.
+END = "end"
 
 
 def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -> tuple[Event, ...]:
@@ -30,11 +36,12 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
     events += avoidance.plan_events(observed, status)
     match outcome(observed):
         case Completed(message):
-            events.append(Event("Normal", "Completed", message))
+            events.append(Event("Normal", "Completed", message, END))
         case Failed(_, message):
-            events.append(Event("Warning", "Failed", message))
+            events.append(Event("Warning", "Failed", message, END))
         case Restart(reason, message):
-            events.append(Event("Warning", reason, message))
+            of_world = _restarts_of_world(status) != _restarts_of_world(before)
+            events.append(Event("Warning", reason, message, _restart_key(status) if of_world else ""))
         case None:
             pass
     events += _suspension(before, status)
@@ -75,19 +82,65 @@ def _office(before: Mapping[str, Any], office: Office) -> Iterator[Event]:
         yield Event("Normal", "CoordinatorElected", message)
 
 
+def recorded_events(status: Mapping[str, Any], now: float) -> tuple[Event, ...]:
+    """The events of the faults and of the end that this status records, as far as they are recent.
+
+    A former leader may have written the status and lost the leadership before it wrote the event.
+    """
+    return tuple(event for at, event in _recorded(status) if unix(at) >= now - RECENT_S)
+
+
+def _recorded(status: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+    """Each with the time at which it was so."""
+    recoveries = status.get("recoveries", ())
+    if recoveries and recoveries[-1].get("strategy") == JOB_RESTART:
+        restart = Event("Warning", JOB_RESTART, recoveries[-1].get("reason", ""), _restart_key(status))
+        yield recoveries[-1]["detectedAt"], restart
+    for identity, entry in identified(recoveries).items():
+        if entry.get("strategy") != JOB_RESTART:
+            yield entry["detectedAt"], _detected(identity, entry)
+        if not is_open(entry):
+            yield entry.get("resumedAt") or entry["runningAt"], _recovered(identity, entry)
+    if (end := status.get("terminalState")) and "completionTime" in status:
+        kind = "Normal" if end == "Completed" else "Warning"
+        yield status["completionTime"], Event(kind, end, condition(status, end).get("message", ""), END)
+
+
 def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
     known = identified(before.get("recoveries", ()))
     for identity, entry in identified(status.get("recoveries", ())).items():
         if identity not in known and entry.get("strategy") != JOB_RESTART:  # which has an event of its own
-            yield Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}")
+            yield _detected(identity, entry)
         elif adds_to(entry, known.get(identity)):
             why = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
-            yield Event("Warning", why, f"{entry['fault']}: {_cause(entry)}")
+            yield Event("Warning", why, f"{entry['fault']}: {_cause(entry)}", _key("cause", identity))
         if not is_open(entry) and (identity not in known or is_open(known[identity])):
-            how = entry.get("strategy", "resumed")
-            why = f" ({entry['reason']})" if entry.get("reason") else ""
-            end = f"in {entry['seconds']} s" if "seconds" in entry else f"runs again since {entry['runningAt']}"
-            yield Event("Normal", "Recovered", f"{how} {end}, round {entry['round']}: {_cause(entry)}{why}")
+            yield _recovered(identity, entry)
+
+
+def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
+    return Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}", _key("fault", identity))
+
+
+def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
+    how = entry.get("strategy", "resumed")
+    why = f" ({entry['reason']})" if entry.get("reason") else ""
+    end = f"in {entry['seconds']} s" if "seconds" in entry else f"runs again since {entry['runningAt']}"
+    message = f"{how} {end}, round {entry['round']}: {_cause(entry)}{why}"
+    return Event("Normal", "Recovered", message, _key("recovery", identity))
+
+
+def _key(what: str, identity: tuple[str, int]) -> str:
+    """Of an entry of status.recoveries."""
+    return "{} {}#{}".format(what, *identity)
+
+
+def _restart_key(status: Mapping[str, Any]) -> str:
+    return f"restart {_restarts_of_world(status)}"
+
+
+def _restarts_of_world(status: Mapping[str, Any]) -> int:
+    return int(status.get("recoveriesByStrategy", {}).get("jobRestart", 0))
 
 
 def _cause(entry: Mapping[str, Any]) -> str:

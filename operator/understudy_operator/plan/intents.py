@@ -132,6 +132,7 @@ class Event:
     type: str  # Normal | Warning
     reason: str
     message: str
+    key: str = ""  # what status records of it: the event is written once under a name of this; "" if status has nothing
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def claim_key(pod: str) -> str:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """What is to be done about a pool, in this order."""
+    """What is to be done about a pool, in this order; the events once status is written."""
 
     objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
@@ -258,7 +259,7 @@ class PoolPlan:
 @dataclass(frozen=True)
 class Plan:
     """Executed in this order: who is adopted first, for that waits for no write; status before the appointment that it
-    records; everything before its events.
+    records. Events are sent from the moment that status is written, whatever fails after it.
     """
 
     adopt: tuple[AdoptSpare, ...] = ()

@@ -23,7 +23,7 @@ class FakeApi(Api):
         self.calls: list[tuple[str, str]] = []
         self.history: list[Raw] = []  # every state of every object
         self.refuse: Callable[[Mapping[str, Any]], str] = lambda _: ""
-        self.deny: Callable[[str, str], ApiError | None] = lambda *_: None
+        self.deny: Callable[[str, str], Exception | None] = lambda *_: None
         self._versions, self._addresses = itertools.count(100), itertools.count(7)
 
     async def get(self, path: str) -> Raw:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
-from tests.unit.operator.given import IMAGE, TEMPLATE, a_snapshot
+from tests.unit.operator.given import IMAGE, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
-from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
@@ -233,6 +233,58 @@ async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_n
     assert {x["status"] for conditions in told for x in conditions if x["type"] == "Invalid"} == {"False"}
     owners = {raw["metadata"]["ownerReferences"][0]["uid"] for raw in world.api.of_kind("Pod")}
     assert owners == {"second"}
+
+
+def events_of(world: World, reason: str) -> list[Raw]:
+    return [raw for raw in world.api.of_kind("Event") if raw["reason"] == reason]
+
+
+async def test_a_fault_that_status_records_has_its_event_though_the_next_write_fails(
+    world: World, links: list[FakeLink]
+):
+    # given a job that runs, and an API server that takes a status and no pod
+    world.apply_job(status=APPOINTED)
+    world.api.deny = lambda method, path: ApiError(409, "Conflict", "later") if "/pods/" in path else None
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        # when a fault is reported, and is over at once
+        fault = a_recovery(time.time() - 2, resumed_at=time.time())
+        links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
+        world.wake()
+        # then status records it, and both events are written
+        await world.until(lambda: "lastRecovery" in world.status())
+        await world.until(lambda: bool(events_of(world, "Recovered")))
+    assert len(events_of(world, "FaultDetected")) == 1
+    assert ("POST", "pods") in {(method, path.split("/")[-2]) for method, path in world.api.calls}
+
+
+async def test_an_end_that_status_records_has_its_event_though_the_leader_could_not_send_it(
+    world: World, links: list[FakeLink]
+):
+    # given a leader that loses the lease right after it has written that the job has ended
+    def deny(_: str, path: str) -> Exception | None:
+        return NotLeading("the lease is lost") if "/events/" in path and "terminalState" in world.status() else None
+
+    world.apply_job(status=APPOINTED)
+    world.api.deny = deny
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        links[0].coordination = Coordination(a_snapshot(closed=SUCCEEDED), since=time.time())
+        world.wake()
+        await world.until(lambda: world.status().get("terminalState") == "Completed")
+    assert events_of(world, "Completed") == []
+
+    # when another replica leads
+    world.api.deny = lambda *_: None
+    async with at_work(world):
+        # then the event is written
+        await world.until(lambda: bool(events_of(world, "Completed")))
+    assert events_of(world, "Completed")[0]["note"] == SUCCEEDED.message
+
+    # and it is written once, whoever leads after that
+    async with at_work(world):
+        await world.until(lambda: sum("/events/" in path for _, path in world.api.calls[-9:]) > 0)
+    assert len(events_of(world, "Completed")) == 1
 
 
 @pytest.mark.parametrize("kind", ["Secret", "Service"])

@@ -16,7 +16,7 @@ from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import AT_ONCE
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.intents import Create, CreatePod, DeletePod, Event, ReleasePod
+from understudy_operator.plan.intents import Create, CreatePod, DeletePod, ReleasePod
 from understudy_operator.plan.refusals import ADDRESS_TAKEN, Why
 from understudy_protocol import pod as names
 
@@ -207,15 +207,6 @@ async def test_a_finalizer_that_somebody_has_removed_meanwhile_does_not_come_bac
     release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])
     assert await given.gateway.pods(JOB, [release]) == []
     assert "finalizers" not in given.api.objects[f"{PODS}/held"]["metadata"]
-
-
-@pytest.mark.parametrize("lost", [TimeoutError(), ApiError(403, "Forbidden", "no events here")])
-async def test_an_event_that_is_not_written_is_logged_and_nothing_waits_for_it(
-    given: Given, lost: Exception, caplog: pytest.LogCaptureFixture
-):
-    given.api.after = lost
-    await given.gateway.event(JOB, Event("Normal", "Started", "round 0 started with all ranks"))
-    assert "event Started was not written" in caplog.text
 
 
 async def test_a_pod_that_has_come_in_place_of_the_one_that_is_to_be_released_is_left_alone(given: Given):

@@ -21,8 +21,9 @@ from tests.unit.operator.given import (
     status_of,
 )
 from understudy_operator.plan.coordination import Office
-from understudy_operator.plan.events import plan_events
+from understudy_operator.plan.events import plan_events, recorded_events
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol.observer import Recovery, Snapshot
 from understudy_protocol.words import Strategy
 
@@ -84,6 +85,31 @@ def test_a_recovery_whose_strategy_nobody_knows_is_told_too():
     assert [len(texts) for texts in passes(lasting, a_snapshot(epoch=2), a_snapshot(epoch=2))] == [1, 1, 0]
 
 
+def test_what_status_records_is_reported_again_by_a_new_leader_while_it_is_recent():
+    # given a fault that is over, and one that is open
+    over = a_recovery(NOW - 300, resumed_at=NOW - 298, strategy=Strategy.IN_PLACE)
+    status = after(in_round(0), a_snapshot(recoveries=[over, a_recovery(NOW - 2, strategy=None)], number=1))
+    first_told = events(in_round(0), a_snapshot(recoveries=[over], number=1))
+
+    # then another leader reports them under the same keys, so that each is written once
+    told = recorded_events(status, NOW)
+    assert [event.reason for event in told] == ["FaultDetected", "Recovered", "FaultDetected"]
+    assert first_told == list(told[:2])
+    assert len({(event.reason, event.key) for event in told}) == 3
+
+    # and not what is older than ten minutes
+    assert [event.reason for event in recorded_events(status, NOW + 305)] == ["FaultDetected"]
+    assert recorded_events(status, NOW + 3600) == ()
+
+
+def test_the_end_and_a_restart_are_reported_again_by_a_new_leader():
+    ended = after(in_round(0), a_snapshot(closed=FAILED))
+    assert recorded_events(ended, NOW) == (Event("Warning", "Failed", FAILED.message, "end"),)
+    entry = {"detectedAt": micro_time(NOW), "fault": "Process", "strategy": "JobRestart", "reason": "rule a, restart 1"}
+    restarted = {"recoveries": [{**entry, "cause": {"message": "x"}}], "recoveriesByStrategy": {"jobRestart": 1}}
+    assert recorded_events(restarted, NOW) == (Event("Warning", "JobRestart", "rule a, restart 1", "restart 1"),)
+
+
 def test_an_election_is_told_once_also_one_that_no_operator_saw():
     def told(before: Mapping[str, Any], term: int) -> list[str]:
         given = observed(a_job(status=before), snapshot=a_snapshot(term=term))
@@ -106,6 +132,6 @@ def test_the_start_the_office_and_the_end_are_told_once():
     )
     closed = a_snapshot(closed=SUCCEEDED)
     status = after(in_round(0), closed)
-    assert events(in_round(0), closed) == [Event("Normal", "Completed", SUCCEEDED.message)]
+    assert events(in_round(0), closed) == [Event("Normal", "Completed", SUCCEEDED.message, "end")]
     assert events(status, closed) == events(status) == []
-    assert events(in_round(0), a_snapshot(closed=FAILED)) == [Event("Warning", "Failed", FAILED.message)]
+    assert events(in_round(0), a_snapshot(closed=FAILED)) == [Event("Warning", "Failed", FAILED.message, "end")]
