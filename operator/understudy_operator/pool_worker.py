@@ -100,11 +100,15 @@ class PoolWorker:
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
             self._pool_uid, self._tried = pool.uid, 0
-        if pool.generation != self._tried:
-            self._retries = Retries()  # what was refused of another spec says nothing about this one
         now = self._clock.wall()
         await self._gateway.settle(pool, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
         await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
+        pool = self._store.fact(Kind.POOL, self._key, read_pool)
+        if pool is None or pool.uid != self._pool_uid:
+            return Passed(0.0)  # it is gone since, or another one of its name is there
+        pool = replace(pool, log_format=self._log_format)
+        if pool.generation != self._tried:
+            self._retries = Retries()  # what was refused of another spec says nothing about this one
         observed, began = self._observe(pool), self._clock.steady()
         plan = reconcile_pool(observed, self._clock.wall())
         thought_s = self._clock.steady() - began

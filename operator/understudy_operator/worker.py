@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_operator.apply.api import TROUBLE
@@ -28,17 +28,19 @@ from understudy_operator.plan.intents import (
     AdoptSpare,
     Check,
     ClaimWarm,
+    DeletePod,
     Event,
     Follow,
     Intent,
     Plan,
+    PodIntent,
     Remove,
     Unfollow,
 )
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
-from understudy_operator.plan.observed import Coordination, Job, Observed
+from understudy_operator.plan.observed import ChildJob, Coordination, Job, Node, Observed
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
@@ -47,6 +49,8 @@ from understudy_operator.plan.status import is_news
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 
+#: A plan deletes pods for so long after what it goes by was observed. Then the next reconcile decides again.
+DELETES_FOR_S = 5.0
 log = logging.getLogger(__name__)
 
 
@@ -130,24 +134,40 @@ class JobWorker:
             return await self._pass_over(raw)
 
     async def _pass_over(self, raw: Raw) -> Passed:
-        read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
-        job = replace(read(raw), log_format=self._log_format)
+        job = self._read(raw)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid, self._ends = job.uid, OfJob(self._metrics)
             self._gateway.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
         self._add_unconfirmed_events(job)
         self._ends.seen(job.resource_version, job.status)
-        if job.generation != self._tried:
-            self._retries = Retries()  # what was refused of another spec says nothing about this one
-        await self._settle(job)
-        await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
-        observed = await self._with_job_pods(self._observe(job))
-        began = self._clock.steady()
+        await self._gather(job)
+        raw_now = self._store.get(job_kind(self._key), self._key)
+        if raw_now is None or raw_now["metadata"]["uid"] != raw["metadata"]["uid"]:
+            return Passed(0.0)  # it is gone since, or another one of its name is there
+        job = self._read(raw_now)
+        # From here to the plan nothing is awaited: all of it is known of one moment.
+        observed, began = self._observe(job), self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
         thought_s = self._clock.steady() - began
-        done = await self._execute(job, plan)
+        done = await self._execute(job, plan, began)
         return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
+
+    def _read(self, raw: Raw) -> Job:
+        read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
+        job = replace(read(raw), log_format=self._log_format)
+        if job.generation != self._tried:
+            self._retries = Retries()  # what was refused of another spec says nothing about this one
+        return job
+
+    async def _gather(self, job: Job) -> None:
+        """All that the API server has to be asked for. It may take half a minute, in which much can change."""
+        await self._settle(job)
+        await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
+        try:
+            await self._job_pods.look(job, self._children(job), self._nodes(), self._clock.wall())
+        except TROUBLE as error:  # they are only reported: without an answer those of the last one are
+            log.warning("the pods of Jobs that wait could not be listed: %r", error)
 
     async def _settle(self, job: Job) -> None:
         if job.deleting:
@@ -155,15 +175,6 @@ class JobWorker:
             return
         now = self._clock.wall()
         await self._gateway.settle(job, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
-
-    async def _with_job_pods(self, observed: Observed) -> Observed:
-        """They are for what is told, and nothing waits for them: without an answer those of the last one are."""
-        try:
-            await self._job_pods.look(observed.job, observed.children, observed.nodes, self._clock.wall())
-        except TROUBLE as error:
-            log.warning("the pods of Jobs that wait could not be listed: %r", error)
-        pods = self._job_pods.known
-        return replace(observed, job_pods=pods) if pods else observed
 
     async def _forget_job(self) -> None:
         """It was deleted, whatever its name stands for now."""
@@ -181,7 +192,7 @@ class JobWorker:
         return Observed(
             job=job,
             pods=pods,
-            nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
+            nodes=self._nodes(),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job)) is not None,
             has_former_secret=self._ours(Kind.SECRET, job, former_secret_name(job.name)) is not None,
@@ -192,7 +203,8 @@ class JobWorker:
             paused=self._retries.paused(self._clock.wall()),
             known_key=self._key_of(job),
             told_address="" if address else self._told_address(job),
-            children=tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, _owner(job))),
+            children=self._children(job),
+            job_pods=self._job_pods.known,
             claims=frozenset(self._claims(job)),
             checked=self._checked == job.generation,
             offenders={} if self._node_memory is None else self._node_memory.offenders,
@@ -200,6 +212,12 @@ class JobWorker:
             pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
             adoptions=self._adopter.adoptions,
         )
+
+    def _nodes(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
+
+    def _children(self, job: Job) -> tuple[ChildJob, ...]:
+        return tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, _owner(job)))
 
     def _claims(self, job: Job) -> Iterator[str]:
         """Those that are there. One that outlives jobs may be anybody's."""
@@ -229,7 +247,7 @@ class JobWorker:
         raw = self._store.get(kind, (job.namespace, name))
         return raw if raw is not None and job_uid_of(raw) == job.uid else None
 
-    async def _execute(self, job: Job, plan: Plan) -> bool:
+    async def _execute(self, job: Job, plan: Plan, observed_at: float) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
         self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
         told, created = self._retries.told, [await self._gateway.create(create) for create in plan.objects]
@@ -249,7 +267,8 @@ class JobWorker:
         self._learn(plan.claims, await self._gateway.pools.claims(job.namespace, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
             self.wake()  # to tell them
-        self._learn(plan.pods, await self._gateway.pods(job, plan.pods))
+        pods = self._still_valid(plan.pods, observed_at)
+        self._learn(pods, await self._gateway.pods(job, pods))
         self._retries = self._retries.wanted(plan, self._clock.wall())
         if self._tried != job.generation or told != self._retries.told:
             self._tried = job.generation
@@ -258,6 +277,13 @@ class JobWorker:
         if plan.remove and self._outbox.is_empty:
             self._learn([Remove()], await self._gateway.remove(job, plan.remove))
         return True
+
+    def _still_valid(self, intents: Sequence[PodIntent], observed_at: float) -> Sequence[PodIntent]:
+        """Without the deletions, if the writes before them took so long that a lost member may be back."""
+        if self._clock.steady() - observed_at < DELETES_FOR_S or not any(isinstance(x, DeletePod) for x in intents):
+            return intents
+        self.wake()
+        return [intent for intent in intents if not isinstance(intent, DeletePod)]
 
     def _learn(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
         """What the API server says to them."""

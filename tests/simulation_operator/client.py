@@ -29,6 +29,7 @@ WATCHED = {
     "trainingjobs": (Kind.JOB, ""),
     "hotsparepools": (Kind.POOL, ""),
     "pods": (Kind.POD, names.LABEL_JOB_UID),
+    "jobs": (Kind.CHILD, names.LABEL_JOB_UID),
     "services": (Kind.SERVICE, names.LABEL_JOB_UID),
     "secrets": (Kind.SECRET, names.LABEL_JOB_UID),
     "nodes": (Kind.NODE, ""),
@@ -46,6 +47,7 @@ class Trouble:
     failed: float = 0.0
     unanswered: float = 0.0
     claim_unanswered: float = 0.0  # the same of claims, of which there are few
+    list_unanswered: float = 0.0  # and of the lists of a few pods, for which a reconcile waits
     event_lost: float = 0.0
     event_twice: float = 0.0
     event_late: float = 0.0
@@ -95,14 +97,19 @@ class Process:
         if rng.random() < trouble.failed:
             raise ApiError(500, "InternalError", "etcdserver: leader changed")
         answer = self._arrive(method, path, query, body)
-        lost = max(trouble.unanswered, trouble.claim_unanswered) if _claims(body) else trouble.unanswered
-        if rng.random() < lost:
+        if rng.random() < self._lost(query, body):
             if rng.random() < 0.3:
                 raise ApiError(504, "Timeout", "request did not complete within the allotted timeout")
             await asyncio.sleep(rng.choice([0.05, 2.0, REQUEST_S]))
             raise TimeoutError
         await asyncio.sleep(rng.uniform(0.001, 0.01))
         return answer
+
+    def _lost(self, query: Mapping[str, str], body: Raw | None) -> float:
+        """How likely it is that there is no answer."""
+        of_claim = self.trouble.claim_unanswered if _claims(body) else 0.0
+        of_list = self.trouble.list_unanswered if "fieldSelector" in query else 0.0
+        return max(self.trouble.unanswered, of_claim, of_list)
 
     def _arrive(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
         if method != "GET" and "dryRun" not in query:

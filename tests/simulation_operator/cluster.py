@@ -66,6 +66,14 @@ class Cluster:
         }
         self.server.put("pods", raw)
 
+    def restart_sidecar(self, pod: Raw) -> None:
+        """Its container is another one: the kubelet writes so."""
+        raw = self._current(pod)
+        if raw is not None and self.runs(raw):
+            (sidecar,) = raw["status"]["initContainerStatuses"]
+            sidecar["restartCount"] = sidecar.get("restartCount", 0) + 1
+            self.server.put("pods", raw)
+
     # What follows by itself
 
     def _told(self, plural: str, kind: str, raw: Raw) -> None:
@@ -124,7 +132,7 @@ class Cluster:
         self.server.put("pods", raw)
 
     def _collect(self, job_uid: str) -> None:
-        for plural in ("pods", "services", "secrets"):
+        for plural in ("pods", "services", "secrets", "jobs"):
             for raw in self.server.of(plural, **{names.LABEL_JOB_UID: job_uid}):
                 if raw["metadata"].get("finalizers"):
                     path = f"/api/v1/namespaces/{raw['metadata']['namespace']}/{plural}/{raw['metadata']['name']}"
@@ -141,7 +149,7 @@ class Cluster:
         owners = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in self.server.of("pods", names.LABEL_JOB_UID)}
         owners |= {
             raw["metadata"]["labels"][names.LABEL_JOB_UID]
-            for plural in ("services", "secrets")
+            for plural in ("services", "secrets", "jobs")
             for raw in self.server.of(plural, names.LABEL_JOB_UID)
         }
         for uid in sorted(owners - jobs):

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 from tests.simulation_operator.api_server import Raw
@@ -44,6 +45,8 @@ class Setup:
     lease: bool = True
     warm: bool = False  # the pool's spares have a launcher
     claim_unanswered: float = 0.0
+    aside: bool = False  # each job has a Job beside its world
+    list_unanswered: float = 0.0
 
 
 def draw_setup(rng: random.Random) -> Setup:
@@ -169,6 +172,25 @@ def _a_pod(world: World, fault: Fault) -> Raw | None:
 def _crash_pod(world: World, fault: Fault) -> None:
     if pod := _a_pod(world, fault):
         world.cluster.end(pod, None)
+
+
+def _lose_line(world: World, fault: Fault) -> None:
+    """A member cannot be heard, and comes back: perhaps because its sidecar was restarted. Mostly nobody replaces it
+    meanwhile, because a quota is full.
+    """
+    if fault.draw < 0.8:
+        _quota(world, replace(fault, draw=0.0))
+    for training in list(world.trainings.values()):
+        seated = [uid for uid in training.seats.values() if training.seated(uid) and uid != training.in_office]
+        if not seated:
+            continue
+        uid = seated[int(fault.draw * 1000) % len(seated)]
+        (pod,) = [raw for raw in world.server.of("pods") if raw["metadata"]["uid"] == uid]
+        training.lose_line(uid)
+        restarted = int(fault.draw * 100) % 2 == 0
+        if restarted:
+            _later(world, fault, partial(world.cluster.restart_sidecar, pod))
+        _later(world, fault, partial(training.find_line, uid, restarted=restarted))
 
 
 def _delete_pod(world: World, fault: Fault) -> None:
@@ -307,6 +329,7 @@ STRIKES: dict[str, Callable[[World, Fault], None]] = {
     "away": _away,
     "gone": _gone_410,
     "crash pod": _crash_pod,
+    "lose line": _lose_line,
     "delete pod": _delete_pod,
     "delete service": _delete_service,
     "delete secret": _delete_secret,

@@ -39,7 +39,7 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
     yield from what_is_wrong_of_pools(world)
     jobs = set(world.trainings)
     owners = jobs | {raw["metadata"]["uid"] for raw in world.server.of("hotsparepools")}
-    for plural in ("pods", "services", "secrets"):
+    for plural in ("pods", "services", "secrets", "jobs"):
         left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - owners
         if left:
             yield f"{plural} of jobs that are gone: {left}"

@@ -7,12 +7,15 @@ are for those of plan/leadership.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
+from tests.simulation_operator.faults import Fault
+from tests.simulation_operator.run import Case
 from understudy_operator import worker
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.events import Outbox, send_event
@@ -20,9 +23,12 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
 from understudy_operator.operator import Operator
-from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.pool import adopting, claiming, reconcile
 from understudy_operator.resync import Resync
+from understudy_operator.worker import JobWorker
+
+_gather = JobWorker._gather
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,19 @@ class Mutation:
     name: str
     instead: Any
     warm: bool = False  # of pools whose spares have a launcher
+    #: What makes the breach likely: changes of the setup; and faults in place of the drawn ones, each so long after a
+    #: moment of the seed's.
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    faults: Sequence[tuple[float, str]] = ()
+
+    def case(self, drawn: Case) -> Case:
+        """The drawn case, in which a breach of this rule is likely."""
+        if not self.faults:
+            return drawn
+        rng = random.Random(f"mutation-{drawn.seed}")
+        at = rng.uniform(15.0, 40.0)
+        faults = [Fault(at + after_s, what, rng.uniform(14.5, 17.0), rng.random()) for after_s, what in self.faults]
+        return replace(drawn, setup=replace(drawn.setup, **self.setup), faults=tuple(faults))
 
 
 async def _settles_nothing(self: Gateway, job: Any, refused_too: bool = True) -> None:
@@ -69,14 +88,46 @@ async def _sends_once(self: Outbox) -> None:
             await send_event(self._api, self._pace, regarding, event)
 
 
+async def _observes_before_it_gathers(self: JobWorker, job: Job) -> None:
+    observed = JobWorker._observe(self, job)
+    await _gather(self, job)
+    self._observe = lambda _: observed  # type: ignore[method-assign]
+
+
+CALM: Mapping[str, Any] = {
+    "jobs": ((4, 0),),
+    **dict.fromkeys(("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late"), 0.0),
+}
 MUTATIONS = (
     Mutation("a creation without an answer is not asked for again", Gateway, "settle", _settles_nothing),
     Mutation("what was answered is not struck off", Gateway, "_answered", _lets_nothing_be_settled),
     Mutation("a write does not ask for the lease", Operator, "leads", _never_looks_at_the_lease),
     Mutation("a list removes nothing", Store, "replace", _lists_only_add),
     Mutation("nothing is listed after the start", Resync, "run", _lists_once),
-    Mutation("an event without an answer is not sent again", Outbox, "_send_all", _sends_once),
-    Mutation("a new leader sends no event that status records", worker, "recorded_events", lambda *_: ()),
+    Mutation(
+        "a plan is of before the lists",
+        JobWorker,
+        "_gather",
+        _observes_before_it_gathers,
+        setup=CALM | {"aside": True, "list_unanswered": 0.3},
+        faults=[(20.0, "lose line")],
+    ),
+    Mutation(
+        "an event without an answer is not sent again",
+        Outbox,
+        "_send_all",
+        _sends_once,
+        setup={"failed": 0.3},
+        faults=[(0.0, "lose pods")],
+    ),
+    Mutation(
+        "a new leader sends no event that status records",
+        worker,
+        "recorded_events",
+        lambda *_: (),
+        setup={"failed": 0.3, "replicas": 2},
+        faults=[(0.0, "lose pods"), (0.3, "kill")],
+    ),
 )
 
 

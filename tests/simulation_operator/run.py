@@ -28,7 +28,17 @@ from tests.simulation_operator.world import Violation, World
 from understudy_operator import resync, worker
 from understudy_operator.observe import adoption_link
 
-TROUBLE = ("slow", "throttled", "failed", "unanswered", "claim_unanswered", "event_lost", "event_twice", "event_late")
+TROUBLE = (
+    "slow",
+    "throttled",
+    "failed",
+    "unanswered",
+    "claim_unanswered",
+    "list_unanswered",
+    "event_lost",
+    "event_twice",
+    "event_late",
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,9 @@ class Case:
 
 def draw_case(seed: int) -> Case:
     rng = random.Random(f"operator-{seed}")
-    return Case(seed, draw_setup(rng), tuple(draw_faults(rng)))
+    beside = random.Random(f"aside-{seed}")
+    setup = replace(draw_setup(rng), aside=beside.random() < 0.5, list_unanswered=beside.choice([0.0, 0.3]))
+    return Case(seed, setup, tuple(draw_faults(rng)))
 
 
 def draw_pool_case(seed: int) -> Case:
@@ -90,7 +102,7 @@ async def _main(case: Case, worlds: list[World]) -> None:
     setup = case.setup
     world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas, has_lease=setup.lease)
     worlds.append(world)
-    world.cluster.room, world.warm = setup.room, setup.warm
+    world.cluster.room, world.warm, world.aside = setup.room, setup.warm, setup.aside
     world.loses_replicas = any(fault.what in ("kill", "stop", "kill at claim") for fault in case.faults)
     for name in TROUBLE:
         setattr(world.trouble, name, getattr(setup, name))

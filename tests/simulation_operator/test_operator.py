@@ -34,6 +34,9 @@ def test_a_seed_replays_to_the_letter() -> None:
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
     with broken(mutation):
         found = find_seed(
-            f"operator: {mutation.what}", SEEDS_TO_FIND, lambda seed: run_case(draw_case(seed)), Violation
+            f"operator: {mutation.what}",
+            SEEDS_TO_FIND,
+            lambda seed: run_case(mutation.case(draw_case(seed))),
+            Violation,
         )
     assert found is not None, f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds"

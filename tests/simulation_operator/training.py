@@ -41,6 +41,8 @@ class Training:
     links: list[Link] = field(default_factory=list)
     snapshot: Snapshot | None = None
     since: float = 0.0
+    unheard: set[str] = field(default_factory=set)  # pod uids: they run, and no coordinator hears them
+    returned: dict[str, float] = field(default_factory=dict)  # uids of those that it hears again, and since when
     _members: dict[str, Raw] = field(default_factory=dict)
     _lost: list[Lost] = field(default_factory=list)
     _recoveries: list[Recovery] = field(default_factory=list)
@@ -73,6 +75,17 @@ class Training:
             self.snapshot = told
             self._changed()
 
+    def lose_line(self, pod_uid: str) -> None:
+        self.unheard.add(pod_uid)
+        self.tick()
+
+    def find_line(self, pod_uid: str, *, restarted: bool) -> None:
+        """restarted: its sidecar is another one, which its object tells."""
+        self.unheard.discard(pod_uid)
+        if not restarted:
+            self.returned[pod_uid] = self.now
+        self.tick()
+
     def end(self) -> None:
         """The close has reached everybody."""
         for pod in self._running().values():
@@ -101,6 +114,7 @@ class Training:
                 if uid in self.seats.values():
                     cause = Cause(None, pod["metadata"]["name"], node, None, None, "it is gone")
                     self._recoveries.append(Recovery(self.round + 1, fault, None, cause, self.now, None))
+                    self.seats = {rank: seated for rank, seated in self.seats.items() if seated != uid}
         self._recoveries = self._recoveries[-RECOVERIES_KEPT:]
         self._lost = [lost for lost in self._lost if lost.pod_uid not in running][-LOST_KEPT:]
 
@@ -134,8 +148,10 @@ class Training:
         return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid) if self._knows(pod)}
 
     def _knows(self, pod: Raw) -> bool:
-        """Whether it knows that it is of this job: a pool's spare that was claimed has to be told."""
+        """Whether it is heard, and knows that it is of this job: a pool's spare that was claimed has to be told."""
         metadata = pod["metadata"]
+        if metadata["uid"] in self.unheard:
+            return False
         if names.ANNOTATION_WARM not in metadata.get("annotations", {}):
             return True
         return self.cluster.adopted.get(metadata["uid"]) == self.job_uid

@@ -32,6 +32,8 @@ from understudy_protocol.handshake import NotProven
 LEASE = ("system", "operator")
 NAMESPACE = "research"
 TRACED = 400
+#: What a coordinator has heard so lately no plan has to know.
+PLANS_AGE_S = 7.0
 #: How likely a spare that is claimed Warm is one that nobody can reach.
 DEAF = 0.1
 
@@ -47,6 +49,7 @@ class World:
     replicas: int
     loses_replicas: bool = False  # in this run some are killed or stopped
     warm: bool = False  # pools' spares have a launcher
+    aside: bool = False  # each job has a Job that waits for its pods for ever: the operator lists them again and again
     has_lease: bool = True  # without it all replicas act at once
     kill_at_claim: int = 0  # who writes is killed right after so many more writes that carry out claims; 0: never
     trouble: Trouble = field(default_factory=Trouble)
@@ -78,7 +81,12 @@ class World:
     def apply(self, name: str, actives: int, spares: int, pool: str = "") -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": actives, "template": TEMPLATE}}}
         told: Raw = {"replicas": spares, "pool": pool} if pool else {"replicas": spares}
-        spec = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": told}
+        spec: Raw = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": told}
+        if self.aside:
+            aside = {"name": "aside", "template": {"spec": {"template": TEMPLATE}}}
+            spec |= {"replicatedJobs": [replicated, aside], "successPolicy": {"targetReplicatedJobs": ["workers"]}}
+            spec["successPolicy"]["operator"] = "All"
+            spec["launcher"]["targetReplicatedJobs"] = ["workers"]
         metadata = {"namespace": NAMESPACE, "name": name, "generation": 1}
         self.say(f"apply {name}: {actives} + {spares}")
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
@@ -237,7 +245,9 @@ class World:
         if as_seen and as_seen != metadata["resourceVersion"]:
             return  # it is refused
         training = self.trainings.get(metadata["labels"][names.LABEL_JOB_UID])
-        if training is not None and training.seated(metadata["uid"]):
+        if training is None or not training.seated(metadata["uid"]):
+            return
+        if training.now - training.returned.get(metadata["uid"], 0.0) > PLANS_AGE_S:
             self.violate(f"{name} trains, and is deleted")
 
     def violate(self, what: str) -> None:

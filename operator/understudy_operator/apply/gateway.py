@@ -220,8 +220,7 @@ class Gateway:
         try:
             match intent:
                 case DeletePod(name, uid, grace_s, reason, version):
-                    as_seen = {"resourceVersion": version} if version else {}
-                    body: Raw = {"preconditions": {"uid": uid, **as_seen}}
+                    body: Raw = {"preconditions": {"uid": uid, "resourceVersion": version}}
                     if grace_s is not None:
                         body = {**body, "gracePeriodSeconds": grace_s}
                     self._after_delete(await self._api.delete(path, body), grace_s)

@@ -31,7 +31,7 @@ class DeletePod:
     uid: str
     grace_s: int | None  # None: the pod's own; 0: remove the object at once
     reason: str
-    version: str = ""  # the pod is left alone if it is not as it was seen any more; "" if that does not matter
+    version: str  # as it was seen: the API server refuses the deletion of a pod that has changed since
 
 
 @dataclass(frozen=True)

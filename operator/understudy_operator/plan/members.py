@@ -117,6 +117,11 @@ def may_start(observed: Observed) -> bool:
     return job.round >= 0 or job.world.groups[0].name in startup(job.spec, group_counts(observed)).started
 
 
+def _delete(pod: Pod, reason: str) -> DeletePod:
+    """With its own grace period."""
+    return DeletePod(pod.name, pod.uid, None, reason, pod.version)
+
+
 def _drop(pod: Pod, reason: str) -> DeletePod:
     """At once, since no kubelet has it in hand. One whose pod has been heard of meanwhile would end what runs."""
     return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
@@ -134,7 +139,7 @@ def _clear_former(observed: Observed) -> Iterator[PodIntent]:
         if dead_node:
             yield _drop(pod, f"{why}, and node {pod.node} is not ready")
         elif pod.deleting_since is None:
-            yield DeletePod(pod.name, pod.uid, None, why)
+            yield _delete(pod, why)
 
 
 def _release(pod: Pod) -> Iterator[ReleasePod]:
@@ -164,9 +169,9 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
-        yield DeletePod(pod.name, pod.uid, None, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
+        yield _delete(pod, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
     for pod in spares_in_the_way(observed, now):
-        yield DeletePod(pod.name, pod.uid, None, "it is a spare, and the job's actives wait for nodes or for quota")
+        yield _delete(pod, "it is a spare, and the job's actives wait for nodes or for quota")
     yield from _surplus(observed, now)
 
 
@@ -184,7 +189,7 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             entry = lost[pod.uid]
             silent = entry.fault is Fault.NODE
             if (silent and not observed.cut_off) or (not silent and reached(entry.at + RETURN_S, now)):
-                yield DeletePod(pod.name, pod.uid, None, f"it was lost ({entry.fault.value}): {entry.reason}")
+                yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
 
@@ -224,7 +229,7 @@ def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
         seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
     for pod in observed.live():
         if pod.node in broken and pod.uid not in seated:
-            yield DeletePod(pod.name, pod.uid, None, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
+            yield _delete(pod, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
 
 
 def _broken(node: Node, now: float) -> Finding | None:
@@ -256,7 +261,7 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     free.sort(key=worth)
     for pod in free[: max(0, surplus)]:
         # As it was seen: one that was given a rank since then was written to.
-        yield DeletePod(pod.name, pod.uid, None, f"{world.spares} spares are wanted", pod.version)
+        yield _delete(pod, f"{world.spares} spares are wanted")
 
 
 def _costs(pod: Pod) -> tuple[bool, bool]:
@@ -277,9 +282,9 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
         elif not ready:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
-            yield DeletePod(pod.name, pod.uid, None, "the job has ended, and its training has not")
+            yield _delete(pod, "the job has ended, and its training has not")
         elif reached(since + CLOSED_S, now):
-            yield DeletePod(pod.name, pod.uid, None, "the job has ended, and it has not")
+            yield _delete(pod, "the job has ended, and it has not")
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

@@ -90,8 +90,8 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
 
 
 def _unhindered(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:
-    """Who goes only as it was seen is not written to by the same plan: the deletion would be refused for that."""
-    as_seen = {intent.name for intent in intents if isinstance(intent, (DeletePod, ReleasePod)) and intent.version}
+    """Do not patch a pod that this plan deletes: the patch would change its version and the deletion would fail."""
+    as_seen = {intent.name for intent in intents if isinstance(intent, (DeletePod, ReleasePod))}
     return tuple(intent for intent in intents if not isinstance(intent, PatchPod) or intent.name not in as_seen)
 
 

@@ -22,11 +22,13 @@ from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.worker import JobWorker
-from understudy_protocol.observer import End
-from understudy_protocol.words import CloseReason
+from understudy_protocol import pod as names
+from understudy_protocol.observer import End, Lost
+from understudy_protocol.words import CloseReason, Fault, RoundToken
 
 KEY = ("research", "llm")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
+POD = "/api/v1/namespaces/research/pods/llm-workers-0-0-a"
 SERVICE = "/api/v1/namespaces/research/services/llm-coordinator"
 SECRET = "/api/v1/namespaces/research/secrets/llm-membership"
 LIMIT_S = 10.0
@@ -233,6 +235,67 @@ async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_n
     assert {x["status"] for conditions in told for x in conditions if x["type"] == "Invalid"} == {"False"}
     owners = {raw["metadata"]["ownerReferences"][0]["uid"] for raw in world.api.of_kind("Pod")}
     assert owners == {"second"}
+
+
+def a_lost_pod(world: World) -> Coordination:
+    """Its coordinator lost it more than 15 s ago."""
+    owned = {"namespace": "research", "labels": {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}}
+    pod = {"kind": "Pod", "metadata": owned, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}
+    world.store.put(Kind.POD, world.api.put(POD, pod))
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    world.store.put(Kind.NODE, world.api.put("/api/v1/nodes/n", {"metadata": {"name": "n"}, "status": ready}))
+    uid = world.api.objects[POD]["metadata"]["uid"]
+    entry = Lost(uid, "llm-workers-0-0-a", "n", Fault.POD, "its connection ended", time.time() - 60)
+    return Coordination(a_snapshot(lost=(entry,)), since=time.time())
+
+
+async def test_a_lost_pod_that_came_back_while_a_list_was_awaited_is_not_deleted(world: World, links: list[FakeLink]):
+    # given a job that has lost a pod, whose loss is 60 s old when the operator hears of it
+    world.apply_job(status=APPOINTED)
+    lost = a_lost_pod(world)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        # and a Job of it waits for pods: they are listed, and while that lasts the pod comes back
+        some = world.api.some
+
+        async def pod_comes_back(*asked: Any) -> list[Raw]:
+            links[0].coordination = Coordination(a_snapshot(number=2), since=time.time())
+            return await some(*asked)
+
+        world.api.some = pod_comes_back  # type: ignore[method-assign,assignment]
+        owned = {"namespace": "research", "labels": {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}}
+        path = "/apis/batch/v1/namespaces/research/jobs/llm-driver-0"
+        world.store.put(Kind.CHILD, world.api.put(path, {"kind": "Job", "metadata": owned, "spec": {}}))
+        links[0].coordination = lost
+        world.wake()
+        # then what is known after the list counts
+        await world.until(lambda: world.status().get("round") == 2)
+    assert ("DELETE", POD) not in world.api.calls
+
+
+async def test_a_plan_that_waited_for_a_slow_write_deletes_nothing(world: World, links: list[FakeLink]):
+    # given a job that has lost a pod, and an API server that takes 6 s for its status
+    world.apply_job(status=APPOINTED)
+    lost, later_s = a_lost_pod(world), 0.0
+
+    async with at_work(world, Clock(steady=lambda: time.monotonic() + later_s)):
+        await world.until(lambda: bool(links))
+        replace_status = world.api.replace
+
+        async def pod_comes_back(path: str, body: Any) -> Raw:
+            nonlocal later_s
+            later_s += 6.0
+            links[0].coordination = Coordination(a_snapshot(number=2), since=time.time())
+            return await replace_status(path, body)
+
+        world.api.replace = pod_comes_back  # type: ignore[method-assign]
+        # when the pod comes back in that time
+        assert lost.snapshot is not None
+        links[0].coordination = replace(lost, snapshot=replace(lost.snapshot, token=RoundToken(1, 1, 1)))
+        world.wake()
+        await world.until(lambda: world.status().get("round") == 2)
+    # then it is not deleted by what was known before
+    assert ("DELETE", POD) not in world.api.calls
 
 
 def events_of(world: World, reason: str) -> list[Raw]:

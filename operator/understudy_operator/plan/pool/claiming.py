@@ -100,7 +100,9 @@ def _claim(observed: Observed, pod: Pod, now: float) -> ClaimPod:
 
 
 def _end(pod: Pod) -> DeletePod:
-    return DeletePod(pod.name, pod.uid, CLAIMED_GRACE_S, f"it was claimed, and its place on {pod.node} is needed")
+    return DeletePod(
+        pod.name, pod.uid, CLAIMED_GRACE_S, f"it was claimed, and its place on {pod.node} is needed", pod.version
+    )
 
 
 def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> Iterator[CreatePod]:

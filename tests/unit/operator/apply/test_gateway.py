@@ -155,28 +155,33 @@ async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgott
     assert given.store.get(Kind.JOB, ("research", "llm")) is None
 
 
+def _deletion(given: Given, name: str, reason: str, grace_s: int | None = None, **metadata: Any) -> DeletePod:
+    """Of a pod that is there, as it is."""
+    pod = {"kind": "Pod", "metadata": {"namespace": "research", **metadata}, "spec": {}}
+    seen = given.api.put(f"{PODS}/{name}", pod)
+    given.store.put(Kind.POD, seen)
+    return DeletePod(name, seen["metadata"]["uid"], grace_s, reason, seen["metadata"]["resourceVersion"])
+
+
 async def test_deletions_go_in_parallel_but_not_all_at_once(given: Given):
-    for number in range(3 * AT_ONCE):
-        given.api.put(f"{PODS}/p{number}", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
-    intents = [DeletePod(f"p{number}", f"uid-{number}", None, "surplus") for number in range(3 * AT_ONCE)]
+    intents = [_deletion(given, f"p{number}", "surplus") for number in range(3 * AT_ONCE)]
     await given.gateway.pods(JOB, intents)
     assert given.api.of_kind("Pod") == []
     assert given.api.most_at_once == AT_ONCE
 
 
 async def test_an_error_of_one_does_not_keep_the_others_from_being_done(given: Given):
-    given.api.put(f"{PODS}/old", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
+    deletion = _deletion(given, "old", "lost")
     given.api.after = OSError("reset")
     with pytest.raises(OSError, match="reset"):
-        await given.gateway.pods(JOB, [a_creation(), DeletePod("old", "uid", None, "lost")])
+        await given.gateway.pods(JOB, [a_creation(), deletion])
     assert f"{PODS}/old" not in given.api.objects
 
 
 async def test_a_pod_that_somebodys_finalizer_holds_is_not_taken_for_gone(given: Given):
-    labels = {names.LABEL_JOB_UID: JOB.uid}
-    metadata = {"namespace": "research", "finalizers": ["example.com/mine"], "labels": labels}
-    given.store.put(Kind.POD, given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}}))
-    await given.gateway.pods(JOB, [DeletePod("held", "uid", 0, "its node is gone")])
+    metadata = {"finalizers": ["example.com/mine"], "labels": {names.LABEL_JOB_UID: JOB.uid}}
+    deletion = _deletion(given, "held", "its node is gone", 0, **metadata)
+    await given.gateway.pods(JOB, [deletion])
     assert given.known() == ["held"]
 
 
