@@ -1,7 +1,8 @@
 """Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set. It watches all namespaces.
 
 UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
-takes itself to be the only one. UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
+takes itself to be the only one. UNDERSTUDY_LEASE_TIMES (15,10,2) are its times (lease_settings.py).
+UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
 UNDERSTUDY_METRICS_PORT (none) where GET /metrics does, UNDERSTUDY_LOG_LEVEL (INFO) what is logged, and
 UNDERSTUDY_LOG_FORMAT (text) whether as JSON, also by the sidecars of pods that it makes.
 UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/faults.md), UNDERSTUDY_NODE_FAULTS
@@ -18,6 +19,7 @@ import kopf
 
 from understudy_operator import handlers
 from understudy_operator.fault_settings import read_fault_settings
+from understudy_operator.lease_settings import read_lease_settings
 from understudy_operator.metrics.serving import port_of
 from understudy_operator.network_settings import read_network_rules
 from understudy_protocol import logs
@@ -31,9 +33,10 @@ def main() -> int:
         return 2
     for chatty in ("kopf", "aiohttp.access"):  # each event passed on, each probe answered
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    lease = os.environ.get("UNDERSTUDY_LEASE", "")
-    if lease and not all(lease.partition("/")):
-        logging.error("UNDERSTUDY_LEASE is %r: it names a Lease as namespace/name", lease)
+    try:
+        read_lease_settings(os.environ)
+    except ValueError as error:
+        logging.error("the settings of the lease are wrong (chart: operator.leaderElection): %s", error)
         return 2
     if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):
         logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")

@@ -18,6 +18,7 @@ from understudy_operator.apply.api import Api
 from understudy_operator.clock import Backoffs, Clock
 from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.kopf_storage import NoDiffs, NoProgress
+from understudy_operator.lease_settings import read_lease_settings
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.network_settings import read_network_rules
@@ -61,11 +62,11 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     configure(settings, metrics)
     await config.load_config()  # type: ignore[no-untyped-call]
     memo.api_client = client.ApiClient(connections(client.Configuration.get_default_copy()))
-    namespace, slash, name = os.environ.get("UNDERSTUDY_LEASE", "").partition("/")
+    election = read_lease_settings(os.environ)
     memo.operator = Operator(
         partial(Api, memo.api_client, answered=metrics.answered),
         os.environ["UNDERSTUDY_SIDECAR_IMAGE"],
-        (namespace, name) if slash else None,
+        election.lease,
         new_identity(os.environ.get("HOSTNAME", "understudy-operator")),
         Clock(),
         read_fault_settings(os.environ),
@@ -73,6 +74,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         watches=(Kind.POD, Kind.NODE),
         metrics=metrics,
         log_format=logs.read_format(os.environ),
+        times=election.times,
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))

@@ -18,6 +18,7 @@ from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
+from understudy_operator.plan.leadership import Times
 from understudy_operator.plan.network_policy import Rules
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import Resync
@@ -32,8 +33,10 @@ Connect = Callable[[Callable[[], bool]], Api]
 BEGIN_AGAIN_S = 0.5
 #: Of these what a former leader wrote last may not have been told yet, and who goes by less deletes what trains.
 WRITTEN_BY_LEADERS = (Kind.POD, Kind.POOL, Kind.INJECTED, Kind.JOB)
-#: What a write that is on its way has at a clean stop. The lease is given back only if all have had their answers.
-FINISH_S = 1.0
+#: At a clean stop: for reconciles that run, and then for writes that are on their way. The lease is given back only if
+#: all writes have had their answers.
+FINISH_S = 2.0
+FINISH_WRITES_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -54,6 +57,7 @@ class Operator:
         watches: Iterable[Kind] = (),
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
+        times: Times | None = None,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -63,8 +67,9 @@ class Operator:
         api = connect(lambda: True)
         self._election = None
         if lease is not None:
-            self._election = Election(api, lease, identity, clock, self._lead, self._stand_by)
-        self._writer = connect(self.leads)
+            times = Times() if times is None else times
+            self._election = Election(api, lease, identity, clock, self._lead, self._stand_by, times)
+        self._writer = connect(self.may_write)
         self._gateway = Gateway(self._writer, self.store, clock)
         self._injection = Injection(self._writer, self.store, self._wake, clock, self._gateway.pace, self._read_node)
         watches = tuple(watches)
@@ -107,14 +112,18 @@ class Operator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stop_acting()
-        finished = await self._writer.finish(FINISH_S)
+        await self._stop_acting(FINISH_S)
+        finished = await self._writer.finish(FINISH_WRITES_S)
         self._writer.give_up()
         if self._election is not None and finished:
             await self._election.release()
 
     def leads(self) -> bool:
         return self._election is None or self._election.leads()
+
+    def may_write(self) -> bool:
+        """Somewhat longer than it leads: a reconcile that runs is not cut off between two of its writes."""
+        return self._election is None or self._election.may_write_for_s() > 0.0
 
     @property
     def synced(self) -> bool:
@@ -189,10 +198,12 @@ class Operator:
         self._wake_all()
 
     async def _stand_by(self) -> None:
+        assert self._election is not None, "it has lost the lease"
+        await self._stop_acting(self._election.may_write_for_s())
         self._writer.give_up()
-        await self._stop_acting()
 
-    async def _stop_acting(self) -> None:
+    async def _stop_acting(self, finish_s: float) -> None:
+        """Begin nothing more. Reconciles that run have so long to end by themselves."""
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
@@ -202,7 +213,7 @@ class Operator:
         self._acts = False
         workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
         self._workers, self._pool_workers = {}, {}
-        await asyncio.gather(*(worker.stop() for worker in workers))
+        await asyncio.gather(*(worker.stop(finish_s) for worker in workers))
         await self._injection.stop()
         self._gateway.forget()
 

@@ -43,6 +43,7 @@ class PassLoop:
     def __init__(self, name: str, run_pass: Callable[[], Awaitable[Passed | None]], about: Mapping[str, str]) -> None:
         self._name, self._run_pass, self._about = name, run_pass, about
         self._woken = asyncio.Event()
+        self._runs, self._is_last = False, False
         self.task = asyncio.create_task(self._run(), name=name)
         self.wake()
 
@@ -54,9 +55,20 @@ class PassLoop:
         """Whether something has changed since the last pass began."""
         return self._woken.is_set()
 
-    async def stop(self) -> None:
+    async def stop(self, finish_s: float = 0.0) -> None:
+        """No other pass begins. One that runs has so long to end by itself."""
+        self._is_last = True
+        if self._runs and finish_s:
+            await asyncio.wait([self.task], timeout=finish_s)
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run_one(self) -> Passed | None:
+        self._runs = True
+        try:
+            return await self._run_pass()
+        finally:
+            self._runs = False
 
     async def _run(self) -> None:
         logs.about(**self._about)
@@ -69,15 +81,17 @@ class PassLoop:
                     await self._woken.wait()
             self._woken.clear()
             try:
-                passed = await self._run_pass()
+                passed = await self._run_one()
             except Exception as error:
                 unexpected = None if isinstance(error, TROUBLE) else error
                 log.warning("%s: a pass failed: %r; again in %.1f s", self._name, error, backoff_s, exc_info=unexpected)
+                if self._is_last:
+                    return
                 pause_s = jittered(backoff_s)
                 await asyncio.sleep(min(pause_s, REST_S))
                 again_in_s, backoff_s = max(0.0, pause_s - REST_S), min(2 * backoff_s, LONGEST_BACKOFF_S)
                 continue
-            if passed is None:
+            if passed is None or self._is_last:
                 return
             again_in_s, backoff_s = passed.again_in_s, FIRST_BACKOFF_S
             await asyncio.sleep(min(REST_OF_PASS * passed.thought_s, LONGEST_REST_S))

@@ -71,8 +71,8 @@ class PoolWorker:
         """Whether something has changed since the last pass began."""
         return self.passes.waits
 
-    async def stop(self) -> None:
-        await self.passes.stop()
+    async def stop(self, finish_s: float = 0.0) -> None:
+        await self.passes.stop(finish_s)
         await self._outbox.stop()
 
     def _over(self) -> bool:

@@ -115,9 +115,11 @@ class JobWorker:
         began = raw is not None and int(raw.get("status", {}).get("round", -1)) >= 0
         return began and not told.in_office and self._clock.wall() - told.since >= UNREACHABLE_S
 
-    async def stop(self) -> None:
-        await self.passes.stop()
-        await self._outbox.stop()
+    async def stop(self, finish_s: float = 0.0) -> None:
+        """finish_s: what a reconcile that runs, and events that wait, have left."""
+        stopped_at = self._clock.steady()
+        await self.passes.stop(finish_s)
+        await self._outbox.stop(max(0.0, finish_s - (self._clock.steady() - stopped_at)))
         await self._unfollow(Unfollow())
         await self._adopter.close()
 

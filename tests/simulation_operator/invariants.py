@@ -19,7 +19,7 @@ from understudy_protocol import pod as names
 RESYNC_S = 10.0
 #: From the last fault to rest: a lost lease, a failed list's pause, a list, and what follows from it; a pass's longest
 #: backoff; 10 s until what was refused is tried again.
-MEND_S = 60.0
+MEND_S = 75.0
 REST_S = 15.0
 #: Writes that one job, and one fault, may cost at most, trouble with the API server included.
 WRITES_A_JOB = 60

@@ -91,7 +91,7 @@ async def _sends_once(self: Outbox) -> None:
 async def _observes_before_it_gathers(self: JobWorker, job: Job) -> None:
     observed = JobWorker._observe(self, job)
     await _gather(self, job)
-    self._observe = lambda _: observed  # type: ignore[method-assign]
+    self._observe = lambda _: observed  # type: ignore[method-assign,assignment]
 
 
 CALM: Mapping[str, Any] = {
@@ -109,7 +109,7 @@ MUTATIONS = (
         JobWorker,
         "_gather",
         _observes_before_it_gathers,
-        setup=CALM | {"aside": True, "list_unanswered": 0.3},
+        setup={**CALM, "aside": True, "list_unanswered": 0.3},
         faults=[(20.0, "lose line")],
     ),
     Mutation(

@@ -14,10 +14,8 @@ from datetime import UTC, datetime
 
 from understudy_operator.apply.api import NO_ANSWER, TROUBLE, Api, ApiError, Raw
 from understudy_operator.clock import Clock
-from understudy_operator.plan.leadership import Candidate, Lease, Look, Rest, Write
+from understudy_operator.plan.leadership import Candidate, Lease, Look, Rest, Times, Write
 
-#: Of one look or write: a leader has the time for another one after it.
-CALL_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -32,16 +30,21 @@ class Election:
         clock: Clock,
         lead: Callable[[], None],
         stand_by: Callable[[], Awaitable[None]],
+        times: Times,
     ) -> None:
         self._api, self._clock = api, clock
         self._namespace, self._name = lease
-        self._candidate = Candidate(identity)
+        self._candidate, self._call_s = Candidate(identity, times), times.call
         self._lead, self._stand_by = lead, stand_by
         self._leading = False
 
     def leads(self) -> bool:
-        """Whether a write may be sent now. A process that was frozen asks its clock, and not its timers."""
+        """Whether to begin reconciles. A process that was frozen asks its clock, and not its timers."""
         return self._candidate.leads(self._clock.steady())
+
+    def may_write_for_s(self) -> float:
+        """How long writes of a reconcile that was begun may be sent."""
+        return self._candidate.may_write_for_s(self._clock.steady())
 
     async def run(self) -> None:
         while True:
@@ -58,7 +61,7 @@ class Election:
         if write := self._candidate.release(self._clock.steady()):
             self._leading = False
             try:
-                async with asyncio.timeout(CALL_S):
+                async with asyncio.timeout(self._call_s):
                     await self._write(write)
                 log.info("the lease %s/%s is given back", self._namespace, self._name)
             except TROUBLE as error:
@@ -70,7 +73,7 @@ class Election:
             return
         asked_at = self._clock.steady()
         try:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(self._call_s):
                 if isinstance(step, Look):
                     self._candidate.looked(await self._look(), self._clock.steady())
                 else:

@@ -3,9 +3,10 @@
 Rules:
 - The Lease belongs to who has written its name into it, for its duration from then on. Nobody's clock is compared with
   another's: a standby counts the duration from when it first saw that state of the Lease, so clocks may differ.
-- A leader writes every RENEW_EVERY_S. It counts its time from when it sent the last write that was answered, and stops
-  leading GIVE_UP_S after that: LEASE_S - GIVE_UP_S before anybody else may begin, which is what a write of the former
-  leader that is on its way has left to arrive.
+- A leader renews every retry_period. It counts its time from when it sent the last renewal that was answered, and stops
+  leading renew_deadline after that: it begins no reconcile any more. A reconcile that runs may send writes for half of
+  the time that the lease still has. The other half is for a write that is on its way: it arrives before another replica
+  may begin. What arrives later still is fenced by its resourceVersion.
 - Only an answered write makes a leader. After one without an answer, or that was refused, it looks first: the Lease may
   be its own by now, or somebody else's.
 - Who stops in peace writes an empty holder: the next one begins at its next look.
@@ -18,14 +19,31 @@ Rules:
 
 from dataclasses import dataclass
 
-LEASE_S = 4.0
-GIVE_UP_S = 3.0
-RENEW_EVERY_S = 1.0
-#: How often a standby looks. It takes over within LEASE_S and one look from the leader's last word.
+#: How often a standby looks. It takes over within the lease duration and one look from the leader's last renewal, and
+#: within one look from a lease that was given back.
 LOOK_EVERY_S = 0.5
 #: After a look or a write that failed.
 RETRY_S = 0.2
 NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Times:
+    """In seconds, by client-go's names and with its defaults: they survive an API server that answers in 2 s."""
+
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+
+    @property
+    def writes_until(self) -> float:
+        """After the last renewal: a reconcile that was begun in time may send writes."""
+        return (self.renew_deadline + self.lease_duration) / 2
+
+    @property
+    def call(self) -> float:
+        """Of one look or one renewal. After a renewal that fails there is time for a look and for another one."""
+        return 0.3 * self.renew_deadline
 
 
 @dataclass(frozen=True)
@@ -61,21 +79,25 @@ class Rest:
 class Candidate:
     """`now` is this process's own steady clock."""
 
-    def __init__(self, identity: str) -> None:
-        self._identity = identity
+    def __init__(self, identity: str, times: Times) -> None:
+        self._identity, self._times = identity, times
         self._lease: Lease | None = None
         self._first_seen = 0.0
         self._looks = True  # before anything else
         self._not_before = NEVER
-        self._leads_until = NEVER
-        self._renew_at = 0.0
+        self._renewed_at = NEVER  # when the last renewal that was answered was sent
 
     @property
     def leads_until(self) -> float:
-        return self._leads_until
+        return self._renewed_at + self._times.renew_deadline
 
     def leads(self, now: float) -> bool:
-        return now < self._leads_until
+        """Whether to begin reconciles."""
+        return now < self.leads_until
+
+    def may_write_for_s(self, now: float) -> float:
+        """How long writes of a reconcile that was begun may be sent."""
+        return max(0.0, self._renewed_at + self._times.writes_until - now)
 
     def next(self, now: float) -> Look | Write | Rest:
         if now < self._not_before:
@@ -83,7 +105,8 @@ class Candidate:
         if self._looks:
             return Look()
         if self.leads(now):
-            return Rest(self._renew_at - now) if now < self._renew_at else self._write()
+            renew_at = self._renewed_at + self._times.retry_period
+            return Rest(renew_at - now) if now < renew_at else self._write()
         if self._free(now):
             return self._write()
         self._looks = True
@@ -98,12 +121,12 @@ class Candidate:
             self._first_seen = now
         self._lease, self._looks = lease, False
         if lease is not None and lease.holder != self._identity:
-            self._leads_until = NEVER
+            self._renewed_at = NEVER
 
     def wrote(self, lease: Lease, asked_at: float) -> None:
         """A write was answered, that was sent at that time."""
         self._lease, self._first_seen, self._looks = lease, asked_at, False
-        self._leads_until, self._renew_at = asked_at + GIVE_UP_S, asked_at + RENEW_EVERY_S
+        self._renewed_at = asked_at
 
     def failed(self, now: float) -> None:
         """A look or a write was refused, or has no answer."""
@@ -111,7 +134,7 @@ class Candidate:
 
     def release(self, now: float) -> Write | None:
         """What to write on a stop in peace; from here on this replica does not lead."""
-        led, self._leads_until = self.leads(now), NEVER
+        led, self._renewed_at = self.leads(now), NEVER
         if not led or self._lease is None:
             return None
         return Write(Lease("", 1.0, "", "", self._lease.transitions), False, self._lease)
@@ -127,4 +150,4 @@ class Candidate:
         ours = over is not None and over.holder == self._identity
         acquired = over.acquired if ours and over is not None else ""
         transitions = 0 if over is None else over.transitions + (0 if ours else 1)
-        return Write(Lease(self._identity, LEASE_S, "", acquired, transitions), not ours, over)
+        return Write(Lease(self._identity, self._times.lease_duration, "", acquired, transitions), not ours, over)

@@ -10,7 +10,7 @@ from tests.integration.operator.training import NAME, Training
 
 pytestmark = pytest.mark.timeout(120)
 
-FAILOVER_S = 5.0
+FAILOVER_S = 15.5
 SLOW_S = 1.0  # what a busy machine may add
 
 
@@ -36,7 +36,7 @@ async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordi
     assert len(training.coordinator.observers) == 1
 
 
-async def test_after_a_kill_the_other_one_leads_within_five_seconds_and_nothing_is_done_twice(
+async def test_after_a_kill_the_other_one_leads_once_the_lease_has_expired_and_nothing_is_done_twice(
     training: Training, kube: Kube, replicas: Replicas
 ):
     # given a job of which the leader has just begun to make the pods

@@ -169,3 +169,45 @@ def test_the_log_says_what_has_failed_and_where_if_nobody_has_thought_of_it(
     (record,) = caplog.records
     assert record.getMessage() == f"job ns/a: a pass failed: {trouble!r}; again in {FIRST_BACKOFF_S:.1f} s"
     assert bool(record.exc_info and record.exc_info[0]) is traceback
+
+
+class Slow:
+    """A pass that takes so long, and how many have begun and ended."""
+
+    def __init__(self, takes_s: float, end: Passed | Exception = IDLE) -> None:
+        self.takes_s, self.end, self.begun, self.ended = takes_s, end, 0, 0
+
+    async def run(self) -> Passed | None:
+        self.begun += 1
+        await asyncio.sleep(self.takes_s)
+        self.ended += 1
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
+@pytest.mark.parametrize("end", [IDLE, Passed(0.0), OSError("reset")])
+@in_virtual_time
+async def test_a_pass_that_runs_may_end_before_the_loop_stops_and_no_other_one_begins(end: Passed | Exception):
+    slow = Slow(1.0, end)
+    loop = PassLoop("job ns/a", slow.run, {"job": "a"})
+    await asyncio.sleep(0.5)
+    loop.wake()
+    await loop.stop(finish_s=2.5)
+    assert (slow.begun, slow.ended) == (1, 1)
+    assert asyncio.get_running_loop().time() < 1.1
+
+
+@in_virtual_time
+async def test_a_pass_that_takes_longer_is_cut_off_and_one_that_waits_costs_no_time():
+    slow = Slow(10.0)
+    loop = PassLoop("job ns/a", slow.run, {"job": "a"})
+    await asyncio.sleep(0.5)
+    await loop.stop(finish_s=2.5)
+    assert (slow.begun, slow.ended) == (1, 0)
+    assert asyncio.get_running_loop().time() == pytest.approx(3.0)
+
+    idle = PassLoop("job ns/a", Slow(0.0).run, {"job": "a"})
+    await asyncio.sleep(0.5)
+    await idle.stop(finish_s=2.5)
+    assert asyncio.get_running_loop().time() == pytest.approx(3.5)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.fake_api import FakeApi, Raw
-from understudy_operator.apply import election
+from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.election import Election
 from understudy_operator.clock import Clock
-from understudy_operator.plan import leadership
+from understudy_operator.plan.leadership import Times
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 LEASE = f"{LEASES}/operator"
-LIMIT_S = 10.0
+LIMIT_S = 60.0  # of virtual time
 
 
 class Server(FakeApi):
@@ -26,6 +26,7 @@ class Server(FakeApi):
         super().__init__()
         self.silent = asyncio.Event()  # set: it answers nothing
         self.trouble: Exception | None = None
+        self.takes_s = 0.0
 
     async def get(self, path: str) -> Raw:
         await self._wait()
@@ -43,17 +44,22 @@ class Server(FakeApi):
         if self.trouble is not None:
             raise self.trouble
         if self.silent.is_set():
-            await asyncio.Event().wait()
+            await asyncio.sleep(3600.0)
+        await asyncio.sleep(self.takes_s)
 
     @property
     def holder(self) -> str:
         return str(self.objects[LEASE]["spec"]["holderIdentity"]) if LEASE in self.objects else ""
 
 
+def clock() -> Clock:
+    return Clock(steady=asyncio.get_running_loop().time)
+
+
 class Replica:
     def __init__(self, server: Server, name: str) -> None:
         self.acts = False
-        self.election = Election(server, ("system", "operator"), name, Clock(), self._lead, self._stand_by)
+        self.election = Election(server, ("system", "operator"), name, clock(), self._lead, self._stand_by, Times())
         self.task = asyncio.create_task(self.election.run())
 
     def _lead(self) -> None:
@@ -67,14 +73,6 @@ class Replica:
     async def stop(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All times a tenth of what they are, but the lease's own, which is told in whole seconds."""
-    for name in ("GIVE_UP_S", "RENEW_EVERY_S", "LOOK_EVERY_S", "RETRY_S"):
-        monkeypatch.setattr(leadership, name, getattr(leadership, name) / 10)
-    monkeypatch.setattr(election, "CALL_S", 0.1)
 
 
 @asynccontextmanager
@@ -92,6 +90,7 @@ async def until(holds: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+@in_virtual_time
 async def test_one_of_two_leads_and_when_it_stops_in_peace_the_other_one_does():
     server = Server()
     async with running(server, "a", "b") as replicas:
@@ -107,6 +106,7 @@ async def test_one_of_two_leads_and_when_it_stops_in_peace_the_other_one_does():
 
 
 @pytest.mark.parametrize("trouble", [None, OSError("no route"), ApiError(503, "", "down"), ApiError(403, "", "no")])
+@in_virtual_time
 async def test_a_leader_whose_api_server_fails_it_stands_by_in_time_and_leads_again_when_it_is_back(
     trouble: Exception | None,
 ):
@@ -122,6 +122,7 @@ async def test_a_leader_whose_api_server_fails_it_stands_by_in_time_and_leads_ag
         await until(lambda: replica.acts)
 
 
+@in_virtual_time
 async def test_a_leader_whose_lease_was_taken_stands_by():
     server = Server()
     async with running(server, "a") as (replica,):
@@ -132,6 +133,7 @@ async def test_a_leader_whose_lease_was_taken_stands_by():
         assert server.holder == "b"
 
 
+@in_virtual_time
 async def test_the_lease_says_when_it_was_taken_and_renewed():
     server = Server()
     async with running(server, "a") as (replica,):
@@ -140,3 +142,20 @@ async def test_the_lease_says_when_it_was_taken_and_renewed():
         await until(lambda: server.objects[LEASE]["spec"]["renewTime"] != first["renewTime"])
     spec = server.objects[LEASE]["spec"]
     assert (spec["acquireTime"], spec["renewTime"] > spec["acquireTime"]) == (first["acquireTime"], True)
+
+
+@in_virtual_time
+async def test_an_api_server_that_answers_in_two_seconds_keeps_its_leader():
+    # given a server on which each call takes 2 s
+    server = Server()
+    server.takes_s = 2.0
+    async with running(server, "a", "b") as replicas:
+        await until(lambda: any(replica.acts for replica in replicas))
+        (first,) = [replica for replica in replicas if replica.acts]
+        # when five minutes go by
+        for _ in range(3000):
+            await asyncio.sleep(0.1)
+            # then it leads without a break
+            assert first.acts
+            assert first.election.leads()
+    assert server.objects[LEASE]["spec"]["leaseTransitions"] == 0

@@ -1,0 +1,47 @@
+"""What the chart says about the replicas' Lease, from the environment: UNDERSTUDY_LEASE (namespace/name), and
+UNDERSTUDY_LEASE_TIMES (operator.leaderElection: lease duration, renew deadline and retry period, in seconds).
+
+Read before anything is started: a wrong value ends the operator, and its message says how to fix it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from understudy_operator.plan.leadership import Times
+
+ENV_LEASE = "UNDERSTUDY_LEASE"
+ENV_TIMES = "UNDERSTUDY_LEASE_TIMES"
+
+
+@dataclass(frozen=True)
+class LeaseSettings:
+    lease: tuple[str, str] | None = None  # namespace and name; None: this operator has no other replica
+    times: Times = field(default_factory=Times)
+
+
+def read_lease_settings(env: Mapping[str, str]) -> LeaseSettings:
+    """Raises ValueError, which says what is wrong."""
+    place = env.get(ENV_LEASE, "")
+    namespace, _, name = place.partition("/")
+    if place and not (namespace and name):
+        raise ValueError(f"{ENV_LEASE} is {place!r}: it names a Lease as namespace/name")
+    return LeaseSettings((namespace, name) if place else None, _times(env.get(ENV_TIMES, "")))
+
+
+def _times(text: str) -> Times:
+    if not text:
+        return Times()
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
+        raise ValueError(
+            f"{ENV_TIMES} is {text!r}: it needs lease duration, renew deadline and retry period in whole seconds, such "
+            "as 15,10,2"
+        )
+    lease, deadline, period = map(float, parts)
+    # A renewal that got no answer takes 0.3 of the deadline; after it there is to be time for a look and a renewal.
+    if not 4.0 <= 4 * period <= deadline < lease:
+        raise ValueError(
+            f"{ENV_TIMES} is {text!r}: the lease duration has to be longer than the renew deadline, and that at least "
+            "four times the retry period, which is at least 1"
+        )
+    return Times(lease, deadline, period)

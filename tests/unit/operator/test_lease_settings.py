@@ -1,0 +1,34 @@
+"""What the chart says about the Lease: read at the start, and refused with words that say how to fix it."""
+
+import pytest
+
+from understudy_operator.lease_settings import LeaseSettings, read_lease_settings
+from understudy_operator.plan.leadership import Times
+
+
+def test_the_place_and_the_times_are_read():
+    env = {"UNDERSTUDY_LEASE": "system/operator", "UNDERSTUDY_LEASE_TIMES": "60,40,5"}
+    assert read_lease_settings(env) == LeaseSettings(("system", "operator"), Times(60.0, 40.0, 5.0))
+    assert read_lease_settings({}) == LeaseSettings(None, Times(15.0, 10.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ("15,10", "it needs lease duration, renew deadline and retry period in whole seconds, such as 15,10,2"),
+        ("15,10,x", "in whole seconds"),
+        ("15,10,-2", "in whole seconds"),
+        ("1000000,10,2", "in whole seconds"),
+        ("10,10,2", "the lease duration has to be longer than the renew deadline"),
+        ("15,10,3", "at least four times the retry period"),
+        ("15,10,0", "which is at least 1"),
+    ],
+)
+def test_times_that_cannot_work_are_refused(times: str, told: str):
+    with pytest.raises(ValueError, match=told):
+        read_lease_settings({"UNDERSTUDY_LEASE_TIMES": times})
+
+
+def test_a_lease_without_a_namespace_is_refused():
+    with pytest.raises(ValueError, match="it names a Lease as namespace/name"):
+        read_lease_settings({"UNDERSTUDY_LEASE": "operator"})
