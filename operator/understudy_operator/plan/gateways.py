@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from understudy_operator.plan.jobset.metadata import subdomain
+from understudy_operator.plan.jobset.podspec import startup_probe
 from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.spec import ReplicatedJob, RolloutGateway
@@ -106,11 +107,7 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
             {"name": names.GATEWAY_VOLUME, "mountPath": names.GATEWAY_FOLDER},
             {**_mount(), "mountPath": names.ACCOUNT_FOLDER},
         ],
-        "startupProbe": {
-            "httpGet": {"path": STATE_PATH, "port": gateway.port},
-            "periodSeconds": 1,
-            "failureThreshold": 120,
-        },
+        "startupProbe": startup_probe(STATE_PATH, gateway.port),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "runAsNonRoot": True,

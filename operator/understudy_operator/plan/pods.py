@@ -214,11 +214,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             {"name": names.TOLD_VOLUME, "mountPath": names.ACCOUNT_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
-        "startupProbe": {
-            "httpGet": {"path": "/started", "port": names.HEALTH_PORT},
-            "periodSeconds": 1,
-            "failureThreshold": 120,
-        },
+        "startupProbe": podspec.startup_probe("/started", names.HEALTH_PORT),
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "runAsNonRoot": True,

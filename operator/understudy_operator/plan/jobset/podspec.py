@@ -59,3 +59,11 @@ def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> Non
     apart = affinity.setdefault("podAntiAffinity", {}).setdefault(REQUIRED, [])
     others = {"key": keys.JOB_KEY, "operator": "NotIn", "values": [job_key]}
     apart.append(term({"key": keys.JOB_KEY, "operator": "Exists"}, others))
+
+
+def startup_probe(path: str, port: int) -> dict[str, Any]:
+    """Of a container of ours. A slow start is not a failure: on a busy machine a process may need minutes to start and
+    seconds to answer, and a kill makes it slower. A container that hangs is restarted after half an hour.
+    """
+    ask = {"path": path, "port": port}
+    return {"httpGet": ask, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1800}

@@ -170,6 +170,15 @@ def test_the_sidecar_is_the_first_init_container_and_a_native_one():
     assert (containers[0]["restartPolicy"], containers[0]["image"]) == ("Always", IMAGE)
 
 
+def test_a_sidecar_that_starts_slowly_on_a_busy_machine_is_not_restarted():
+    probe = pod_manifest(a_job(), index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)["spec"][
+        "initContainers"
+    ][0]["startupProbe"]
+    assert probe["periodSeconds"] == 1  # a quick start is noticed at once
+    assert probe["timeoutSeconds"] == 10  # an answer that takes seconds counts
+    assert probe["failureThreshold"] == 1800  # half an hour, or more
+
+
 def test_the_sidecar_knows_its_job_and_its_coordinator():
     elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
     elastic["replica_groups"] = ((0, 1), (2, 3))
