@@ -113,6 +113,9 @@ bench-recovery:  ## how long until a training goes on after a fault, next to its
 bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API server of its own: two hours; ARGS as above
 	$(PY) -m benchmarks.operator $(ARGS)
 
+bench-nodes:  ## what changes of nodes cost the operator, 500 jobs on 5,000 nodes: five minutes; ARGS="--runs 1" and the like
+	$(PY) -m benchmarks.nodes $(ARGS)
+
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step
 

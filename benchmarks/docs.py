@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
+from benchmarks.nodes import GOALS as NODES
 from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.pool.goals import GOALS as POOL
 from benchmarks.records import read_records
@@ -30,6 +31,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
     "recovery": RECOVERY,
     "operator": OPERATOR,
+    "nodes": NODES,
     "pool": POOL,
     "rollout": ROLLOUT,
     "step": STEP,

@@ -45,6 +45,7 @@ UNITS = {
     "beyond_slowest_s": "s",
     "p99_ms": "ms",
     "added_p99_ms": "ms",
+    "reconciles": "1/s",
 }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from understudy_operator.apply.api import TROUBLE, Api
@@ -20,6 +21,7 @@ from understudy_operator.observe.read_pool import claimed_pods, interested, pool
 from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
 from understudy_operator.plan.leadership import Times
 from understudy_operator.plan.network_policy import Rules
+from understudy_operator.plan.observed import Node
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import Resync
 from understudy_operator.standing import OperatorStanding
@@ -149,8 +151,7 @@ class Operator:
         else:
             self.store.put(kind, raw)
         if kind is Kind.NODE:
-            if before is None or self.store.fact(kind, key_of(raw), self._read_node) != before:
-                self._wake_all()  # a node's heartbeats alone wake nobody
+            self._saw_node(before, self.store.fact(kind, key_of(raw), self._read_node))
         elif kind in (Kind.JOB, Kind.INJECTED):
             if not echo:  # of our own write, whose answer was put into the store: the worker knows
                 self._wake(key_of(raw))
@@ -168,6 +169,17 @@ class Operator:
                 self._saw_of_pool(raw)
                 if event_type != "DELETED" and self._acts and self.synced:
                     self._injection.look(raw)
+
+    def _saw_node(self, before: Node | None, node: Node | None) -> None:
+        """A heartbeat wakes nobody, and a label only the jobs whose spares are chosen by it."""
+        if before == node:
+            return
+        if before is None or node is None or replace(before, labels=node.labels) != node:
+            self._wake_all()
+            return
+        for worker in self._workers.values():
+            if worker.is_concerned(before, node):
+                worker.wake()
 
     def _saw_of_pool(self, raw: dict[str, Any]) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""

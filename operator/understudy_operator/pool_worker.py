@@ -122,7 +122,7 @@ class PoolWorker:
             pods=pods_of_pool(self._store, owner),
             lent=pods_from_pool(self._store, owner),
             former=split(claimed_pods(self._store, self._key), pool.uid)[1],
-            nodes={node.name: node for node in self._store.facts(Kind.NODE, self._read_node)},
+            nodes=self._store.nodes(self._read_node),
             claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),
             clients=clients(self._store, pool) if pool.auto is not None else (),

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_operator.apply.api import TROUBLE
@@ -95,6 +95,7 @@ class JobWorker:
         self._unconfirmed: _Unconfirmed | None = None
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
+        self._topology_key = ""  # of the spares
         self._checked = 0  # the generation whose templates the API server would take
         self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, {"namespace": key[0], "job": key[1]})
 
@@ -105,6 +106,10 @@ class JobWorker:
     def waits(self) -> bool:
         """Whether something has changed since the last pass began."""
         return self.passes.waits
+
+    def is_concerned(self, before: Node, node: Node) -> bool:
+        """Whether that change of a node's labels matters to the job: only the topology key of its spares does."""
+        return before.labels.get(self._topology_key) != node.labels.get(self._topology_key)
 
     @property
     def misses_coordinator(self) -> bool:
@@ -158,6 +163,7 @@ class JobWorker:
     def _read(self, raw: Raw) -> Job:
         read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
         job = replace(read(raw), log_format=self._log_format)
+        self._topology_key = "" if job.spec.world is None else job.world.topology_key
         if job.generation != self._tried:
             self._retries = Retries()  # what was refused of another spec says nothing about this one
         return job
@@ -167,7 +173,8 @@ class JobWorker:
         await self._settle(job)
         await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
         try:
-            await self._job_pods.look(job, self._children(job), self._nodes(), self._clock.wall())
+            nodes = self._store.nodes(self._read_node)
+            await self._job_pods.look(job, self._children(job), nodes, self._clock.wall())
         except TROUBLE as error:  # they are only reported: without an answer those of the last one are
             log.warning("the pods of Jobs that wait could not be listed: %r", error)
 
@@ -194,7 +201,7 @@ class JobWorker:
         return Observed(
             job=job,
             pods=pods,
-            nodes=self._nodes(),
+            nodes=self._store.nodes(self._read_node),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job)) is not None,
             has_former_secret=self._ours(Kind.SECRET, job, former_secret_name(job.name)) is not None,
@@ -214,9 +221,6 @@ class JobWorker:
             pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
             adoptions=self._adopter.adoptions,
         )
-
-    def _nodes(self) -> Mapping[str, Node]:
-        return {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
 
     def _children(self, job: Job) -> tuple[ChildJob, ...]:
         return tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, _owner(job)))

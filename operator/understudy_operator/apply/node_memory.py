@@ -62,7 +62,7 @@ class NodeMemory:
         now = self._clock.wall()
         jobs = (*self._store.all(Kind.JOB), *self._store.all(Kind.INJECTED))
         self._memory = self._memory.after(jobs, now)
-        nodes = {node.name: node for node in self._store.facts(Kind.NODE, self._read_node)}
+        nodes = self._store.nodes(self._read_node)
         found = offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses
             for name in sorted(name for name in found if found[name] != self.offenders.get(name)):

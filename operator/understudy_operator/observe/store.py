@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from understudy_operator.observe.trim import trimmed, trimmed_node, trimmed_pod
 from understudy_operator.plan.injection.owner import is_injected
+from understudy_operator.plan.observed import Node, Nodes
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -64,6 +65,7 @@ class Store:
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
         self._of_job: dict[tuple[Kind, Owner], set[Key]] = {}
         self._facts_of_job: dict[tuple[Kind, Owner], tuple[Any, ...]] = {}  # until one of them changes
+        self._nodes: Nodes | None = None  # until a node changes
         self._last_secret: dict[Owner, Raw] = {}
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
 
@@ -135,6 +137,12 @@ class Store:
     def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
         return [entry.read(reader) for entry in self._entries[kind].values()]
 
+    def nodes(self, reader: Callable[[Raw], Node]) -> Nodes:
+        """All nodes by name: one mapping for all who ask until a node changes."""
+        if self._nodes is None:
+            self._nodes = Nodes((node.name, node) for node in self.facts(Kind.NODE, reader))
+        return self._nodes
+
     def facts_of_job(self, kind: Kind, job: Owner, reader: Callable[[Raw], T]) -> tuple[T, ...]:
         """Sorted by name."""
         if (kind, job) not in self._facts_of_job:
@@ -158,6 +166,8 @@ class Store:
         self._forget(kind, key)
         kept = _TRIM.get(kind, trimmed)(raw)
         self._entries[kind][key] = _Entry(kept, self._now())
+        if kind is Kind.NODE:
+            self._nodes = None
         for owner in owners_of(kept):
             self._of_job.setdefault((kind, owner), set()).add(key)
             self._facts_of_job.pop((kind, owner), None)
@@ -171,6 +181,8 @@ class Store:
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
+        if kind is Kind.NODE:
+            self._nodes = None
         for owner in () if entry is None else owners_of(entry.raw):
             of_job = self._of_job[kind, owner]
             of_job.discard(key)

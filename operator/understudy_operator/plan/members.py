@@ -31,7 +31,7 @@ from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.moment import reached
-from understudy_operator.plan.observed import Node, Observed, Pod, ends_early
+from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, with_findings
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
 from understudy_protocol import pod as names
@@ -216,7 +216,7 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
     """A pod on broken hardware that holds no rank would never be given one: another one takes its place elsewhere."""
-    broken = {node.name: finding.told for node in observed.nodes.values() if (finding := _broken(node, now))}
+    broken = {node.name: finding.told for node in with_findings(observed.nodes) if (finding := _broken(node, now))}
     if not broken or observed.job.world.avoid_nodes == OFF:
         return
     if observed.before_first_round:

@@ -198,6 +198,19 @@ class Node:
         return held(self.findings, now) if self.findings else None
 
 
+class Nodes(dict[str, Node]):
+    """All nodes at one moment, by name. The reconciles of all jobs share it, so nobody changes it."""
+
+    @cached_property
+    def with_findings(self) -> tuple[Node, ...]:
+        """The few that a fault source says something about."""
+        return tuple(node for node in self.values() if node.findings)
+
+
+def with_findings(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+    return nodes.with_findings if isinstance(nodes, Nodes) else Nodes(nodes).with_findings
+
+
 @dataclass(frozen=True)
 class PoolView:
     """What a job sees of the HotSparePool that it names."""

@@ -21,7 +21,7 @@ from typing import Any
 from understudy_operator.plan.faults.silence import silent_nodes
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.observed import Node, Observed, Pod, with_findings
 from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_protocol import pod as names
@@ -93,7 +93,7 @@ def _held(observed: Observed, now: float) -> Iterator[Avoided]:
     if policy == OFF:
         return
     blind = tolerates_all(group.pod_template.get("spec", {}) for group in observed.job.world.groups)
-    for node in observed.nodes.values():
+    for node in with_findings(observed.nodes):
         finding = node.held(now)
         if finding is None or finding.fault_class is None:
             continue

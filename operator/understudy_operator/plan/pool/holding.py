@@ -23,7 +23,7 @@ from understudy_operator.plan.faults.avoidance import (
 )
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.moment import reached
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.observed import Pod, with_findings
 from understudy_operator.plan.pool.facts import (
     ObservedPool,
     claimant,
@@ -197,7 +197,7 @@ def _suspects(observed: ObservedPool) -> set[str]:
 def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:
     """Nodes where no job would claim a spare, as far as the scheduler does not keep it off them by itself."""
     blind = tolerates_all([observed.pool.template.get("spec", {})])
-    for node in observed.nodes.values():
+    for node in with_findings(observed.nodes):
         finding = node.held(now)
         if finding is not None and is_to_be_told(finding, blind):
             yield node.name

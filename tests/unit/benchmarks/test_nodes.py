@@ -1,0 +1,63 @@
+"""make bench-nodes, with a handful of jobs; and what changes of nodes wake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.nodes import CASES, PODS, Cluster, Raw, at_rest, change_nodes, measure
+from benchmarks.records import Sample, sum_up
+
+JOBS, NODES, LIMIT_S = 3, 40, 20.0
+
+
+async def test_every_run_of_each_case_is_a_sample() -> None:
+    samples: list[Sample] = []
+    await measure(CASES, JOBS, NODES, runs=2, seconds=0.2, keep=samples.append)
+    records = [record for record in sum_up(samples) if record.metric == "cpu_percent"]
+    assert [(record.case, record.unit, record.runs) for record in records] == [(case, "%", 2) for case in CASES]
+
+
+@pytest.mark.parametrize("case", ["labels", "heartbeats"])
+async def test_a_heartbeat_or_a_label_that_no_job_asks_for_wakes_no_job(case: str) -> None:
+    # given jobs that run and rest
+    cluster = Cluster(JOBS, NODES, PODS)
+    async with at_rest(cluster, rest_s=0.5) as counted:
+        before = counted.count
+        # when every node changes twice
+        await change_nodes(cluster, case, NODES, 2 * NODES, per_s=200.0)
+        await heard(cluster)
+        # then no reconcile is run for it
+        assert counted.count == before
+
+
+def _moves_to_another_rack(raw: Raw) -> None:
+    raw["metadata"]["labels"]["example.com/rack"] = "rack-99"
+
+
+def _is_not_ready(raw: Raw) -> None:
+    next(x for x in raw["status"]["conditions"] if x["type"] == "Ready")["status"] = "Unknown"
+
+
+@pytest.mark.parametrize("change", [_moves_to_another_rack, _is_not_ready])
+async def test_the_topology_key_of_the_spares_and_a_node_that_is_not_ready_wake_all_jobs(
+    change: Callable[[Raw], None],
+) -> None:
+    cluster = Cluster(JOBS, NODES, PODS)
+    async with at_rest(cluster, rest_s=0.5) as counted:
+        before = counted.count
+        cluster.change_node(7, change)
+        async with asyncio.timeout(LIMIT_S):
+            while counted.count < before + JOBS:  # noqa: ASYNC110 (nothing tells of a reconcile)
+                await asyncio.sleep(0.01)
+
+
+async def heard(cluster: Cluster) -> None:
+    """The watch has had all lines, and what they wake has begun."""
+    async with asyncio.timeout(LIMIT_S):
+        while not cluster.told.empty():  # noqa: ASYNC110 (a queue tells nobody that it is empty)
+            await asyncio.sleep(0.01)
+    for _ in range(10):
+        await asyncio.sleep(0)
