@@ -18,7 +18,7 @@ from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected, told_in_secret
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import decode_key, key_of_pool, split, view_of
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind, job_uid_of
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.elections import UNREACHABLE_S
@@ -41,7 +41,7 @@ from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
 from understudy_operator.plan.observed import ChildJob, Coordination, Job, Node, Observed
-from understudy_operator.plan.ownership import INJECTED_KIND, KIND
+from understudy_operator.plan.ownership import INJECTED_KIND, KIND, controller_uid, object_uid
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import Retries, is_due
@@ -230,28 +230,31 @@ class JobWorker:
         for claim in job.spec.claims:
             name = claim_name(job, claim.name)
             there = self._store.get(Kind.CLAIM, (job.namespace, name))
-            if there is not None and (claim.retained or job_uid_of(there) == job.uid):
+            if there is not None and (claim.retained or controller_uid(there) == job.uid):
                 yield name
 
     def _key_of(self, job: Job) -> str:
         """The job's key, also when its Secret is gone by now; "" if it was never seen."""
-        secret = self._ours(Kind.SECRET, job, secret_name(job)) or self._store.last_secret(_owner(job))
+        secret = self._ours(Kind.SECRET, job, secret_name(job)) or self._last_secret(job)
         return "" if secret is None else decode_key(secret)
 
     def _told_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""
         if job.injected is not None:
-            secret = self._store.last_secret(_owner(job))
+            secret = self._last_secret(job)
             return "" if secret is None else told_in_secret(secret)
         pods = sorted(
             self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: str(pod["metadata"]["creationTimestamp"])
         )
         return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
 
+    def _last_secret(self, job: Job) -> Raw | None:
+        return self._store.last_secret((job.namespace, object_uid(job)))
+
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
         raw = self._store.get(kind, (job.namespace, name))
-        return raw if raw is not None and job_uid_of(raw) == job.uid else None
+        return raw if raw is not None and controller_uid(raw) == object_uid(job) else None
 
     async def _execute(self, job: Job, plan: Plan, observed_at: float) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""

@@ -60,11 +60,14 @@ def _example(kind: str, metadata: Raw, template: Template) -> dict[str, Any]:
     labels, annotations = dict(made.get("labels") or {}), dict(made.get("annotations") or {})
     if kind == "PyTorchJob":
         labels |= {PYTORCH_JOB_NAME: name, PYTORCH_REPLICA: template.name, PYTORCH_INDEX: "0"}
-        made["ownerReferences"] = [{"kind": kind, "uid": uid}]
+        controller = {"kind": kind, "name": name}
     else:
         labels |= {keys.JOB_NAME: name, keys.CONTROLLER_UID: uid}
         annotations[keys.COMPLETION_INDEX] = "0"
+        controller = {"kind": "Job", "name": name}
     if kind == "JobSet":
         labels |= {keys.NAME: name, keys.UID: uid, keys.REPLICATED_JOB: template.name, keys.JOB_INDEX: "0"}
+        controller["name"] = f"{name}-{template.name}-0"
+    made["ownerReferences"] = [{**controller, "uid": uid, "controller": True}]
     pod["metadata"] = {**made, "labels": labels, "annotations": annotations}
     return pod

@@ -27,7 +27,7 @@ from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.clock import Clock
-from understudy_operator.observe.store import Kind, Raw, Store, job_kind, job_uid_of
+from understudy_operator.observe.store import Kind, Raw, Store, job_kind
 from understudy_operator.plan.intents import (
     Create,
     CreatePod,
@@ -41,9 +41,8 @@ from understudy_operator.plan.intents import (
     intent_key,
 )
 from understudy_operator.plan.observed import Job, Pod
-from understudy_operator.plan.ownership import kind_of, object_uid, path_of
+from understudy_operator.plan.ownership import controller_uid, kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import ADDRESS_TAKEN, Refusal, Why, judged
-from understudy_protocol import pod as names
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 _PLURALS = {
@@ -91,7 +90,7 @@ class Gateway:
                 raise
             raw = await self._api.get(f"{path}/{metadata['name']}")
         shared = kind is Kind.CLAIM and "ownerReferences" not in metadata
-        if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID] and not shared:
+        if controller_uid(raw) != controller_uid(intent.manifest) and not shared:
             return Refusal(
                 f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
                 "that is deleted; if nothing deletes it, delete it yourself or give the job another name",

@@ -9,10 +9,10 @@ from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
-from understudy_operator.observe.store import Kind, Raw, Store, job_uid_of
+from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.intents import Check, CreateJob, DeleteJob, JobIntent, Manifest, PatchJob, intent_key
+from understudy_operator.plan.ownership import controller_uid
 from understudy_operator.plan.refusals import Refusal, judged
-from understudy_protocol import pod as names
 
 log = logging.getLogger(__name__)
 #: What the API server says of a webhook with side effects.
@@ -64,7 +64,7 @@ class JobGateway:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._api.get(f"{path}/{metadata['name']}")
-        if job_uid_of(raw) != metadata["labels"][names.LABEL_JOB_UID]:
+        if controller_uid(raw) != controller_uid(intent.manifest):
             return Refusal(
                 f"Job {metadata['name']} is there already and is not of this job: it waits until that is deleted; if "
                 "nothing deletes it, delete it yourself or give the job another name",

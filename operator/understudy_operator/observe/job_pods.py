@@ -8,6 +8,7 @@ from understudy_operator.observe.trim import trimmed_pod
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.job_pods import EVERY_S, PODS, Asks, asks, pause_s
 from understudy_operator.plan.observed import ChildJob, Job, Node, Pod
+from understudy_operator.plan.ownership import controller_uid
 from understudy_protocol import pod as names
 
 #: namespace, label selector, field selector, how many
@@ -35,13 +36,15 @@ class JobPods:
         if not wanted.selectors:
             self._asked, self._pods, self._pause_s = wanted, (), EVERY_S
         elif wanted != self._asked or self._steady() >= self._again_at:
-            await self._ask(job, wanted)
+            await self._ask(job, children, wanted)
 
-    async def _ask(self, job: Job, wanted: Asks) -> None:
+    async def _ask(self, job: Job, children: Sequence[ChildJob], wanted: Asks) -> None:
         self._again_at = self._steady() + EVERY_S
         labels = f"{keys.UID}={job.uid},!{names.LABEL_JOB_UID}"
         raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
-        found = {raw["metadata"]["uid"]: read_pod(trimmed_pod(raw)) for answer in raws for raw in answer}
+        uids = {child.uid for child in children}  # labels may be copied
+        own = (raw for answer in raws for raw in answer if controller_uid(raw) in uids)
+        found = {raw["metadata"]["uid"]: read_pod(trimmed_pod(raw)) for raw in own}
         self._pods = tuple(found[uid] for uid in sorted(found))
         self._pause_s = pause_s(self._pause_s if wanted == self._asked else 0.0, self._pods)
         self._asked, self._again_at = wanted, self._steady() + self._pause_s

@@ -8,8 +8,8 @@ Rules:
   truth of a moment after it was asked for: it wins over all that is known from before, also over newer versions (an
   API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
 - A job's Secret is remembered as long as the job is there, also once somebody has deleted it: its pods have the key.
-- Whose an object is says its label, which anybody may write: so what belongs to a job is looked for in the job's own
-  namespace alone, where whoever may create pods could read its key as well (docs/security.md).
+- Labels select the objects that are watched. Its ownerReferences say which job an object belongs to: a copy with the
+  same labels belongs to none, so nothing counts or deletes it. Objects of a job are in the namespace of the job.
 """
 
 import time
@@ -19,8 +19,9 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from understudy_operator.observe.trim import trimmed, trimmed_node, trimmed_pod
-from understudy_operator.plan.injection.owner import is_injected
+from understudy_operator.plan.injection.owner import is_injected, is_of_target
 from understudy_operator.plan.observed import Node, Nodes
+from understudy_operator.plan.ownership import INJECTED_KIND, controller_of
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -106,9 +107,9 @@ class Store:
             elif raw["metadata"].get("uid") not in removed:
                 self._keep(kind, key, raw)
         if kind is Kind.JOB:
-            jobs = {(key[0], entry.raw["metadata"]["uid"]) for key, entry in self._entries[kind].items()}
-            secrets = self._last_secret.items()
-            self._last_secret = {job: secret for job, secret in secrets if job in jobs or self._is_injected(secret)}
+            kinds = (Kind.JOB, Kind.INJECTED)
+            jobs = {(key[0], x.raw["metadata"]["uid"]) for some in kinds for key, x in self._entries[some].items()}
+            self._last_secret = {job: secret for job, secret in self._last_secret.items() if job in jobs}
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
         entry = self._entries[kind].get(key)
@@ -174,11 +175,6 @@ class Store:
             if kind is Kind.SECRET:
                 self._last_secret[owner] = kept
 
-    def _is_injected(self, secret: Raw) -> bool:
-        """Whether it is an InjectedJob's that is there: its Secret is not called after the uid of the object."""
-        key = job_key_of(secret)
-        return key is not None and key in self._entries[Kind.INJECTED]
-
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
         if kind is Kind.NODE:
@@ -196,17 +192,26 @@ def key_of(raw: Raw) -> Key:
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def job_uid_of(raw: Raw) -> str:
-    return str(raw["metadata"].get("labels", {}).get(names.LABEL_JOB_UID, ""))
-
-
 def owners_of(raw: Raw) -> tuple[Owner, ...]:
-    """Whom an object concerns: whose it is; and of a pool's pod the job that has claimed it, or of a job's pod the pool
-    that it came from.
+    """The owner of an object; and of a pool's pod the job that has claimed it, or of a job's pod the pool that it came
+    from. None of an object that has the labels and not the owner.
     """
-    labels = raw["metadata"].get("labels", {})
-    told = (labels.get(name) for name in (names.LABEL_JOB_UID, names.LABEL_CLAIMED_BY, names.LABEL_FROM_POOL))
-    return tuple(dict.fromkeys((key_of(raw)[0], uid) for uid in told if uid))
+    labels, owner = raw["metadata"].get("labels", {}), _owner_uid(raw)
+    if not owner:
+        return ()
+    uids = (owner, labels.get(names.LABEL_CLAIMED_BY), labels.get(names.LABEL_FROM_POOL))
+    return tuple(dict.fromkeys((key_of(raw)[0], uid) for uid in uids if uid))
+
+
+def _owner_uid(raw: Raw) -> str:
+    """The uid that the label names, if the ownerReferences confirm it. A Service or a Secret of an InjectedJob has the
+    uid of that object, and pods and Jobs have what the members prove to belong to.
+    """
+    labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
+    uid, told = str(controller.get("uid", "")), str(labels.get(names.LABEL_JOB_UID, ""))
+    if uid and (uid == told or controller.get("kind") == INJECTED_KIND):
+        return uid
+    return told if is_injected(labels.get(names.LABEL_JOB, "")) and is_of_target(raw, told) else ""
 
 
 def job_kind(key: Key) -> Kind:

@@ -11,7 +11,7 @@ from typing import Any
 
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.observed import Job
-from understudy_operator.plan.ownership import owner_reference
+from understudy_operator.plan.ownership import controller_uid, object_uid, owner_reference
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -68,7 +68,7 @@ def set_right(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> It
     for job in jobs:
         wanted = network_policy(job, rules)
         found = there.get((job.namespace, wanted["metadata"]["name"]))
-        if found is None or found["metadata"].get("labels", {}).get(names.LABEL_JOB_UID) != job.uid:
+        if found is None or controller_uid(found) != object_uid(job):
             continue
         if has_members(job) and found["spec"] != wanted["spec"]:
             yield {**found, "spec": wanted["spec"]}

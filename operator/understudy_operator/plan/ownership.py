@@ -1,5 +1,9 @@
-"""Whose an object is: the garbage collector follows it. A job is a TrainingJob, or an InjectedJob."""
+"""Whose an object is: the garbage collector follows it. A job is a TrainingJob, or an InjectedJob.
 
+Labels are no proof of ownership: a copy of an object has them, too. Its ownerReferences are.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.plan.observed import Job
@@ -27,6 +31,16 @@ def object_uid(job: Job) -> str:
 
 def owner_reference(job: Job) -> dict[str, Any]:
     return reference(kind_of(job), job.name, object_uid(job))
+
+
+def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ownerReference of the object's controller; empty if it has none."""
+    references = raw["metadata"].get("ownerReferences") or ()
+    return next((entry for entry in references if entry.get("controller")), {})
+
+
+def controller_uid(raw: Mapping[str, Any]) -> str:
+    return str(controller_of(raw).get("uid", ""))
 
 
 def reference(kind: str, name: str, uid: str) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
         "namespace": kube.namespace,
         "labels": labels,
         "annotations": annotations,
+        "ownerReferences": [raw["metadata"]["ownerReferences"][0] | {"uid": uid}],
     }
     return raw
 

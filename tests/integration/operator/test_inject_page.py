@@ -84,12 +84,13 @@ async def a_pod(kube: Kube, index: int) -> Raw:
     uid = job["metadata"]["uid"]
     told = {"batch.kubernetes.io/job-completion-index": str(index)}
     labels = {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/controller-uid": uid, **told}
-    made = pod["metadata"]
+    made, owner = pod["metadata"], {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid}
     return {
         "metadata": {
             "name": f"train-{index}-x",
             "labels": {**made["labels"], **labels},
             "annotations": {**made["annotations"], **told},
+            "ownerReferences": [owner | {"controller": True}],
         },
         "spec": pod["spec"],
     }

@@ -270,9 +270,9 @@ async def test_a_pod_of_a_child_job_that_cannot_start_is_told_in_time(training: 
     assert job is not None
     labels = job["spec"]["template"]["metadata"]["labels"]
     spec = job["spec"]["template"]["spec"]
-    pod = await kube.call(
-        "POST", "pods", {"metadata": {"name": f"{NAME}-leader-0-0-x", "labels": labels}, "spec": spec}
-    )
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    metadata = {"name": f"{NAME}-leader-0-0-x", "labels": labels, "ownerReferences": [owner | {"controller": True}]}
+    pod = await kube.call("POST", "pods", {"metadata": metadata, "spec": spec})
     await kube.call("PATCH", f"jobs/{NAME}-leader-0/status", {"status": {"startTime": AT, "active": 1, "ready": 0}})
     full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
     await set_pod_status(kube, pod, conditions=[full])

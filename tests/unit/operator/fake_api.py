@@ -16,6 +16,11 @@ Raw = dict[str, Any]
 CREATED = "2026-11-20T10:00:00Z"
 
 
+def owned_by(uid: str) -> list[Raw]:
+    """The ownerReferences of an object whose controller is the job, or the pool, of that uid."""
+    return [{"uid": uid, "controller": True}]
+
+
 class FakeApi(Api):
     def __init__(self) -> None:
         super().__init__(None)

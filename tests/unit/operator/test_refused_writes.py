@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.fake_api import Raw
+from tests.unit.operator.fake_api import Raw, owned_by
 from tests.unit.operator.test_worker import APPOINTED, PATH, SECRET, World, at_work
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
@@ -43,7 +43,7 @@ def a_former_holder(world: World) -> str:
     job = world.api.objects[PATH]["metadata"]
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job["uid"], names.LABEL_COORDINATOR: "true"}
     path = f"{PODS}/llm-workers-0-0-aaaaa"
-    metadata = {"namespace": "research", "labels": labels}
+    metadata = {"namespace": "research", "labels": labels, "ownerReferences": owned_by(job["uid"])}
     body = {"kind": "Pod", "metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}}
     world.store.put(Kind.POD, world.api.put(path, body))
     return path

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_job
 from tests.unit.operator.test_worker import FakeLink, links
 from understudy_operator.apply.gateway import Gateway
@@ -47,7 +47,8 @@ class World:
         status = {"coordinator": coordinator, "round": 0, "term": 1}
         body = {"kind": "TrainingJob", "metadata": metadata, "spec": spec, "status": status}
         self.put(PATH, Kind.JOB, body)
-        owned = {"namespace": "research", "labels": {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}}
+        labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
+        owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
         secret = {"kind": "Secret", "metadata": owned, "stringData": {names.KEY_FILE: "the key"}}
         self.put("/api/v1/namespaces/research/secrets/llm-membership", Kind.SECRET, secret)
         for name in ("llm", "llm-coordinator"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.fake_api import CREATED, Raw
+from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from tests.unit.operator.test_worker import FakeLink, World, at_work, links, world
 from understudy_operator.observe.read_pool import key_id_of, key_of_pool, pods_of_pool
 from understudy_operator.observe.store import Kind, Store
@@ -26,8 +26,9 @@ FAILED = wire.encode(Close(CloseReason.FAILED, "said by nobody of the job"))
 
 def forged(kind: str, name: str, uid: str, **more: Any) -> Raw:
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: uid}
-    metadata = {"namespace": ATTACKER, "name": name, "uid": f"forged-{name}", "labels": labels}
-    return {"kind": kind, "metadata": metadata | {"creationTimestamp": CREATED, "resourceVersion": "1"}, **more}
+    metadata: Raw = {"namespace": ATTACKER, "name": name, "uid": f"forged-{name}", "labels": labels}
+    metadata |= {"creationTimestamp": CREATED, "resourceVersion": "1", "ownerReferences": owned_by(uid)}
+    return {"kind": kind, "metadata": metadata, **more}
 
 
 def a_finished_pod(uid: str) -> Raw:

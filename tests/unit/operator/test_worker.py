@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
@@ -577,11 +577,15 @@ async def test_a_pod_of_a_child_job_is_asked_for_and_told_while_its_job_waits_fo
     metadata = {"namespace": "research", "labels": {"job-name": "llm-workers-0"}}
     pods = "/api/v1/namespaces/research/pods"
     status = {"phase": "Pending", "conditions": [scheduled]}
-    world.api.put(f"{pods}/llm-workers-0-0", {"metadata": metadata, "spec": {"containers": []}, "status": status})
+    pod = {"metadata": metadata, "spec": {"containers": []}, "status": status}
     async with at_work(world):
         await world.until(lambda: bool(world.api.of_kind("Job")))
+        owner = owned_by(world.api.of_kind("Job")[0]["metadata"]["uid"])
+        world.api.put(f"{pods}/llm-workers-0-0", pod | {"metadata": {**metadata, "ownerReferences": owner}})
+        world.api.put(f"{pods}/a-copy", pod)
         world.wake()
         await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Running")[1])
+        assert "a-copy" not in world.condition("Running")[1]
         # when it is ready
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))
         world.wake()

@@ -297,3 +297,20 @@ def test_the_documentation_has_a_row_for_each_annotation_and_no_other() -> None:
     table = docs.split("## Annotations")[1].split("## What changes")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert sorted(name for row in rows for name in re.findall(r"`([a-z-]+)`", row)) == sorted(ANNOTATIONS)
+
+
+@pytest.mark.parametrize("name", ["job", "jobset", "torchrun", "alone"])
+def test_a_copy_of_a_pod_is_not_taken_for_one_of_the_jobs(name: str) -> None:
+    raw = pod(name)
+    del raw["metadata"]["ownerReferences"]
+    with pytest.raises(Objection, match=r"which is not its controller.*remove the label understudy.dev/inject"):
+        injected(raw)
+
+
+def test_a_pod_of_a_copied_job_is_not_taken_for_one_of_the_jobset() -> None:
+    """The Job controller writes its own name and uid, and the template has the labels of the JobSet still."""
+    raw = pod("jobset")
+    raw["metadata"]["labels"] |= {"batch.kubernetes.io/job-name": "my-debug"}
+    raw["metadata"]["ownerReferences"][0]["name"] = "my-debug"
+    with pytest.raises(Objection, match="the labels of JobSet llm, which is not its controller"):
+        injected(raw)

@@ -1,7 +1,8 @@
 """Whose pod it is: the Job, JobSet or PyTorchJob that it trains in, by the labels that their controllers write.
 
-Rules: a JobSet goes before the Job that it has made. A JobSet that restarts has all its pods made anew: they are a job
-of their own, whose name and uid end in the attempt, so that nothing of the former one can join them.
+Rules: the labels have to name the pod's controller. A copy of a pod has the labels and another controller, or none. A
+JobSet goes before the Job that it has made. A JobSet that restarts has all its pods made anew: they are a job of their
+own, whose name and uid end in the attempt, so that nothing of the former one can join them.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from typing import Any
 
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.ownership import controller_of
 from understudy_protocol import pod as names
 from understudy_protocol.pod import Place
 
@@ -58,6 +60,21 @@ def is_injected(name: str) -> bool:
     return "." in name
 
 
+def is_of_target(raw: Mapping[str, Any], uid: str) -> bool:
+    """Whether a pod or a Job of an injected job is the target's. uid: what the job's members prove to belong to."""
+    owner = controller_of(raw)
+    if raw["metadata"].get("uid") == uid or (owner.get("kind") == "JobSet" and _is_attempt_of(uid, owner["uid"])):
+        return True  # the target itself, or a JobSet's Job
+    try:
+        return read_owner(raw).membership == uid
+    except Objection:
+        return False
+
+
+def _is_attempt_of(membership: str, uid: str) -> bool:
+    return membership == uid or membership.rpartition("-")[0] == uid
+
+
 def read_owner(pod: Mapping[str, Any]) -> Owner:
     """Raises Objection."""
     metadata = pod.get("metadata", {})
@@ -67,13 +84,18 @@ def read_owner(pod: Mapping[str, Any]) -> Owner:
             f"the pod is of TrainingJob {labels[names.LABEL_JOB]}: remove the label {names.LABEL_INJECT}, and "
             "say in spec.launcher.targetReplicatedJobs whose pods train"
         )
+    controller = controller_of(pod)
     if keys.NAME in labels:
-        return _of_jobset(labels, metadata.get("annotations", {}))
+        owner = _of_jobset(labels, metadata.get("annotations", {}))
+        job = f"{owner.name}-{owner.place.group}-{owner.place.job_index}"
+        _check_controller("JobSet", owner.name, (controller.get("kind"), controller.get("name")) == ("Job", job))
+        return owner
     if keys.JOB_NAME in labels:
-        index = _completion_index(labels, metadata.get("annotations", {}))
-        return Owner("Job", labels[keys.JOB_NAME], _label(labels, keys.CONTROLLER_UID), Place("pods", 0, index))
+        name, uid = labels[keys.JOB_NAME], _label(labels, keys.CONTROLLER_UID)
+        _check_controller("Job", name, controller.get("uid") == uid)
+        return Owner("Job", name, uid, Place("pods", 0, _completion_index(labels, metadata.get("annotations", {}))))
     if PYTORCH_JOB_NAME in labels:
-        return _of_pytorch_job(labels, metadata.get("ownerReferences", ()))
+        return _of_pytorch_job(labels, controller)
     raise Objection(
         f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob, and this one has none of "
         "their labels: put it into the pod template of one of these, or remove it"
@@ -100,9 +122,16 @@ def _completion_index(labels: Mapping[str, str], annotations: Mapping[str, str])
     return int(told)
 
 
-def _of_pytorch_job(labels: Mapping[str, str], references: Any) -> Owner:
-    owner = next((x for x in references if x.get("kind") == _PYTORCH_KIND), None)
-    if owner is None:
+def _check_controller(kind: str, name: str, matches: bool) -> None:
+    if not matches:
+        raise Objection(
+            f"the pod has the labels of {kind} {name}, which is not its controller (ownerReferences), as in a copy of "
+            f"one of its pods: remove the label {names.LABEL_INJECT}"
+        )
+
+
+def _of_pytorch_job(labels: Mapping[str, str], owner: Mapping[str, Any]) -> Owner:
+    if owner.get("kind") != _PYTORCH_KIND:
         raise Objection(
             f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob: of Kubeflow's other jobs "
             "none can be injected; remove it"

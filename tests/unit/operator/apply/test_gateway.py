@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.fake_api import FakeApi, Raw
+from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
@@ -63,7 +63,8 @@ def given() -> Given:
 
 def a_creation(name: str = "a") -> CreatePod:
     labels = {names.LABEL_JOB: JOB.name, names.LABEL_JOB_UID: JOB.uid}
-    metadata = {"name": name, "namespace": "research", "labels": labels}
+    owned = {"labels": labels, "ownerReferences": owned_by(JOB.uid)}
+    metadata = {"name": name, "namespace": "research", **owned}
     return CreatePod({"kind": "Pod", "metadata": metadata, "spec": {}}, "it is missing")
 
 
@@ -179,7 +180,8 @@ async def test_an_error_of_one_does_not_keep_the_others_from_being_done(given: G
 
 
 async def test_a_pod_that_somebodys_finalizer_holds_is_not_taken_for_gone(given: Given):
-    metadata = {"finalizers": ["example.com/mine"], "labels": {names.LABEL_JOB_UID: JOB.uid}}
+    labels = {names.LABEL_JOB_UID: JOB.uid}
+    metadata = {"finalizers": ["example.com/mine"], "labels": labels, "ownerReferences": owned_by(JOB.uid)}
     deletion = _deletion(given, "held", "its node is gone", 0, **metadata)
     await given.gateway.pods(JOB, [deletion])
     assert given.known() == ["held"]

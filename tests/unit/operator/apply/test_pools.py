@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.fake_api import FakeApi, Raw
+from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import NOW
 from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
@@ -40,7 +40,8 @@ class Given:
         self.api, self.store = Server(), Store()
         self.gateway = Gateway(self.api, self.store, Clock())
         labels = {names.LABEL_POOL: "shared", names.LABEL_JOB_UID: "pool-uid"}
-        metadata = {"namespace": "research", "name": "shared-a", "uid": "uid-a", "labels": labels}
+        owned = {"ownerReferences": owned_by("pool-uid")}
+        metadata = {"namespace": "research", "name": "shared-a", "uid": "uid-a", "labels": labels, **owned}
         self.spare = self.put({"kind": "Pod", "metadata": metadata, "spec": {}, "status": {}})
 
     def put(self, raw: Raw) -> Raw:
@@ -56,7 +57,7 @@ class Given:
         version = self.spare["metadata"]["resourceVersion"]
         labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_POOL: None, names.LABEL_FROM_POOL: "pool-uid"}
         notes = {names.ANNOTATION_WARM: "pool-uid"}
-        return ClaimWarm("shared-a", "uid-a", version, job_uid, labels, notes, {"uid": job_uid}, "a pod was lost")
+        return ClaimWarm("shared-a", "uid-a", version, job_uid, labels, notes, owned_by(job_uid)[0], "a pod was lost")
 
     def release(self) -> ReleaseClaim:
         metadata = self.api.objects[PATH]["metadata"]
@@ -170,7 +171,7 @@ async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
         assert raw is not None
         metadata = raw["metadata"]
         assert metadata["labels"] == {names.LABEL_JOB_UID: "job-uid", names.LABEL_FROM_POOL: "pool-uid"}
-        assert metadata["ownerReferences"] == [{"uid": "job-uid"}]
+        assert metadata["ownerReferences"] == owned_by("job-uid")
         assert metadata["annotations"] == {names.ANNOTATION_WARM: "pool-uid"}
         assert not metadata.get("finalizers")
 

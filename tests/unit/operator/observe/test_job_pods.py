@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.fake_api import owned_by
 from tests.unit.operator.given import NOW, a_job
 from tests.unit.operator.observe.test_read import POD
 from understudy_operator.observe.job_pods import JobPods
@@ -13,7 +14,8 @@ from understudy_operator.plan.observed import ChildJob, Pod
 
 WAITS = ChildJob("uid-w", "llm-workers-0", "workers", 0, attempt=0, own_attempt=0, wanted=1, created_at=NOW - 60)
 CONDITION = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
-WAITING: dict[str, Any] = {**POD, "status": {"phase": "Pending", "conditions": [CONDITION]}}
+OWNED = {**POD, "metadata": {**POD["metadata"], "ownerReferences": owned_by("uid-w")}}
+WAITING: dict[str, Any] = {**OWNED, "status": {"phase": "Pending", "conditions": [CONDITION]}}
 
 
 class Asked:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.fake_api import owned_by
 from understudy_operator.observe.store import Kind, Store, job_key_of
 from understudy_protocol import pod as names
 
@@ -15,7 +16,8 @@ JOB = ("research", "job-uid")
 def a_raw(name: str = "a", version: int = 1, uid: str = "", job_uid: str = "job-uid", **more: Any) -> dict[str, Any]:
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job_uid}
     metadata = {"namespace": "research", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    return {"metadata": {**metadata, "labels": labels}, "spec": {}, "status": {}, **more}
+    owned = {"labels": labels, "ownerReferences": owned_by(job_uid)}
+    return {"metadata": {**metadata, **owned}, "spec": {}, "status": {}, **more}
 
 
 def names_in(store: Store, job_uid: str = "job-uid") -> list[str]:
@@ -64,6 +66,20 @@ def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_
     # and by the pool alone once it is released
     store.put(Kind.POD, a_raw("s", version=2, job_uid="pool-uid"))
     assert (names_in(store), names_in(store, "pool-uid")) == (["l"], ["l", "s"])
+
+
+def test_an_object_with_the_labels_of_a_job_that_does_not_own_it_is_of_no_job(store: Store):
+    # given a copy of a pod, one that another job owns, and one whose owner is not its controller
+    raws = {name: a_raw(name) for name in ("copied", "of-another", "not-controlled")}
+    del raws["copied"]["metadata"]["ownerReferences"]
+    raws["of-another"]["metadata"]["ownerReferences"] = owned_by("another")
+    raws["not-controlled"]["metadata"]["ownerReferences"] = [{"uid": "job-uid"}]
+    for raw in raws.values():
+        store.put(Kind.POD, raw)
+
+    # then they are in the store, and no job finds them
+    assert len(store.all(Kind.POD)) == 3
+    assert (names_in(store), names_in(store, "another")) == ([], [])
 
 
 def test_what_somebody_labels_in_another_namespace_is_of_no_job_here(store: Store):

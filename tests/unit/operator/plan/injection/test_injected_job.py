@@ -157,6 +157,7 @@ def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its
     """A kubelet starts pods with whatever Secret of that name is there, also one of a Job that is deleted."""
     first, second = inject(golden_pod("job"), IMAGE).pod, golden_pod("job")
     second["metadata"]["labels"][keys.CONTROLLER_UID] = "another"
+    second["metadata"]["ownerReferences"][0]["uid"] = "another"
     told = [key_secret(pod) for pod in (first, inject(second, IMAGE).pod)]
     assert told == [SECRET, "job.train-another-membership"]
 

@@ -1,0 +1,126 @@
+"""Copies of a job's objects in its own namespace, as by `kubectl get -o yaml` to debug: they have the job's labels and
+no owner. The operator does not count, change or delete them.
+"""
+
+import asyncio
+import copy
+from typing import Any
+
+from tests.unit.operator.fake_api import Raw
+from tests.unit.operator.given import TEMPLATE
+from tests.unit.operator.test_worker import SERVICE, FakeLink, World, at_work, links, without_launcher, world
+from understudy_operator.observe.store import Kind
+from understudy_protocol import pod as names
+from understudy_protocol import wire
+from understudy_protocol.membership import Close
+from understudy_protocol.words import CloseReason
+
+__all__ = ["links", "world"]  # fixtures
+
+JOBS = "/apis/batch/v1/namespaces/research/jobs"
+PODS = "/api/v1/namespaces/research/pods"
+FAILED_JOB = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+TWO_JOBS = [{"name": "workers", "replicas": 2, "template": {"spec": {"template": TEMPLATE}}}]
+
+
+def a_copy(world: World, kind: Kind, path: str, original: Raw, **changes: Any) -> Raw:
+    raw = copy.deepcopy(original)
+    for field in ("name", "uid", "resourceVersion", "ownerReferences"):
+        raw["metadata"].pop(field)
+    put = world.api.put(path, raw | changes)
+    world.store.put(kind, put)
+    return put
+
+
+def writes(world: World, path: str) -> list[tuple[str, str]]:
+    return [call for call in world.api.calls if call[1] == path and call[0] != "GET"]
+
+
+async def settled(world: World) -> None:
+    world.wake()
+    await asyncio.sleep(0.05)
+
+
+async def test_a_job_is_not_failed_by_a_failed_copy_of_one_of_its_jobs(world: World):
+    # given a job whose Jobs run
+    without_launcher(world, replicatedJobs=TWO_JOBS)
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Job")) == 2)
+
+        # when a copy of one of them fails
+        a_copy(world, Kind.CHILD, f"{JOBS}/my-debug2", world.api.of_kind("Job")[0], status=FAILED_JOB)
+        await settled(world)
+
+    # then the job goes on, and nobody touches the copy
+    assert "terminalState" not in world.status()
+    assert {raw["metadata"]["name"] for raw in world.api.of_kind("Job")} == {
+        "llm-workers-0",
+        "llm-workers-1",
+        "my-debug2",
+    }
+    assert writes(world, f"{JOBS}/my-debug2") == []
+
+
+async def test_a_copy_of_a_job_is_not_deleted_when_the_job_has_ended(world: World):
+    # given a job that has ended
+    without_launcher(world, replicatedJobs=TWO_JOBS)
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Job")) == 2)
+        for path, raw in [(path, raw) for path, raw in world.api.objects.items() if raw.get("kind") == "Job"]:
+            world.store.put(Kind.CHILD, world.api.put(path, raw | {"status": FAILED_JOB}))
+        world.wake()
+        await world.until(lambda: world.status().get("terminalState") == "Failed")
+
+        # when somebody copies one of its Jobs
+        a_copy(world, Kind.CHILD, f"{JOBS}/my-debug2", world.api.of_kind("Job")[0], status={})
+        await settled(world)
+
+    # then the copy runs on
+    assert writes(world, f"{JOBS}/my-debug2") == []
+
+
+async def test_a_copy_of_a_pod_neither_counts_as_a_spare_nor_ends_the_job(world: World):
+    # given a job with two pods
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+
+        # when a copy of one is there that says that the training has failed
+        message = wire.encode(Close(CloseReason.FAILED, "the copy's own end"))
+        ended = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 1, "message": message}}}
+        status = {"phase": "Failed", "initContainerStatuses": [ended]}
+        a_copy(world, Kind.POD, f"{PODS}/debug", world.api.of_kind("Pod")[0], status=status)
+        await settled(world)
+
+    # then it has no meaning
+    assert "terminalState" not in world.status()
+    assert writes(world, f"{PODS}/debug") == []
+
+
+async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(world: World, links: list[FakeLink]):
+    # given a Service that has been replaced by a copy of itself, which nobody owns
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        original = world.api.objects.pop(SERVICE)
+        world.store.remove(Kind.SERVICE, original)
+        a_copy(world, Kind.SERVICE, SERVICE, original)
+        world.wake()
+
+        # then status says that the name is taken
+        await world.until(lambda: world.condition("Invalid")[0] == "True")
+    assert world.condition("Invalid")[1].startswith("Service llm-coordinator is there already and is not of this job")
+
+
+async def test_a_job_whose_name_a_copy_has_taken_says_so(world: World):
+    # given a Job by the name that the job's own would have, with the job's labels and without an owner
+    labels = {"understudy.dev/job-name": "llm", "understudy.dev/job-uid": "job-uid"}
+    taken = world.api.put(
+        f"{JOBS}/llm-workers-0",
+        {"kind": "Job", "metadata": {"namespace": "research", "labels": labels}, "spec": {"template": TEMPLATE}},
+    )
+    world.store.put(Kind.CHILD, taken)
+    without_launcher(world, replicatedJobs=TWO_JOBS)
+    async with at_work(world):
+        await world.until(lambda: world.condition("Invalid")[0] == "True")
+    assert world.condition("Invalid")[1].startswith("Job llm-workers-0 is there already and is not of this job")
