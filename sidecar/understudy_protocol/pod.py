@@ -20,6 +20,7 @@ ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
 ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise, of those that it is put on where nothing else is free
+ANNOTATION_WRITTEN = f"{GROUP}/written"  # of a Job: which fields of its pod template the operator has written
 ANNOTATION_MADE_OF = f"{GROUP}/made-of"  # of a pod, or a Job: its replicatedJobs as the user wrote them, hashed
 ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: how many before it failed one after the other
 ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that was made in place of a lost active: plan/gang.py

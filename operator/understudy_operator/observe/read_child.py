@@ -39,6 +39,7 @@ def read_child(raw: Raw) -> ChildJob:
         message=end.get("message", ""),
         ended_at=unix(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
         made_of=metadata.get("annotations", {}).get(names.ANNOTATION_MADE_OF, ""),
+        written=metadata.get("annotations", {}).get(names.ANNOTATION_WRITTEN, ""),
         fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
         queue=labels.get(QUEUE, ""),
         template=spec.get("template", {}),

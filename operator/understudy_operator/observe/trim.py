@@ -18,6 +18,8 @@ Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
 _CONTAINERS = ("initContainers", "containers")
 _NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
+#: Annotations that are kept however long they are.
+_WHOLE = (names.ANNOTATION_WRITTEN,)
 #: Variables that tell what a pod was made for; every other one is the containers' own business.
 _VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
 
@@ -61,7 +63,9 @@ def _metadata(metadata: Raw) -> dict[str, Any]:
     kept = {name: value for name, value in metadata.items() if name != "managedFields"}
     if "annotations" in kept:
         annotations = kept["annotations"].items()
-        kept["annotations"] = {name: text for name, text in annotations if len(text) <= LONGEST_ANNOTATION}
+        kept["annotations"] = {
+            name: text for name, text in annotations if len(text) <= LONGEST_ANNOTATION or name in _WHOLE
+        }
     return kept
 
 

@@ -177,6 +177,7 @@ class ChildJob:
     ended_at: float = 0.0
     fingerprint: str = ""
     made_of: str = ""  # ReplicatedJob.made_of; "" of one that a former version made
+    written: str = ""  # what this operator has written of its template, as its annotation records it
     queue: str = ""  # Kueue's, which then decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
     backoff_limit: int | None = None

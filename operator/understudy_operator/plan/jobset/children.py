@@ -2,18 +2,18 @@
 
 Rules: each has its name, so a Job of a former attempt has to go before the next one can come; BlockingRecreate waits
 until all of them, and all former pods, are gone. What runs is never changed, but deleted where a suspension was missed
-(unseen.py). A Job that is resumed gets what may be
-changed of a suspended one (labels, annotations, nodeSelector, tolerations, schedulingGates of its pods), merged with
-what others have written there; one that differs in anything else is made anew. After the end of the job, Jobs that
-have not ended are deleted. A Job in Kueue's queue is suspended and resumed by Kueue alone, which would resume what
-somebody else has suspended: while the TrainingJob is suspended there is none.
+(unseen.py). A Job that is resumed gets what may be changed of a suspended one (labels, annotations, nodeSelector,
+tolerations, schedulingGates of its pods) as the spec has it now, and keeps what others have added there; one that
+differs in anything else is made anew. After the end of the job, Jobs that have not ended are deleted. A Job in Kueue's
+queue is suspended and resumed by Kueue alone, which would resume what somebody else has suspended: while the
+TrainingJob is suspended there is none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, PatchJob
-from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, job_manifest
+from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, Written, job_manifest, read_written
 from understudy_operator.plan.jobset.metadata import job_name
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.unseen import TOLD, outdated_jobs
@@ -21,6 +21,9 @@ from understudy_operator.plan.jobset.views import group_counts, is_current, is_f
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
 from understudy_protocol import pod as names
+
+#: Annotations of a Job that a resumption writes anew.
+RENEWED = (names.ANNOTATION_MADE_OF, names.ANNOTATION_WRITTEN)
 
 
 def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:
@@ -80,23 +83,29 @@ def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str)
         if child.fingerprint != wanted["metadata"]["annotations"][FINGERPRINT]:
             yield _delete(child, "its template has changed while it was suspended")
         else:
-            template = merged(child.template, wanted["spec"]["template"])
-            made_of = {names.ANNOTATION_MADE_OF: started[child.group].made_of}
-            patch = {"metadata": {"annotations": made_of}, "spec": {"suspend": False, "template": template}}
+            template = merged(child.template, wanted["spec"]["template"], read_written(child.written))
+            notes = {name: wanted["metadata"]["annotations"][name] for name in RENEWED}
+            patch = {"metadata": {"annotations": notes}, "spec": {"suspend": False, "template": template}}
             yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started)
 
 
-def merged(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The patch of a suspended Job's pod template: what we want goes before what is there, and adds to it."""
-    patch: dict[str, Any] = {"metadata": {}, "spec": {}}
-    for field in MUTABLE_METADATA:
-        patch["metadata"][field] = dict(wanted["metadata"].get(field, {}))
-    patch["spec"]["nodeSelector"] = dict(wanted["spec"].get("nodeSelector", {}))
+def merged(there: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, Any]:
+    """The merge patch of a suspended Job's pod template: what is wanted now, without what this operator has written
+    before, and with what others have added. written: by this operator, as the Job's annotation records it.
+    """
+    metadata = {x: _keys(x, there.get("metadata", {}), wanted["metadata"], written) for x in MUTABLE_METADATA}
+    spec: dict[str, Any] = {"nodeSelector": _keys("nodeSelector", there.get("spec", {}), wanted["spec"], written)}
     for field in ("tolerations", "schedulingGates"):
-        ours = wanted["spec"].get(field, [])
-        others = [entry for entry in there.get("spec", {}).get(field, ()) if entry not in ours]
-        patch["spec"][field] = [*ours, *others]  # a merge patch replaces a list as a whole
-    return patch
+        ours, known = wanted["spec"].get(field, []), written.get(field, [])
+        others = [entry for entry in there.get("spec", {}).get(field, ()) if entry not in ours and entry not in known]
+        spec[field] = [*ours, *others]  # a merge patch replaces a list as a whole
+    return {"metadata": metadata, "spec": spec}
+
+
+def _keys(field: str, there: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, str | None]:
+    """Of a mapping; None removes a key."""
+    removed = [key for key in there.get(field) or () if key in written.get(field, [])]
+    return {**dict.fromkeys(removed), **wanted.get(field, {})}
 
 
 def _has_to_rest(child: ChildJob) -> bool:

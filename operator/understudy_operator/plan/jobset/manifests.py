@@ -1,7 +1,8 @@
 """The manifests of child Jobs and of volume claims: the user's templates, plus what JobSet writes on them.
 
 The fingerprint says what a Job was made from, but for what may be changed in a Job that is suspended: one that differs
-in it can only be made anew.
+in it can only be made anew. An annotation records the fields that may be changed, as this operator has written them, so
+that a resumption can remove a field that the spec has no more and keep the fields that others have added.
 """
 
 import copy
@@ -21,6 +22,8 @@ FINGERPRINT = f"{names.GROUP}/template"
 #: Of a pod's template: may be changed while the Job is suspended.
 MUTABLE_METADATA = ("labels", "annotations")
 MUTABLE_SPEC = ("nodeSelector", "tolerations", "schedulingGates")
+#: What this operator has written of these: the keys of mappings, and the entries of lists, by field.
+Written = Mapping[str, list[Any]]
 
 
 def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str = "") -> dict[str, Any]:
@@ -38,7 +41,11 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     told = _metadata(job, group, index, group.job_metadata)
     told["labels"][names.LABEL_JOB_UID] = job.uid
     told["labels"] |= {} if job.queue is None else job.queue.labels
-    told["annotations"] |= {FINGERPRINT: fingerprint(spec), names.ANNOTATION_MADE_OF: group.made_of}
+    told["annotations"] |= {
+        FINGERPRINT: fingerprint(spec),
+        names.ANNOTATION_MADE_OF: group.made_of,
+        names.ANNOTATION_WRITTEN: _written(template),
+    }
     spec.pop("ttlSecondsAfterFinished", None)  # one that has ended and is gone would be made anew, and run again
     return {
         "apiVersion": "batch/v1",
@@ -81,6 +88,25 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
         "pod": {name: value for name, value in template["spec"].items() if name not in MUTABLE_SPEC},
     }
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _written(template: Mapping[str, Any]) -> str:
+    """For the Job's annotation."""
+    parts = {field: template["metadata"].get(field) for field in MUTABLE_METADATA}
+    parts |= {field: template["spec"].get(field) for field in MUTABLE_SPEC}
+    return json.dumps({field: list(value) for field, value in parts.items() if value}, separators=(",", ":"))
+
+
+def read_written(annotation: str) -> Written:
+    """Nothing of an annotation that somebody has broken."""
+    try:
+        told = json.loads(annotation)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(told, dict):
+        return {}
+    fields = (*MUTABLE_METADATA, *MUTABLE_SPEC)
+    return {field: told[field] for field in fields if isinstance(told.get(field), list)}
 
 
 def _metadata(job: Job, group: ReplicatedJob, index: int, given: Mapping[str, Any]) -> dict[str, Any]:
