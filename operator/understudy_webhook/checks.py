@@ -16,8 +16,7 @@ from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import Template, nproc_told, read_target, spec_of
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.patterns import complaint
-from understudy_operator.plan.jobset.startup import circle
+from understudy_operator.plan.jobset.validation import complaints
 
 Raw = Mapping[str, Any]
 #: What a pod is injected with when nobody will ever run it.
@@ -27,8 +26,9 @@ _IMAGE = "none"
 def objections(kind: str, raw: Raw) -> list[str]:
     """Each names the field and the mend; empty where nothing is wrong."""
     if kind == "TrainingJob":
-        spec = read_spec(raw)
-        return [text for text in (complaint(spec), circle(spec)) if text]
+        metadata = raw["metadata"]
+        name = metadata.get("name", metadata.get("generateName", ""))
+        return [complaint.message for complaint in complaints(name, read_spec(raw))]
     if kind == "Job" and _is_of_jobset(raw["metadata"]):
         return []
     try:

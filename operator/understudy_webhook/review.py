@@ -52,7 +52,11 @@ def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str
 
 def validate(request: Raw) -> dict[str, Any]:
     """The answer to a job that is to be created or changed."""
-    found = objections(request.get("kind", {}).get("kind", ""), request.get("object") or {})
+    kind = request.get("kind", {}).get("kind", "")
+    found, before = objections(kind, request.get("object") or {}), request.get("oldObject")
+    if found and before:  # a job that has these errors may still be suspended, corrected and deleted
+        known = objections(kind, before)
+        found = [text for text in found if text not in known]
     return _refused(request, "; ".join(found)) if found else _allowed(request)
 
 

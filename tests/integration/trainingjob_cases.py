@@ -109,6 +109,10 @@ MAY_SHRINK: Manifest = {"minReplicas": 6}
 CLAIM: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
+def claim(name: str) -> Manifest:
+    return {"metadata": {"name": name}, "spec": CLAIM}
+
+
 def another(manifest: Manifest, name: str, **changes: Any) -> Manifest:
     """A replicatedJob like the first."""
     return copy.deepcopy(replicated_job(manifest)) | {"name": name} | changes
@@ -627,6 +631,13 @@ REFUSED |= {
         "spec.failurePolicy.rules",
         "failurePolicy.rules[].name must be unique: rename one of the rules, or leave out the name",
     ),
+    "a rule called as another one is by default": (
+        lambda job: job["spec"].update(
+            failurePolicy={"rules": [{"name": "failurePolicyRule1", "action": "FailJobSet"}, {"action": "FailJobSet"}]}
+        ),
+        "spec.failurePolicy.rules",
+        "failurePolicy.rules[].name cannot be the name that another rule has by default",
+    ),
     "a rule about a replicatedJob that is not there": (
         lambda job: job["spec"].update(
             failurePolicy={"rules": [{"action": "FailJobSet", "targetReplicatedJobs": ["driver"]}]}
@@ -652,6 +663,20 @@ REFUSED |= {
         "spec.coordinator",
         "coordinator must name a pod: replicatedJob an entry of replicatedJobs with completionMode Indexed, jobIndex",
     ),
+    "a coordinator whose label is too long": (
+        lambda job: (
+            job["metadata"].update(name="l" * 25),
+            job["spec"].update(coordinator={"replicatedJob": "workers", "jobIndex": 1, "podIndex": 3}),
+            job["spec"].update(network={"subdomain": "s" * 26}),
+        ),
+        "spec.coordinator",
+        "coordinator: the label jobset.sigs.k8s.io/coordinator, <job>-<replicatedJob>-<jobIndex>",
+    ),
+    "more pods than can be counted": (
+        lambda job: (without_launcher(job), replicated_job(job).update(replicas=536870912)),
+        "spec.replicatedJobs",
+        "replicas times parallelism must be at most 2147483647",
+    ),
     "a manager without a domain": (
         lambda job: job["spec"].update(managedBy="kueue"),
         "spec.managedBy",
@@ -673,6 +698,21 @@ REFUSED |= {
         ),
         "spec.volumeClaimPolicies[0].templates",
         "volumeClaimPolicies[].templates[].metadata.namespace cannot be set",
+    ),
+    "two volume claims of a name": (
+        lambda job: job["spec"].update(volumeClaimPolicies=[{"templates": [claim("data"), claim("data")]}]),
+        "spec.volumeClaimPolicies[0].templates",
+        "volumeClaimPolicies[].templates[].metadata.name must be unique: rename one of the templates",
+    ),
+    "two volume claims of a name, of which one is kept": (
+        lambda job: job["spec"].update(
+            volumeClaimPolicies=[
+                {"templates": [claim("data")]},
+                {"templates": [claim("logs"), claim("data")], "retentionPolicy": {"whenDeleted": "Retain"}},
+            ]
+        ),
+        "spec.volumeClaimPolicies",
+        "volumeClaimPolicies[].templates[].metadata.name must be unique, because it names the claim",
     ),
     "volume claims that go some day": (
         lambda job: job["spec"].update(volumeClaimPolicies=[{"retentionPolicy": {"whenDeleted": "Later"}}]),
@@ -760,7 +800,9 @@ ACCEPTED: dict[str, Change] = {
         managedBy="kueue.x-k8s.io/multikueue",
         ttlSecondsAfterFinished=0,
         volumeClaimPolicies=[
-            {"templates": [{"metadata": {"name": "data"}, "spec": CLAIM}], "retentionPolicy": {"whenDeleted": "Retain"}}
+            {"templates": [claim("data")], "retentionPolicy": {"whenDeleted": "Retain"}},
+            {"templates": [claim("logs"), claim("cache")]},
+            {},
         ],
     ),
     "a restart in place": lambda job: job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"}),

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from understudy_operator.plan.jobset.patterns import complaint
-from understudy_operator.plan.jobset.startup import circle
+from understudy_operator.plan.jobset.validation import complaint
 from understudy_operator.plan.observed import Coordination, Observed
 
 
@@ -19,5 +18,5 @@ def of_this_attempt(observed: Observed) -> Observed:
         pods=tuple(pod for pod in observed.pods if all_ours or pod.attempt == epoch),
         former=tuple(pod for pod in observed.pods if not all_ours and pod.attempt != epoch),
         coordination=told,
-        complaint=complaint(observed.job.spec) or circle(observed.job.spec),
+        complaint=complaint(observed.job.name, observed.job.spec),
     )

@@ -39,7 +39,8 @@ def plan_objects(observed: Observed) -> tuple[Create, ...]:
         missing.append(_coordinator_service(job, _free_address(observed)))
     if job.spec.network.hostnames and not observed.has_hostnames_service:
         missing.append(_hostnames_service(job))
-    claims = (claim for claim in job.spec.claims if claim_name(job, claim.name) not in observed.claims)
+    wanted = () if observed.complaint else job.spec.claims  # two of a name may say different things of its retention
+    claims = (claim for claim in wanted if claim_name(job, claim.name) not in observed.claims)
     missing += [claim_manifest(job, claim) for claim in claims]
     return tuple(Create(manifest) for manifest in missing)
 

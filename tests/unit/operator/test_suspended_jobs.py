@@ -1,4 +1,4 @@
-"""A child Job whose template changes while it is suspended: its pods get what the spec says, and keep what others added."""
+"""A child Job whose template changes while it is suspended: its pods get what the spec says, and keep other fields."""
 
 import copy
 import json

@@ -176,3 +176,27 @@ def test_what_would_be_refused_later_is_refused_at_once(kind: str, raw: Raw, mes
     told = response(validate(request(raw, kind)))
     assert not told["allowed"]
     assert message in told["status"]["message"]
+
+
+# TrainingJobs that are there already ---------------------------------------------------------------------------------
+
+
+def a_training_job(*claims: str, **spec: Any) -> Raw:
+    policies = [{"templates": [{"metadata": {"name": name}} for name in claims]}]
+    whole = {"replicatedJobs": [{"name": "workers", "template": a_job()}], "volumeClaimPolicies": policies, **spec}
+    return {"metadata": {"name": "llm"}, "spec": whole}
+
+
+def test_a_training_job_is_refused_with_what_is_wrong_and_nothing_about_one_that_is_there() -> None:
+    told = response(validate(request(a_training_job("data", "data"), "TrainingJob")))
+    assert told["status"]["message"] == (
+        "volumeClaimPolicies[].templates[].metadata.name: data is there twice, and only one claim has that name: "
+        "rename one of them, or remove it"
+    )
+
+
+def test_one_that_is_there_with_an_error_may_be_changed_and_deleted_and_gets_no_other_error() -> None:
+    before = a_training_job("data", "data")
+    suspended, worse = a_training_job("data", "data", suspend=True), a_training_job("data", "data", "logs", "logs")
+    changes = [{**request(raw, "TrainingJob"), "oldObject": before} for raw in (suspended, worse)]
+    assert [response(validate(change))["allowed"] for change in changes] == [True, False]

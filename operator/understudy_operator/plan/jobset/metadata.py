@@ -7,7 +7,7 @@ import hashlib
 
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.observed import Job
-from understudy_operator.plan.spec import CoordinatorPod, ReplicatedJob
+from understudy_operator.plan.spec import CoordinatorPod, JobSpec, ReplicatedJob
 
 
 def job_name(job: Job, group: ReplicatedJob, index: int) -> str:
@@ -41,7 +41,7 @@ def labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
             keys.JOB_RESTART_ATTEMPT: str(job.restarts_of(group.name, index)),
         }
     if job.spec.coordinator is not None:
-        told[keys.COORDINATOR] = _endpoint(job, job.spec.coordinator)
+        told[keys.COORDINATOR] = coordinator_endpoint(job.name, job.spec, job.spec.coordinator)
     return told
 
 
@@ -65,5 +65,6 @@ def _hashed(name: str) -> str:
     return hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
 
 
-def _endpoint(job: Job, pod: CoordinatorPod) -> str:
-    return f"{job.name}-{pod.replicated_job}-{pod.job_index}-{pod.pod_index}.{subdomain(job)}"
+def coordinator_endpoint(name: str, spec: JobSpec, pod: CoordinatorPod) -> str:
+    """name: of the job."""
+    return f"{name}-{pod.replicated_job}-{pod.job_index}-{pod.pod_index}.{spec.network.subdomain or name}"

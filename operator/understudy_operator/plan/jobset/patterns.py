@@ -12,8 +12,8 @@ def found(pattern: str, message: str) -> bool:
     return not isinstance(compiled, str) and compiled.search(message) is not None
 
 
-def complaint(spec: JobSpec) -> str:
-    """The first pattern that is none, and why, in words; "" if all are."""
+def invalid_pattern(spec: JobSpec) -> str:
+    """The first pattern that is no regular expression, and why, in words; "" if all are."""
     rules = () if spec.failure is None else spec.failure.rules
     for number, rule in enumerate(rules):
         for pattern in rule.patterns:
@@ -21,7 +21,7 @@ def complaint(spec: JobSpec) -> str:
             if isinstance(compiled, str):
                 return (
                     f"failurePolicy.rules[{number}].onJobFailureMessagePatterns: {pattern!r} is no regular expression "
-                    f"of RE2 ({compiled}): the job is not started; delete it, correct the pattern, and create it anew"
+                    f"of RE2 ({compiled}): correct the pattern"
                 )
     return ""
 

@@ -48,8 +48,8 @@ def circle(spec: JobSpec) -> str:
         free = [name for name, entry in left.items() if not any(named[x] in left for x in _dependencies(entry))]
         if not free:
             return (
-                f"replicatedJobs[].dependsOn: {', '.join(left)} wait for each other, directly or through others: the "
-                "job is not started; suspend it, remove one of the dependencies, and resume it"
+                f"replicatedJobs[].dependsOn: {', '.join(left)} wait for each other, directly or through others: "
+                "remove one of the dependencies"
             )
         for name in free:
             del left[name]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.operator.given import a_job
-from understudy_operator.plan.jobset.patterns import complaint, found
+from understudy_operator.plan.jobset.patterns import found, invalid_pattern
 from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule
 
 
@@ -28,14 +28,14 @@ def test_a_pattern_that_is_none_is_complained_about_and_matches_nothing(
     pattern: str, capfd: pytest.CaptureFixture[str]
 ):
     rules = (FailureRule("a", Action.FAIL, patterns=("fine",)), FailureRule("b", Action.FAIL, patterns=(pattern,)))
-    told = complaint(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
+    told = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
     assert told.startswith("failurePolicy.rules[1].onJobFailureMessagePatterns: ")
-    assert told.endswith("the job is not started; delete it, correct the pattern, and create it anew")
+    assert told.endswith(": correct the pattern")
     assert not found(pattern, "x")
     assert capfd.readouterr().err == ""
 
 
 def test_without_a_policy_or_with_patterns_that_are_there_is_nothing_to_complain_about():
-    assert complaint(a_job().spec) == ""
+    assert invalid_pattern(a_job().spec) == ""
     rules = (FailureRule("a", Action.FAIL, patterns=("fine.*",)),)
-    assert complaint(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec) == ""
+    assert invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec) == ""

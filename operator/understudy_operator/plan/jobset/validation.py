@@ -1,0 +1,87 @@
+"""What is wrong with a spec that the API server has accepted: its CRD may be older, and CEL cannot say everything.
+
+Rules: a complaint names the field, what is wrong, and how to correct it. The webhook refuses a new TrainingJob with it.
+The operator does not start a job that has one, and says in the condition Invalid what to do about a job that is there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.metadata import coordinator_endpoint
+from understudy_operator.plan.jobset.patterns import invalid_pattern
+from understudy_operator.plan.jobset.startup import circle
+from understudy_operator.plan.spec import JobSpec
+
+LONGEST_LABEL = 63
+MOST_PODS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Complaint:
+    message: str
+    changeable: bool = False  # whether the field may be changed while the job is suspended
+
+
+def complaints(name: str, spec: JobSpec) -> Iterator[Complaint]:
+    """All of a job of that name."""
+    if invalid := invalid_pattern(spec):
+        yield Complaint(invalid)
+    if waiting := circle(spec):
+        yield Complaint(waiting, changeable=True)
+    yield from _claims(spec)
+    yield from _coordinator(name, spec)
+    yield from _counts(spec)
+    yield from _rule_names(spec)
+
+
+def complaint(name: str, spec: JobSpec) -> str:
+    """The first one, for the status of a job that is there; "" if there is none."""
+    first = next(complaints(name, spec), None)
+    if first is None:
+        return ""
+    how = "suspend the job, and resume it afterwards" if first.changeable else "delete the job and create it again"
+    return f"{first.message}. The job does not start; to change this field, {how}"
+
+
+def _claims(spec: JobSpec) -> Iterator[Complaint]:
+    seen = set[str]()
+    for claim in spec.claims:
+        if claim.name in seen:
+            yield Complaint(
+                f"volumeClaimPolicies[].templates[].metadata.name: {claim.name} is there twice, and only one claim has "
+                "that name: rename one of them, or remove it"
+            )
+        seen.add(claim.name)
+
+
+def _coordinator(name: str, spec: JobSpec) -> Iterator[Complaint]:
+    if spec.coordinator is None:
+        return
+    label = coordinator_endpoint(name, spec, spec.coordinator)
+    if len(label) > LONGEST_LABEL:
+        yield Complaint(
+            f"coordinator: the label {keys.COORDINATOR} would be {label}, of {len(label)} characters, and may have "
+            f"{LONGEST_LABEL}: shorten metadata.name, replicatedJobs[].name or network.subdomain"
+        )
+
+
+def _counts(spec: JobSpec) -> Iterator[Complaint]:
+    for number, group in enumerate(spec.replicated_jobs):
+        if group.pods > MOST_PODS:
+            yield Complaint(
+                f"replicatedJobs[{number}]: replicas times parallelism is {group.pods}, and may be at most {MOST_PODS}"
+                ": lower one of them",
+                changeable=True,
+            )
+
+
+def _rule_names(spec: JobSpec) -> Iterator[Complaint]:
+    seen = set[str]()
+    for number, rule in enumerate(() if spec.failure is None else spec.failure.rules):
+        if rule.name in seen:
+            yield Complaint(
+                f"failurePolicy.rules[{number}].name: {rule.name} is the name of two rules (one that has no name is "
+                "called failurePolicyRule and its number, from 0): rename one of them"
+            )
+        seen.add(rule.name)

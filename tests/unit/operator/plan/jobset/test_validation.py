@@ -1,0 +1,89 @@
+"""What is refused of a spec, in words that name the field and what to do: at creation, and of a job that is there."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import TEMPLATE, a_group, a_job
+from understudy_operator.plan.jobset.validation import complaint, complaints
+from understudy_operator.plan.spec import Action, CoordinatorPod, FailurePolicy, FailureRule, Network, VolumeClaim
+
+
+def told(**spec: Any) -> list[str]:
+    job = a_job(spec=spec)
+    return [found.message for found in complaints(job.name, job.spec)]
+
+
+def claims(*names: str) -> tuple[VolumeClaim, ...]:
+    return tuple(VolumeClaim(name, {}, retained=number == 0) for number, name in enumerate(names))
+
+
+def rules(*names: str) -> FailurePolicy:
+    return FailurePolicy(rules=tuple(FailureRule(name, Action.FAIL) for name in names))
+
+
+def test_an_ordinary_spec_is_not_complained_about():
+    ordinary = {"claims": claims("data", "logs"), "failure": rules("a", "b"), "coordinator": CoordinatorPod("workers")}
+    assert told(**ordinary) == []
+    assert complaint("llm", a_job(spec=ordinary).spec) == ""
+
+
+def test_two_claims_of_a_name_would_be_one_whose_retention_nobody_knows():
+    assert told(claims=claims("data", "logs", "data")) == [
+        "volumeClaimPolicies[].templates[].metadata.name: data is there twice, and only one claim has that name: "
+        "rename one of them, or remove it"
+    ]
+
+
+@pytest.mark.parametrize(("name", "fits"), [("a" * 24, True), ("a" * 25, False)])
+def test_the_coordinators_label_has_at_most_63_characters(name: str, fits: bool):
+    # <24>-workers-0-0.<24> is 60 characters long, and each character of the name counts twice
+    spec = a_job(spec={"coordinator": CoordinatorPod("workers", 10, 0)}).spec
+    assert [found.message for found in complaints(name, spec)] == (
+        []
+        if fits
+        else [
+            "coordinator: the label jobset.sigs.k8s.io/coordinator would be "
+            "aaaaaaaaaaaaaaaaaaaaaaaaa-workers-10-0.aaaaaaaaaaaaaaaaaaaaaaaaa, of 64 characters, and may have 63: "
+            "shorten metadata.name, replicatedJobs[].name or network.subdomain"
+        ]
+    )
+
+
+def test_a_subdomain_of_ones_own_counts_in_it():
+    spec = a_job(spec={"coordinator": CoordinatorPod("workers"), "network": Network(subdomain="s" * 50)}).spec
+    (found,) = complaints("llm", spec)
+    assert "of 66 characters" in found.message
+
+
+@pytest.mark.parametrize(("replicas", "parallelism", "fits"), [(65536, 32767, True), (65536, 32768, False)])
+def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
+    groups = (a_group("a", replicas, parallelism),)
+    assert told(replicated_jobs=groups, world=None) == (
+        []
+        if fits
+        else [
+            "replicatedJobs[0]: replicas times parallelism is 2147483648, and may be at most 2147483647: lower one of "
+            "them"
+        ]
+    )
+
+
+def test_a_rule_may_not_have_the_name_that_another_has_by_default():
+    # as observe/read_spec.py reads a rule without a name, after one that is called failurePolicyRule1
+    assert told(failure=rules("failurePolicyRule1", "failurePolicyRule1")) == [
+        "failurePolicy.rules[1].name: failurePolicyRule1 is the name of two rules (one that has no name is called "
+        "failurePolicyRule and its number, from 0): rename one of them"
+    ]
+
+
+def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
+    # given what may be changed while the job is suspended, and what may not be changed
+    groups = (a_group("a", 65536, 32768, TEMPLATE),)
+    changeable, fixed = a_job(spec={"replicated_jobs": groups}).spec, a_job(spec={"claims": claims("d", "d")}).spec
+    assert complaint("llm", changeable).endswith(
+        ": lower one of them. The job does not start; to change this field, suspend the job, and resume it afterwards"
+    )
+    assert complaint("llm", fixed).endswith(
+        ", or remove it. The job does not start; to change this field, delete the job and create it again"
+    )
