@@ -334,6 +334,21 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.replicatedJobs",
         "the trainer container needs a command",
     ),
+    "a launcher that the kubelet restarts by a rule": (
+        lambda job: trainer(job).update(
+            restartPolicyRules=[{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]
+        ),
+        "spec.replicatedJobs",
+        "restartPolicy and restartPolicyRules cannot be set on the container of the launcher",
+    ),
+    "a named launcher that the kubelet restarts": (
+        lambda job: (
+            job["spec"]["launcher"].update(container="log-shipper"),
+            pod_spec(job)["containers"][1].update(command=["x"], restartPolicy="Always"),
+        ),
+        "spec.replicatedJobs",
+        "restartPolicy and restartPolicyRules cannot be set on the container of the launcher",
+    ),
     "spares of a priority class that no object can be named by": (
         lambda job: job["spec"]["spares"].update(priorityClassName="Low Priority"),
         "spec.spares.priorityClassName",
@@ -805,6 +820,10 @@ ACCEPTED: dict[str, Change] = {
             {},
         ],
     ),
+    "a container beside the launcher that the kubelet restarts": lambda job: pod_spec(job)["containers"][1].update(
+        restartPolicy="Always"
+    ),
+    "a launcher that the kubelet never restarts": lambda job: trainer(job).update(restartPolicy="Never"),
     "a restart in place": lambda job: job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"}),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
     "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),

@@ -18,5 +18,5 @@ def of_this_attempt(observed: Observed) -> Observed:
         pods=tuple(pod for pod in observed.pods if all_ours or pod.attempt == epoch),
         former=tuple(pod for pod in observed.pods if not all_ours and pod.attempt != epoch),
         coordination=told,
-        complaint=complaint(observed.job.name, observed.job.spec),
+        complaint="" if all_ours else complaint(observed.job.name, observed.job.spec),
     )

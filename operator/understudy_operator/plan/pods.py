@@ -1,8 +1,8 @@
 """The manifest of a pod: the user's template, plus the sidecar, and the launcher in front of the trainer's command.
 
 The user's own fields win wherever they do not decide how the pod is run: restartPolicy is always Never (the launcher
-restarts workers), and the trainer's command is put behind the launcher. A command that is torchrun is its own launcher,
-and put behind what tells it of its job.
+restarts workers; one of the trainer container's own is refused), and the trainer's command is put behind the launcher.
+A command that is torchrun is its own launcher, and put behind what tells it of its job.
 """
 
 import copy
@@ -26,6 +26,8 @@ from understudy_protocol.logs import ENV_FORMAT, TEXT
 
 DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
+#: The action of a container's restartPolicyRules that restarts all containers of the pod.
+RESTART_ALL = "RestartAllContainers"
 
 
 def pod_manifest(
@@ -71,6 +73,21 @@ def trainer_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The container of that name; without one the first."""
     found: dict[str, Any] = next(c for c in spec["containers"] if name in ("", c["name"]))
     return found
+
+
+def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
+    """The field that would have the kubelet restart the launcher; "" if none. name: of the trainer container."""
+    containers = spec.get("containers") or ()
+    for container in containers[:1] if not name else (x for x in containers if x["name"] == name):
+        policy = container.get("restartPolicy", "Never")
+        if policy != "Never":
+            return f"restartPolicy {policy} of container {container['name']}"
+        if container.get("restartPolicyRules"):
+            return f"restartPolicyRules of container {container['name']}"
+    for container in (*(spec.get("initContainers") or ()), *containers):
+        if any(rule.get("action") == RESTART_ALL for rule in container.get("restartPolicyRules") or ()):
+            return f"restartPolicyRules with action {RESTART_ALL} of container {container['name']}"
+    return ""
 
 
 def _hostname(job: Job, group: ReplicatedJob, place: Place | None, serial: str) -> str:

@@ -314,3 +314,12 @@ def test_a_pod_of_a_copied_job_is_not_taken_for_one_of_the_jobset() -> None:
     raw["metadata"]["ownerReferences"][0]["name"] = "my-debug"
     with pytest.raises(Objection, match="the labels of JobSet llm, which is not its controller"):
         injected(raw)
+
+
+def test_a_pod_whose_kubelet_would_restart_the_launcher_is_declined() -> None:
+    rules = [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]
+    raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(restartPolicyRules=rules))
+    with pytest.raises(Objection, match=r"^restartPolicyRules of container trainer would have the kubelet restart"):
+        injected(raw)
+    alone = changed("alone", lambda x: x["spec"]["containers"][0].update(restartPolicyRules=rules))
+    assert container(injected(alone).pod, "trainer")["restartPolicyRules"] == rules

@@ -96,6 +96,10 @@ def _change(
     warnings: tuple[str, ...] = ()
     if alone:
         warnings = _beside(trainer)
+    elif field := pods.kubelet_restarts(spec, trainer["name"]):
+        raise Objection(
+            f"{field} would have the kubelet restart the launcher, which restarts workers itself: remove it"
+        )
     elif not launched:
         warnings = _behind_launcher(trainer, job, grace_s)
     if spec.get("restartPolicy", "Never") != "Never":

@@ -11,6 +11,7 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.metadata import coordinator_endpoint
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import circle
+from understudy_operator.plan.pods import kubelet_restarts
 from understudy_operator.plan.spec import JobSpec
 
 LONGEST_LABEL = 63
@@ -33,6 +34,7 @@ def complaints(name: str, spec: JobSpec) -> Iterator[Complaint]:
     yield from _coordinator(name, spec)
     yield from _counts(spec)
     yield from _rule_names(spec)
+    yield from _restarts(spec)
 
 
 def complaint(name: str, spec: JobSpec) -> str:
@@ -85,3 +87,17 @@ def _rule_names(spec: JobSpec) -> Iterator[Complaint]:
                 "called failurePolicyRule and its number, from 0): rename one of them"
             )
         seen.add(rule.name)
+
+
+def _restarts(spec: JobSpec) -> Iterator[Complaint]:
+    """A launcher that the kubelet restarts is a member that was lost: its ranks are elsewhere by then."""
+    if spec.world is None:
+        return
+    for number, group in enumerate(spec.replicated_jobs):
+        field = kubelet_restarts(group.pod_template["spec"], spec.world.container)
+        if field and group in spec.world.groups:
+            yield Complaint(
+                f"replicatedJobs[{number}].template.spec.template.spec: {field} would have the kubelet restart the "
+                "launcher, which restarts workers itself (recovery.inPlace): remove it",
+                changeable=True,
+            )

@@ -77,6 +77,41 @@ def test_a_rule_may_not_have_the_name_that_another_has_by_default():
     ]
 
 
+RULES = [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]
+ALL_RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
+
+
+@pytest.mark.parametrize(
+    ("of_trainer", "of_other", "field"),
+    [
+        ({"restartPolicy": "Never", "restartPolicyRules": RULES}, {}, "restartPolicyRules of container trainer"),
+        ({"restartPolicy": "OnFailure"}, {}, "restartPolicy OnFailure of container trainer"),
+        (
+            {},
+            {"restartPolicyRules": ALL_RULES},
+            "restartPolicyRules with action RestartAllContainers of container logs",
+        ),
+    ],
+)
+def test_no_kubelet_restarts_a_launcher(of_trainer: dict[str, Any], of_other: dict[str, Any], field: str):
+    trainer, logs = {"name": "trainer", "command": ["x"], **of_trainer}, {"name": "logs", **of_other}
+    job = a_job(pod_template={"spec": {"containers": [logs, trainer]}})
+    (found,) = complaints("llm", job.spec)
+    assert found.message == (
+        f"replicatedJobs[0].template.spec.template.spec: {field} would have the kubelet restart the launcher, "
+        "which restarts workers itself (recovery.inPlace): remove it"
+    )
+    assert found.changeable
+
+
+def test_containers_beside_a_launcher_and_pods_without_one_may_have_such_rules():
+    trainer, logs = {"name": "trainer", "restartPolicy": "Never"}, {"name": "logs", "restartPolicyRules": RULES}
+    assert told() == []
+    assert list(complaints("llm", a_job(pod_template={"spec": {"containers": [logs, trainer]}}).spec)) == []
+    jobs = a_group("a", pod_template={"spec": {"containers": [{"name": "trainer", "restartPolicyRules": RULES}]}})
+    assert told(replicated_jobs=(jobs,), world=None) == []
+
+
 def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
     # given what may be changed while the job is suspended, and what may not be changed
     groups = (a_group("a", 65536, 32768, TEMPLATE),)
