@@ -15,6 +15,7 @@ from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
 from understudy_operator.injection import Injection
+from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
@@ -78,6 +79,7 @@ class Operator:
         self._resync = Resync(api, self.store, clock, self._wake_all, watches)
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
         self._network_policies = NetworkPolicies(self._writer, network_rules, self.store, clock, self._gateway.pace)
+        self._kueue = KueueDiscovery(api, self._wake_all)
         self._watches = [Watch(api, kind, self._resync, self.saw, self._metrics) for kind in watches]
         self._keeping: list[asyncio.Task[None]] = []  # what a leader does beside caring for jobs
         self._sidecar_image, self._log_format = sidecar_image, log_format
@@ -102,6 +104,7 @@ class Operator:
     def start(self) -> None:
         """Keep the store warm from now on, and act as soon as it is and this replica leads."""
         self._tasks.append(asyncio.create_task(self._resync.run(), name="resync"))
+        self._tasks.append(asyncio.create_task(self._kueue.run(), name="discovery of Kueue"))
         self._tasks += [asyncio.create_task(watch.run(), name=watch.name) for watch in self._watches]
         if self._election is None:
             log.warning("there is no lease (UNDERSTUDY_LEASE): this operator takes itself to be the only one")
@@ -244,6 +247,7 @@ class Operator:
                 self._node_memory,
                 self._metrics,
                 self._log_format,
+                lambda: self._kueue.present,
             )
         elif key in self._workers:
             self._workers[key].wake()

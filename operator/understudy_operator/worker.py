@@ -78,11 +78,12 @@ class JobWorker:
         node_memory: NodeMemory | None = None,
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
+        has_kueue: Callable[[], bool | None] = lambda: None,
     ) -> None:
         self._key, self._store, self._gateway = key, store, gateway
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._log_format = log_format
+        self._log_format, self._has_kueue = log_format, has_kueue
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._ends = OfJob(self._metrics)
         self._link: CoordinatorLink | None = None
@@ -220,6 +221,7 @@ class JobWorker:
             claimed=claimed,
             pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
             adoptions=self._adopter.adoptions,
+            has_kueue=self._has_kueue(),
         )
 
     def _children(self, job: Job) -> tuple[ChildJob, ...]:

@@ -278,6 +278,7 @@ class Observed:
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
     overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
     has_former_secret: bool = False  # of an injected job: as version 0.1 has called it
+    has_kueue: bool | None = True  # whether the cluster has; None: not known yet
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -8,6 +8,7 @@ there is quota for the whole group, it opens the gates of all.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+API_GROUP = "kueue.x-k8s.io"
 QUEUE = "kueue.x-k8s.io/queue-name"  # label
 PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"  # label; goes before the priority class of the pods
 MANAGED = "kueue.x-k8s.io/managed"  # label "true", and the finalizer

@@ -2,7 +2,8 @@
 
 Rules: a job that names no queue, and of which nothing waits for Kueue, has no such condition. It is False while the
 gang as a whole waits, or a Job does: a single pod that has joined a running group passes in a moment, and a spare may
-wait without the job. A pod at any other gate is told by the gate's name; that it waits is no trouble of its own.
+wait without the job. It is False, too, where nobody manages the queue: the cluster has no Kueue, or Kueue has not seen
+the pods. A pod at any other gate is told by the gate's name; that it waits is no trouble of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,13 @@ from typing import Any
 from understudy_operator.plan.gang import Gang, gang, gated, in_gang
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import ChildJob, Observed, Pod
-from understudy_operator.plan.queue import GATE, MANAGED, QUEUE
-from understudy_operator.plan.told_before import Wanted
+from understudy_operator.plan.queue import API_GROUP, GATE, MANAGED, QUEUE
+from understudy_operator.plan.told_before import Wanted, condition
 
 QUOTA_RESERVED = "QuotaReserved"
 WAITS, ADMITTED, NOT_MANAGED = "WaitingForQuota", "Admitted", "NotManaged"
 TOLD = 3  # pods and Jobs by name
+NO_KUEUE = f", and the cluster has no Kueue (API group {API_GROUP}): install it, or remove the label {QUEUE}"
 
 
 def waits_in_queue(observed: Observed) -> Iterator[str]:
@@ -24,12 +26,13 @@ def waits_in_queue(observed: Observed) -> Iterator[str]:
     if observed.job.spec.world is not None:
         ours = gang(observed)
         if ours.gated:
-            yield _of_gang(ours, observed.job.world.actives)
+            yield _of_gang(ours, observed.job.world.actives) + (NO_KUEUE if observed.has_kueue is False else "")
         for pod in _at_other_gates(observed)[:TOLD]:
             gates = ", ".join(gate for gate in pod.gates if gate != GATE)
             yield f"pod {pod.name} waits until somebody takes its scheduling gate {gates} away"
     for child in _waiting_jobs(observed)[:TOLD]:
-        yield f"Job {child.name} waits for quota in queue {child.queue} (Kueue)"
+        no_kueue = NO_KUEUE if observed.has_kueue is False else ""
+        yield f"Job {child.name} waits for quota in queue {child.queue} (Kueue){no_kueue}"
 
 
 def quota_reserved(observed: Observed) -> Iterator[Wanted]:
@@ -44,8 +47,22 @@ def quota_reserved(observed: Observed) -> Iterator[Wanted]:
         yield QUOTA_RESERVED, False, NOT_MANAGED, unmanaged
     elif ours is not None and ours.queue is not None and ours.pods:
         yield QUOTA_RESERVED, True, ADMITTED, _spares(observed)
-    elif any(child.queue for child in observed.children):
+    elif queue := next((child.queue for child in observed.children if child.queue), ""):
+        yield from _of_running_jobs(observed, queue)
+
+
+def _of_running_jobs(observed: Observed, queue: str) -> Iterator[Wanted]:
+    """Their queue says nothing about whether Kueue has let them pass."""
+    if observed.has_kueue:
         yield QUOTA_RESERVED, True, ADMITTED, ""
+    elif observed.has_kueue is False:
+        message = (
+            f"nobody manages queue {queue}: the cluster has no Kueue (API group {API_GROUP}), so the job runs without "
+            f"quota; install Kueue, or remove the label {QUEUE}"
+        )
+        yield QUOTA_RESERVED, False, NOT_MANAGED, message
+    elif before := condition(observed.job.status, QUOTA_RESERVED):  # an operator that has just started
+        yield QUOTA_RESERVED, before["status"] == "True", before["reason"], before["message"]
 
 
 def waits_whole(observed: Observed) -> bool:
@@ -64,6 +81,8 @@ def queue_events(before: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator
         yield Event("Normal", WAITS, told["message"])
     elif told.get("reason") == ADMITTED and before.get("reason") != ADMITTED:
         yield Event("Normal", ADMITTED, "Kueue has admitted the job")
+    elif told.get("reason") == NOT_MANAGED and before.get("reason") != NOT_MANAGED:
+        yield Event("Warning", NOT_MANAGED, told["message"])
 
 
 def _of_gang(ours: Gang, actives: int) -> str:

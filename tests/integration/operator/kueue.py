@@ -5,11 +5,17 @@ keeps Kueue's rules about groups (docs: Run Plain Pods): it admits whole groups 
 size, and lets go of pods that have been replaced, or whose group is over.
 """
 
-from collections.abc import AsyncIterator
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from tests.integration.operator.kube import Kube, Raw
 from understudy_operator.plan import queue as kueue
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 GATED = (
@@ -17,6 +23,34 @@ GATED = (
     " finalizers: (has(object.metadata.finalizers) ? object.metadata.finalizers : []) + ['kueue.x-k8s.io/managed']},"
     " spec: Object.spec{schedulingGates: [Object.spec.schedulingGates{name: 'kueue.x-k8s.io/admission'}]}}"
 )
+
+
+def api_group(server: "ApiServer") -> Iterator[None]:
+    """The API group by which an operator knows that the cluster has Kueue."""
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"localqueues.{kueue.API_GROUP}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test's own"},
+        },
+        "spec": {
+            "group": kueue.API_GROUP,
+            "names": {"kind": "LocalQueue", "plural": "localqueues", "singular": "localqueue"},
+            "scope": "Namespaced",
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+            ],
+        },
+    }
+    done = server.kubectl("apply", "-f", "-", stdin=json.dumps(crd))
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60
+    while (found := server.kubectl("get", "--raw", f"/apis/{kueue.API_GROUP}")).returncode != 0:
+        assert time.monotonic() < deadline, found.stderr
+        time.sleep(0.2)
+    yield
+    server.kubectl("delete", "crd", f"localqueues.{kueue.API_GROUP}")
 
 
 @asynccontextmanager

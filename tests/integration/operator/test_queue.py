@@ -1,16 +1,26 @@
 """A job in Kueue's queue, on a real API server: gates, groups, replacements, evictions. Kueue is played."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.operator.kube import Kube, Raw
-from tests.integration.operator.kueue import Controller, webhook
+from tests.integration.operator.kueue import Controller, api_group, webhook
 from tests.integration.operator.training import Training, is_spare
 from understudy_operator.plan import queue as kueue
 from understudy_protocol import pod as names
 
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
 pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kueue(api_server: "ApiServer") -> Iterator[None]:
+    """Before the operator starts, which asks for it then."""
+    yield from api_group(api_server)
 
 
 @pytest.fixture

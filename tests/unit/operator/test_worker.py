@@ -41,6 +41,7 @@ class World:
         self.api, self.store = FakeApi(), Store()
         self.gone: list[Any] = []
         self.worker: JobWorker | None = None
+        self.has_kueue: bool | None = None
 
     def apply_job(self, uid: str = "job-uid", status: Raw | None = None, **spec: Any) -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
@@ -121,7 +122,8 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[None]:
     clock = clock or Clock()
     gateway = Gateway(world.api, world.store, clock)
-    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, world.gone.append, clock)
+    gone = world.gone.append
+    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
     try:
         yield
     finally:

@@ -116,3 +116,24 @@ def test_a_job_of_batch_in_the_queue_is_told_by_name():
 def test_a_suspended_job_waits_for_nobody():
     job = queued(a_job(spec={"suspend": True}))
     assert "QuotaReserved" not in kinds(observed(job, WAITS))
+
+
+AT = "2026-11-20T10:00:00Z"
+JOBS = (ChildJob("uid", "llm-driver-0", "driver", 0, attempt=0, own_attempt=0, wanted=1, queue="team"),)
+
+
+def test_an_operator_that_does_not_know_yet_whether_there_is_a_kueue_says_what_was_said():
+    told = {"type": "QuotaReserved", "status": "False", "reason": "NotManaged", "message": "", "lastTransitionTime": AT}
+    known, new = a_job(status={"conditions": [told]}), a_job()
+    for job, reasons in ((known, ["NotManaged"]), (new, [])):
+        status = status_of(observed(job, (), children=JOBS, has_kueue=None))
+        assert [x["reason"] for x in status["conditions"] if x["type"] == "QuotaReserved"] == reasons
+
+
+def test_what_waits_for_a_kueue_that_is_gone_says_so():
+    gone = ", and the cluster has no Kueue (API group kueue.x-k8s.io): install it, or remove the label"
+    waiting = tuple(replace(child, suspended=True) for child in JOBS)
+    for given in (observed(queued(a_job()), WAITS, has_kueue=False), observed(children=waiting, has_kueue=False)):
+        status = status_of(given)
+        assert gone in condition(status, "QuotaReserved")["message"]
+        assert gone in condition(status, "Running")["message"]

@@ -1,0 +1,44 @@
+"""Whether the cluster has Kueue: whether the API group that its CRDs bring is served.
+
+Rules: it is asked at the start and every EVERY_S, for Kueue may be installed or removed at any time. Nothing waits for
+the answer. An API server that answers with anything but "yes" or "not found" changes nothing: what was known stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.clock import jittered
+from understudy_operator.plan.queue import API_GROUP
+
+EVERY_S = 30.0
+log = logging.getLogger(__name__)
+
+
+class KueueDiscovery:
+    """on_change: is called when the answer has changed."""
+
+    def __init__(self, api: Api, on_change: Callable[[], None]) -> None:
+        self._api, self._on_change = api, on_change
+        self.present: bool | None = None  # None: not known yet
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(jittered(EVERY_S))
+
+    async def look(self) -> None:
+        """Once."""
+        try:
+            await self._api.get(f"/apis/{API_GROUP}")
+            present = True
+        except TROUBLE as error:
+            if not isinstance(error, ApiError) or error.status != 404:
+                log.warning("whether the cluster has Kueue could not be asked, which is tried again: %r", error)
+                return
+            present = False
+        if present != self.present:
+            log.info("the cluster has %s (API group %s)", "Kueue" if present else "no Kueue", API_GROUP)
+            self.present = present
+            self._on_change()

@@ -1,0 +1,91 @@
+"""Whether the cluster has Kueue is asked now and then, and nothing waits for the answer."""
+
+import asyncio
+
+from tests.unit.operator.fake_api import FakeApi
+from tests.unit.operator.test_worker import World, at_work, without_launcher, world
+from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.apply.api import ApiError
+from understudy_operator.kueue_discovery import EVERY_S, KueueDiscovery
+from understudy_operator.observe.store import Kind
+from understudy_operator.plan.queue import QUEUE
+
+__all__ = ["world"]  # a fixture
+
+GROUP = "/apis/kueue.x-k8s.io"
+
+
+class Given:
+    def __init__(self) -> None:
+        self.api, self.changes = FakeApi(), 0
+        self.discovery = KueueDiscovery(self.api, self.changed)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def told(self) -> tuple[bool | None, int]:
+        return self.discovery.present, self.changes
+
+    def install(self) -> None:
+        self.api.put(GROUP, {"kind": "APIGroup", "metadata": {}})
+
+
+async def test_the_api_group_is_there_or_is_not() -> None:
+    given = Given()
+    assert given.told() == (None, 0)
+    await given.discovery.look()
+    assert given.told() == (False, 1)
+    given.install()
+    await given.discovery.look()
+    await given.discovery.look()
+    assert given.told() == (True, 2)
+    del given.api.objects[GROUP]
+    await given.discovery.look()
+    assert given.told() == (False, 3)
+
+
+async def test_what_cannot_be_asked_stays_as_it_was() -> None:
+    given = Given()
+    given.install()
+    await given.discovery.look()
+    for trouble in (ApiError(403, "Forbidden", "no"), ApiError(503, "ServiceUnavailable", "later")):
+        given.api.deny = lambda *_, trouble=trouble: trouble
+        await given.discovery.look()
+    assert given.told() == (True, 1)
+
+
+@in_virtual_time
+async def test_it_is_asked_again_now_and_then() -> None:
+    given = Given()
+    task = asyncio.create_task(given.discovery.run())
+    await asyncio.sleep(10 * EVERY_S)
+    task.cancel()
+    assert 7 <= len(given.api.calls) <= 14
+
+
+async def test_a_job_whose_queue_nobody_manages_says_so(world: World) -> None:
+    # given a job in a queue, on a cluster without Kueue
+    world.has_kueue = False
+    without_launcher(world)
+    path = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
+    raw = world.api.objects[path]
+    raw["metadata"]["labels"] = {QUEUE: "team"}
+    world.store.put(Kind.JOB, world.api.put(path, raw))
+    async with at_work(world):
+        await world.until(lambda: bool(world.api.of_kind("Job")))
+        world.wake()
+        await world.until(lambda: bool(world.condition("QuotaReserved")[0]))
+
+        # then it does not say that Kueue has admitted it
+        assert world.condition("QuotaReserved") == (
+            "False",
+            "nobody manages queue team: the cluster has no Kueue (API group kueue.x-k8s.io), so the job runs without "
+            "quota; install Kueue, or remove the label kueue.x-k8s.io/queue-name",
+        )
+        await world.until(lambda: bool(world.api.of_kind("Event")))
+        assert [raw["reason"] for raw in world.api.of_kind("Event")] == ["NotManaged"]
+
+        # when Kueue is installed, then it says that
+        world.has_kueue = True
+        world.wake()
+        await world.until(lambda: world.condition("QuotaReserved") == ("True", ""))
