@@ -31,10 +31,10 @@ import (
 // +kubebuilder:resource:path=trainingjobs,singular=trainingjob,shortName=tj,categories=all
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="What the job is doing"
-// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks"
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the job needs"
+// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks; without a launcher, pods of the Jobs that have not ended"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the job needs; without a launcher, pods"
 // +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
-// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0"
+// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0; empty without a launcher"
 // +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,description="Restarts of the whole job, as failurePolicy says"
 // +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that kept every pod"
 // +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
@@ -881,7 +881,8 @@ type TrainingJobStatus struct {
 	// +listMapKey=name
 	ReplicatedJobsStatus []ReplicatedJobStatus `json:"replicatedJobsStatus,omitempty"`
 
-	// Members: the pods of the job that the coordinator knows.
+	// Members: the pods of the job that the coordinator knows; without a launcher,
+	// the pods of its Jobs.
 	// +optional
 	Members *MembersStatus `json:"members,omitempty"`
 
@@ -1012,7 +1013,8 @@ type ReplicatedJobStatus struct {
 }
 
 // Members, counted. A member is one pod of the job, seen by the coordinator
-// through its sidecar.
+// through its sidecar. Without a launcher there are none, and the pods of the Jobs
+// are counted, as the Jobs' status counts them.
 type MembersStatus struct {
 	// Members that the job declares. One with elastic also trains with less.
 	// +optional

@@ -4,7 +4,7 @@ Rules: each is computed from what is observed, never from another condition; las
 condition flips. Invalid and Blocked stay as they were until this operator has tried to write the job's objects itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan import failed_starts, told_before
@@ -20,10 +20,13 @@ from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pool.told import pool_condition
 from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.stuck import left_of_former, stuck_pods
+from understudy_operator.plan.stuck import left_of_former, stuck_ends, stuck_starts
 from understudy_operator.plan.told_before import Wanted
 
 TROUBLED_PODS_TOLD = 3
+NOTHING_TO_RUN = (
+    "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it"
+)
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 
 
@@ -34,20 +37,23 @@ def plan_conditions(
     phase = status["phase"]
     before = {entry["type"]: entry for entry in observed.job.status.get("conditions", ())}
     reason, message = _end(phase, what, before)
-    waits = _waits_for(observed, now)
-    running = _shrunk(observed) if phase == "Running" else message
-    wanted: list[Wanted] = [("Running", phase == "Running", phase, waits or running)]
+    shrunk = _shrunk(observed) if phase == "Running" else ""
+    pods = _pods_in_trouble(observed, now)
+    all_train = phase == "Running" and not shrunk  # what a pod waits for then keeps the job from a spare only
+    waits = _waits_for(observed, () if all_train else pods, now)
+    wanted: list[Wanted] = [("Running", phase == "Running", phase, waits or shrunk or ("" if all_train else message))]
     if observed.job.spec.world is not None:
         spares = status["spares"]
         ready = f"{spares['ready']} of {spares['desired']}"
+        told = "; ".join([ready, *(pods if all_train else ())])
         wanted += [
             ("Recovering", phase == "Recovering", phase, waits if phase == "Recovering" else ""),
-            ("SparesReady", spares["ready"] >= spares["desired"], "Spares", ready),
+            ("SparesReady", spares["ready"] >= spares["desired"], "Spares", told),
             *pool_condition(observed, now),
         ]
     wanted += [
-        ("Completed", phase == "Succeeded", reason, "" if isinstance(what, Restart) else message),
-        ("Failed", phase == "Failed", reason, "" if isinstance(what, Restart) else message),
+        ("Completed", phase == "Succeeded", *((reason, message) if phase == "Succeeded" else (phase, ""))),
+        ("Failed", phase == "Failed", *((reason, message) if phase == "Failed" else (phase, ""))),
         *(_as_they_were(before, "Suspended", *STARTUP) if observed.job.terminal else ()),
         *_suspended(observed, before),
         *_startup(observed),
@@ -119,12 +125,14 @@ def _shrunk(observed: Observed) -> str:
     return f"trains with {told.actives} of {declared} members: it grows when pods are there for the others"
 
 
-def _waits_for(observed: Observed, now: float) -> str:
-    """What keeps the job from running, in words; "" if nothing does."""
+def _waits_for(observed: Observed, pods: Iterable[str], now: float) -> str:
+    """What keeps the job from running, in words; "" if nothing does. pods: what is wrong with its pods."""
     job = observed.job
     if observed.close is not None or job.terminal:
         return ""
     parts = []
+    if not job.spec.suspend and not any(group.replicas for group in job.spec.replicated_jobs):
+        parts.append(NOTHING_TO_RUN)
     if not job.spec.suspend and (waits := startup(job.spec, group_counts(observed)).waits_for):
         parts.append(f"waiting for {waits}")
     if blocked(observed):
@@ -138,11 +146,17 @@ def _waits_for(observed: Observed, now: float) -> str:
         parts.append(office)
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
+    return "; ".join([*parts, *pods, *stuck_ends(observed, now), *_refusals(observed)])
+
+
+def _pods_in_trouble(observed: Observed, now: float) -> list[str]:
+    """What keeps pods from starting, in words."""
+    job = observed.job
+    if observed.close is not None or job.terminal or job.spec.world is None:
+        return []
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
-    parts += [f"pod {pod.name}: {pod.trouble}{_kept_off(pod)}" for pod in troubled[:TROUBLED_PODS_TOLD]]
-    parts += filter(None, [failed_starts.told(observed, now)])
-    parts += stuck_pods(observed, now)
-    return "; ".join([*parts, *_refusals(observed)])
+    told = [f"pod {pod.name}: {pod.trouble}{_kept_off(pod)}" for pod in troubled[:TROUBLED_PODS_TOLD]]
+    return [*told, *filter(None, [failed_starts.told(observed, now)]), *stuck_starts(observed, now)]
 
 
 def _kept_off(pod: Pod) -> str:

@@ -164,9 +164,10 @@ class ChildJob:
     wanted: int  # pods that make it ready
     deleting: bool = False
     suspended: bool = False
-    started: bool = False  # at any time
     created_at: float = 0.0
+    started_at: float = 0.0  # by the Job controller; 0 before
     active: int = 0  # pods
+    failed: int = 0
     terminating: int = 0
     ready: int = 0
     succeeded: int = 0

@@ -100,6 +100,11 @@ class ReplicatedJob:
         return int(self.job_spec.get("parallelism", 1))
 
     @property
+    def wanted(self) -> int:
+        """Pods of each Job that run at a time."""
+        return min(self.parallelism, int(self.job_spec.get("completions", self.parallelism)))
+
+    @property
     def pods(self) -> int:
         return self.replicas * self.parallelism
 

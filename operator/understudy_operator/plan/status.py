@@ -19,7 +19,7 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted, without_open
 from understudy_operator.plan.jobset.startup import NOTHING
 from understudy_operator.plan.jobset.unseen import acted_on, is_missed_by_world
-from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, views
+from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, pod_counts, views
 from understudy_operator.plan.members import may_start
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed
@@ -34,6 +34,7 @@ PROGRESS_EVERY_S = 10.0
 PROGRESS = {"progress"}
 #: Of recoveriesByStrategy: what no coordinator counts, because none outlives it.
 OF_THE_JOB = "jobRestart"
+NO_SPARES = {"desired": 0, "ready": 0, "claimed": 0}
 
 
 def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
             del status[BEGAN]
         if not status["avoidedNodes"] or what is not None or job.terminal:
             del status["avoidedNodes"]
+    else:
+        status["members"], status["spares"] = pod_counts(observed), NO_SPARES
     if isinstance(what, Completed | Failed):
         status["terminalState"] = "Completed" if isinstance(what, Completed) else "Failed"
         status.setdefault("completionTime", micro_time(now))

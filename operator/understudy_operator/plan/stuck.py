@@ -19,12 +19,15 @@ HELD_S = 5.0
 TOLD = 3
 
 
-def stuck_pods(observed: Observed, now: float) -> list[str]:
-    """What is stuck, in words."""
+def stuck_ends(observed: Observed, now: float) -> list[str]:
+    """Which pods do not end, in words."""
     pods = (*observed.pods, *observed.former)
-    ends = (_not_ending(observed, pod, now) for pod in pods if pod.deleting_since is not None)
-    starts = (slow_start(pod, now) for pod in observed.live() if pod.waits_since)
-    return [*_some(ends), *_some(starts)]
+    return list(_some(_not_ending(observed, pod, now) for pod in pods if pod.deleting_since is not None))
+
+
+def stuck_starts(observed: Observed, now: float) -> list[str]:
+    """Which pods do not start, in words."""
+    return list(_some(slow_start(pod, now) for pod in observed.live() if pod.waits_since))
 
 
 def left_of_former(observed: Observed) -> str:

@@ -282,8 +282,10 @@ async def test_a_pod_of_a_child_job_that_cannot_start_is_told_in_time(training: 
 
 
 async def test_a_child_job_without_pods_is_told_in_time(training: Training, kube: Kube):
-    """No Job controller runs here: as where a quota refuses each of its pods."""
+    """The Job controller has started it, and makes none: as where a quota refuses each of its pods."""
     await training.apply(as_jobset)
+    await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
+    await kube.call("PATCH", f"jobs/{NAME}-leader-0/status", {"status": {"startTime": AT}})
     await told_in_time(training, kube, f"Job {NAME}-leader-0 has 0 of 1 pods: its events say why")
 
 

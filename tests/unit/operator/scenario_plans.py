@@ -65,14 +65,14 @@ FOLDER = Path(__file__).parent / "scenarios"
 Raw = Mapping[str, Any]
 HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "pending": {"active": 1},
-    "without pods": {},
-    "ready": {"active": 1, "ready": 1, "started": True},
-    "succeeded": {"ended": True, "succeeded_whole": True, "started": True},
-    "failed": {"ended": True, "started": True, "ended_at": NOW - 5},
+    "without pods": {"started_at": NOW - 60},
+    "ready": {"active": 1, "ready": 1, "started_at": NOW - 60},
+    "succeeded": {"ended": True, "succeeded_whole": True, "started_at": NOW - 60},
+    "failed": {"ended": True, "started_at": NOW - 60, "ended_at": NOW - 5},
     "suspended": {"suspended": True},
-    "resting": {"suspended": True, "started": True},
+    "resting": {"suspended": True, "started_at": NOW - 60},
     "queued": {"suspended": True, "queue": "team"},
-    "admitted": {"active": 1, "ready": 1, "started": True, "queue": "team"},
+    "admitted": {"active": 1, "ready": 1, "started_at": NOW - 60, "queue": "team"},
     "deleting": {"deleting": True},
 }
 

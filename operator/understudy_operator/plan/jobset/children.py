@@ -86,7 +86,7 @@ def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str)
             template = merged(child.template, wanted["spec"]["template"], read_written(child.written))
             notes = {name: wanted["metadata"]["annotations"][name] for name in RENEWED}
             patch = {"metadata": {"annotations": notes}, "spec": {"suspend": False, "template": template}}
-            yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started)
+            yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started_at > 0)
 
 
 def merged(there: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, Any]:

@@ -26,8 +26,10 @@ SELDOM_S = 30.0
 NODES = 3
 PODS = 20
 TOLD = 3
-#: What the Job controller does not do within so long it is kept from.
+#: The Job controller creates all pods within so long after it has started the Job, unless something keeps it from that.
 MISSING_S = 3.0
+#: It starts a new Job within so long.
+NOT_STARTED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ def _missing(observed: Observed, now: float) -> Iterator[str]:
         if child.ended or not is_current(observed, child) or not _waits(child):
             continue
         there = child.active + child.succeeded
-        if there < child.wanted and reached(child.created_at + MISSING_S, now):
-            often = "often a quota, a webhook, or the pause after a failed pod"
-            yield f"Job {child.name} has {there} of {child.wanted} pods: its events say why ({often})"
+        if there >= child.wanted:
+            continue
+        if not child.started_at and reached(child.created_at + NOT_STARTED_S, now):
+            yield (
+                f"Job {child.name} was created {NOT_STARTED_S:g} s ago, and the Job controller has not started it: see "
+                "its events, and whether kube-controller-manager runs"
+            )
+        if child.started_at and reached(child.started_at + MISSING_S, now):
+            why = "its events say why (a quota or an admission webhook may refuse them)"
+            if child.failed:
+                why = f"{child.failed} of its pods have failed, and the Job controller pauses before it creates others"
+            yield f"Job {child.name} has {there} of {child.wanted} pods: {why}"

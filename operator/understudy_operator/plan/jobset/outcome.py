@@ -66,8 +66,16 @@ def outcome(observed: Observed) -> Outcome | None:
         return _after_failed_update(observed, anew)
     if _succeeded(observed.job.spec, jobs):
         close = observed.close  # the world's own words, where it is all there is
-        return Completed(close.message if close is not None and close.message else COMPLETED)
+        return Completed(close.message if close is not None and close.message else _why_completed(observed, jobs))
     return None
+
+
+def _why_completed(observed: Observed, jobs: Iterable[JobView]) -> str:
+    policy = observed.job.spec.success
+    if policy.operator is Operator.ALL:
+        return COMPLETED
+    first = next(view for view in jobs if view.fate is Fate.SUCCEEDED and _is_target(policy, view.group))
+    return f"Job {first.name} has succeeded, and the success policy asks for any one"
 
 
 def _succeeded(spec: JobSpec, jobs: Iterable[JobView]) -> bool:

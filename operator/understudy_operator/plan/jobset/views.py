@@ -70,6 +70,13 @@ def group_counts(observed: Observed) -> Mapping[str, Counts]:
     return counted(views(observed))
 
 
+def pod_counts(observed: Observed) -> dict[str, int]:
+    """For status.members of a job without a launcher: the pods of the current attempt's Jobs, as these count them."""
+    jobs = [child for child in observed.children if is_current(observed, child)]
+    desired = sum(group.replicas * group.wanted for group in observed.job.spec.replicated_jobs)
+    return {"desired": desired, "active": sum(x.active for x in jobs), "ready": sum(x.ready for x in jobs)}
+
+
 def is_current(observed: Observed, child: ChildJob) -> bool:
     """Whether the job has it still, in the attempt that counts."""
     return not is_former(observed, child) and any(

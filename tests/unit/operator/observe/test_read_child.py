@@ -28,12 +28,12 @@ def test_what_we_have_written_is_read_back():
     assert (child.uid, child.name, child.group, child.index) == ("uid-1", "llm-workers-1", "workers", 1)
     assert (child.attempt, child.own_attempt, child.wanted) == (1, 2, 2)
     assert child.fingerprint == MADE["metadata"]["annotations"][FINGERPRINT]
-    assert (child.deleting, child.suspended, child.started, child.ended) == (False, False, False, False)
+    assert (child.deleting, child.suspended, child.started_at, child.ended) == (False, False, 0.0, False)
 
 
 def test_how_its_pods_are():
-    child = read_child(job({"startTime": AT, "active": 2, "ready": 1, "succeeded": 1}))
-    assert (child.started, child.active, child.ready, child.succeeded) == (True, 2, 1, 1)
+    child = read_child(job({"startTime": AT, "active": 2, "ready": 1, "succeeded": 1, "failed": 3}))
+    assert (child.started_at, child.active, child.ready, child.succeeded, child.failed) == (unix(AT), 2, 1, 1, 3)
 
 
 @pytest.mark.parametrize(("completions", "wanted"), [(1, 1), (9, 2)])

@@ -12,7 +12,7 @@ from tests.unit.operator.scenario_plans import FOLDER, planned
 from understudy_operator.plan.moment import Moment, reached
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.reconcile import AT_ONCE_S, LOOK_ANYWAY_S, reconcile
-from understudy_operator.plan.stuck import SLOW_START_S, stuck_pods
+from understudy_operator.plan.stuck import SLOW_START_S, stuck_starts
 
 SCENARIOS = read(FOLDER)
 #: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.
@@ -55,8 +55,8 @@ def test_the_next_pass_is_when_a_decision_ripens() -> None:
     given = replace(given, coordination=replace(given.coordination, in_office="uid-a0"))
     # then it is looked at again in seven seconds, and told then
     assert reconcile(given, IMAGE, NOW).again_in_s == pytest.approx(7.0)
-    assert not stuck_pods(given, NOW + 6.9)
-    assert stuck_pods(given, NOW + 7.1)
+    assert not stuck_starts(given, NOW + 6.9)
+    assert stuck_starts(given, NOW + 7.1)
 
 
 def test_thousands_that_ripen_one_by_one_are_looked_at_a_few_times_a_second() -> None:

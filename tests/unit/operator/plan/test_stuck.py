@@ -6,7 +6,7 @@ from tests.unit.operator.given import A0, A1, NOW, S, a_job, a_pod, in_round, ob
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.observed import ChildJob, Pod
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
-from understudy_operator.plan.stuck import HELD_S, OVERDUE_S, SLOW_START_S, left_of_former, stuck_pods
+from understudy_operator.plan.stuck import HELD_S, OVERDUE_S, SLOW_START_S, left_of_former, stuck_ends, stuck_starts
 
 
 def held(pod: Pod, since: float = NOW - 60) -> Pod:
@@ -14,7 +14,8 @@ def held(pod: Pod, since: float = NOW - 60) -> Pod:
 
 
 def told(*pods: Pod) -> list[str]:
-    return stuck_pods(observed(pods=pods), NOW)
+    given = observed(pods=pods)
+    return [*stuck_ends(given, NOW), *stuck_starts(given, NOW)]
 
 
 def test_a_pod_that_only_finalizers_hold_is_over_and_named_with_them():
@@ -31,7 +32,7 @@ def test_a_kubelet_that_does_not_end_a_pod_is_told_after_the_grace_period_and_so
     assert told(A0, terminating(A1, NOW - overdue + 0.1), S) == []
     (words,) = told(A0, terminating(A1, NOW - overdue), S)
     assert words.startswith("pod a1 has not ended within its grace period: node node-a1 is Ready")
-    assert stuck_pods(observed(pods=(A0, terminating(A1, 0.0), S), not_ready=["node-a1"]), NOW) == []  # it is removed
+    assert stuck_ends(observed(pods=(A0, terminating(A1, 0.0), S), not_ready=["node-a1"]), NOW) == []  # it is removed
 
 
 def test_a_pod_that_has_a_node_and_no_container_is_told_after_a_while():

@@ -65,12 +65,11 @@ def test_one_that_has_been_on_its_node_for_long_is_told():
 
 
 def test_pods_that_are_missing_are_told_with_where_to_look():
-    assert running(a_child(active=1)) == (
-        "Job llm-workers-0 has 1 of 2 pods: its events say why (often a quota, a webhook, or the pause after a failed "
-        "pod)"
+    assert running(a_child(active=1, started_at=NOW - 10)) == (
+        "Job llm-workers-0 has 1 of 2 pods: its events say why (a quota or an admission webhook may refuse them)"
     )
-    assert running(replace(a_child(active=0), created_at=NOW - 1)) == ""
-    assert running(a_child(active=0, succeeded=2)) == ""
+    assert running(a_child(active=0, started_at=NOW - 1)) == ""
+    assert running(a_child(active=0, succeeded=2, started_at=NOW - 10)) == ""
 
 
 def test_a_job_that_waits_for_a_pod_on_a_dead_node_says_so_and_the_pod_is_left_alone():

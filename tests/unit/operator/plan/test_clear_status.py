@@ -1,0 +1,132 @@
+"""Status does not confuse: what does not hold has no reason of its own, and what is said is what was seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    NOW,
+    S,
+    a_group,
+    a_job,
+    a_snapshot,
+    condition,
+    in_round,
+    observed,
+    status_of,
+)
+from tests.unit.operator.given import pending as a_pending
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_operator.plan.spec import FailurePolicy, JobSpec, Operator, SuccessPolicy
+
+
+def a_child(group: str = "workers", **changes: object) -> ChildJob:
+    child = ChildJob(
+        f"uid-{group}", f"llm-{group}-0", group, 0, attempt=0, own_attempt=0, wanted=2, started_at=NOW - 60
+    )
+    return replace(child, **{"created_at": NOW - 60, **changes})  # type: ignore[arg-type]
+
+
+def jobs(*children: ChildJob, groups: tuple[str, ...] = ("workers",), replicas: int = 1, **spec: object) -> Observed:
+    """A job without a launcher."""
+    replicated = tuple(a_group(name, replicas) for name in groups)
+    whole = JobSpec(replicated_jobs=replicated, **spec)  # type: ignore[arg-type]
+    return observed(replace(a_job(), spec=whole), (), children=children)
+
+
+def told(given: Observed, kind: str) -> tuple[str, str, str]:
+    found = condition(status_of(given), kind)
+    return found["status"], found["reason"], found["message"]
+
+
+FAILED_JOB = a_child(ended=True, reason="BackoffLimitExceeded", message="Job has reached the specified backoff limit")
+SUCCEEDED_JOB = a_child(ended=True, succeeded_whole=True, succeeded=2)
+
+
+def test_a_condition_that_does_not_hold_has_not_the_reason_of_the_one_that_does():
+    failed = jobs(FAILED_JOB, failure=FailurePolicy(max_restarts=0))
+    assert told(failed, "Failed")[:2] == ("True", "ReachedMaxRestarts")
+    assert told(failed, "Completed") == ("False", "Failed", "")
+    succeeded = jobs(SUCCEEDED_JOB)
+    assert told(succeeded, "Completed")[:2] == ("True", "AllJobsCompleted")
+    assert told(succeeded, "Failed") == ("False", "Succeeded", "")
+
+
+def test_so_it_is_in_every_later_pass():
+    status = status_of(jobs(SUCCEEDED_JOB))
+    given = jobs(SUCCEEDED_JOB)
+    later = replace(given, job=replace(given.job, status=status))
+    assert told(later, "Completed") == told(jobs(SUCCEEDED_JOB), "Completed")
+    assert told(later, "Failed") == ("False", "Succeeded", "")
+
+
+def test_a_success_of_any_job_is_not_said_to_be_one_of_all():
+    policy = SuccessPolicy(Operator.ANY)
+    any_of = jobs(SUCCEEDED_JOB, a_child("driver"), groups=("workers", "driver"), success=policy)
+    assert told(any_of, "Completed") == (
+        "True",
+        "AllJobsCompleted",
+        "Job llm-workers-0 has succeeded, and the success policy asks for any one",
+    )
+    assert told(jobs(SUCCEEDED_JOB), "Completed")[2] == "all Jobs that the success policy asks for have succeeded"
+
+
+def test_a_job_of_nothing_says_so():
+    assert told(jobs(replicas=0), "Running") == (
+        "False",
+        "Pending",
+        "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it",
+    )
+    assert "nothing to run" not in told(jobs(replicas=1), "Running")[2]
+    assert "nothing to run" not in told(jobs(replicas=0, suspend=True), "Running")[2]
+
+
+@pytest.mark.parametrize(
+    ("child", "message"),
+    [
+        (a_child(active=2, started_at=0.0), ""),
+        # one that is new, of which the Job controller has told nothing yet
+        (a_child(started_at=0.0, created_at=NOW - 10), ""),
+        (
+            a_child(started_at=0.0, created_at=NOW - 31),
+            "Job llm-workers-0 was created 30 s ago, and the Job controller has not started it: see its events, and "
+            "whether kube-controller-manager runs",
+        ),
+        (a_child(active=1, started_at=NOW - 1), ""),
+        (
+            a_child(active=1),
+            "Job llm-workers-0 has 1 of 2 pods: its events say why (a quota or an admission webhook may refuse them)",
+        ),
+        # one that fails, after which the Job controller pauses
+        (
+            a_child(active=1, failed=3),
+            "Job llm-workers-0 has 1 of 2 pods: 3 of its pods have failed, and the Job controller pauses before it "
+            "creates others",
+        ),
+    ],
+)
+def test_pods_that_a_job_lacks_are_told_with_what_is_known(child: ChildJob, message: str):
+    assert told(jobs(child), "Running")[2] == message
+
+
+def test_a_job_without_a_launcher_counts_the_pods_of_its_jobs():
+    children = (a_child(active=2, ready=1), a_child("driver", active=1, wanted=1))
+    given = jobs(*children, groups=("workers", "driver"))
+    status = status_of(given)
+    assert status["members"] == {"desired": 4, "active": 3, "ready": 1}
+    assert status["spares"] == {"desired": 0, "ready": 0, "claimed": 0}
+    assert "round" not in status
+
+
+def test_a_job_that_runs_does_not_carry_a_spares_trouble_and_the_spares_condition_does():
+    waiting = replace(a_pending(S), trouble="Unschedulable: 0/3 nodes are available")
+    members = [m for m in a_snapshot().members if m.pod_uid != S.uid]
+    given = observed(a_job(status=in_round(0, "a0")), (A0, A1, waiting), a_snapshot(members, coordinator=A0))
+    assert told(given, "Running") == ("True", "Running", "")
+    assert told(given, "SparesReady") == (
+        "False",
+        "Spares",
+        "0 of 1; pod s: Unschedulable: 0/3 nodes are available",
+    )
