@@ -96,7 +96,7 @@ class Operator:
                 lambda: self.synced,
                 lambda: self._workers.values(),
                 lambda: self._pool_workers.values(),
-                lambda: len(self._node_memory.offenders),
+                lambda: len(self._node_memory.offenders.nodes),
             )
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -271,7 +271,7 @@ class Operator:
                 self._sidecar_image,
                 self._metrics,
                 self._log_format,
-                lambda: self._node_memory.offenders,
+                lambda: self._node_memory.offenders.of(key[0]),
             )
 
     def _wake_pools(self, namespace: str) -> None:

@@ -217,7 +217,7 @@ class JobWorker:
             job_pods=self._job_pods.known,
             claims=frozenset(self._claims(job)),
             checked=self._checked == job.generation,
-            offenders={} if self._node_memory is None else self._node_memory.offenders,
+            offenders={} if self._node_memory is None else self._node_memory.offenders.of(job.namespace),
             claimed=claimed,
             pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
             adoptions=self._adopter.adoptions,

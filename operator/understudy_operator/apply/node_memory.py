@@ -14,7 +14,7 @@ from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.faults.memory import NOTHING, offenders, read, written
+from understudy_operator.plan.faults.memory import NOTHING, Offenders, offenders, read, written
 
 #: How often statuses are looked through, and the most often that the ConfigMap is written.
 EVERY_S = 5.0
@@ -33,7 +33,7 @@ class NodeMemory:
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
-        self.offenders: Mapping[str, str] = {}
+        self.offenders = Offenders({}, {})
         self._api, self._place, self._store, self._clock = api, place, store, clock
         self._read_node, self._on_change = node_reader, on_change
         self._memory = NOTHING
@@ -65,8 +65,8 @@ class NodeMemory:
         nodes = self._store.nodes(self._read_node)
         found = offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses
-            for name in sorted(name for name in found if found[name] != self.offenders.get(name)):
-                log.info("node %s is a repeat offender: %s", name, found[name])
+            for name in sorted(found.nodes - self.offenders.nodes):
+                log.info("node %s is a repeat offender", name)
             self.offenders = found
             self._on_change()
 

@@ -5,8 +5,10 @@ one, so the same status read twice, or by two operators, adds nothing. A cause t
 out whose end came first) takes the place of what was blamed before. A fault of the node itself counts 1. What a
 worker did (Process, Hang) counts a half, and once for each job and node: it may be the script's. A pod that ended, was
 deleted, or was swapped before anything failed counts nothing. Each halves within HALF_LIFE_S. A node with OFFENDS or
-more is a repeat offender. What happened before a node was made, or before somebody forgave it, does not count: its name
-may stand for another machine, or it was mended. At most NODES nodes are kept, those that count most, with their newest
+more is a repeat offender. For the jobs of a namespace, all faults of one other namespace count at most MOST_OF_OTHERS:
+kills in one namespace make no node avoided for the jobs of others. These jobs are counted, and neither their names nor
+their words are shown. What happened before a node was made, or before somebody forgave it, does not count: its name may
+stand for another machine, or it was mended. At most NODES nodes are kept, those that count most, with their newest
 OFFENCES.
 """
 
@@ -22,11 +24,14 @@ from understudy_protocol.words import Fault
 
 HALF_LIFE_S = 24 * 3600.0
 OFFENDS = 2.0
+MOST_OF_OTHERS = 1.0
 OFFENCES = 6
 NODES = 400
 #: An offence that counts less is forgotten: after a week.
 LEAST = 2.0**-7
 REASON_CHARACTERS = 80
+#: Jobs by name in the words of a node.
+NAMED = 3
 _WEIGHTS = {Fault.NODE: 1.0, Fault.PROCESS: 0.5, Fault.HANG: 0.5}
 _OF_WORKERS = (Fault.PROCESS, Fault.HANG)
 
@@ -40,6 +45,27 @@ class Offence:
     job: str  # namespace/name
     fault: Fault
     reason: str = ""
+
+    @property
+    def namespace(self) -> str:
+        return self.job.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Offenders:
+    """The repeat offenders, and why in words."""
+
+    for_all: Mapping[str, str]  # for jobs of namespaces of which no job has failed there
+    for_own: Mapping[str, Mapping[str, str]]  # by namespace, for those of which one has
+
+    def of(self, namespace: str) -> Mapping[str, str]:
+        """For the jobs of a namespace."""
+        own = self.for_own.get(namespace)
+        return {**self.for_all, **own} if own else self.for_all
+
+    @property
+    def nodes(self) -> set[str]:
+        return {*self.for_all, *(node for own in self.for_own.values() for node in own)}
 
 
 @dataclass(frozen=True)
@@ -112,18 +138,23 @@ def read(data: Mapping[str, str]) -> Memory:
     return Memory(found)
 
 
-def offenders(memory: Memory, nodes: Mapping[str, Node], now: float) -> dict[str, str]:
-    """The repeat offenders among the nodes that there are, and why in words."""
-    found = {}
+def offenders(memory: Memory, nodes: Mapping[str, Node], now: float) -> Offenders:
+    """Among the nodes that there are."""
+    for_all, for_own = dict[str, str](), dict[str, dict[str, str]]()
     for name, known in memory.by_node.items():
         node = nodes.get(name)
         if node is None:
             continue
         since = max(node.created_at, node.forgiven_at or 0.0)
         counting = [offence for offence in known if offence.at >= since]
-        if score(counting, now) >= OFFENDS:
-            found[name] = _in_words(counting)
-    return found
+        scores = {x: score(_of(counting, x), now) for x in {offence.namespace for offence in counting}}
+        of_others = sum(min(counts, MOST_OF_OTHERS) for counts in scores.values())
+        if of_others >= OFFENDS:
+            for_all[name] = _in_words(counting, "")
+        for namespace, counts in scores.items():
+            if of_others - min(counts, MOST_OF_OTHERS) + counts >= OFFENDS:
+                for_own.setdefault(namespace, {})[name] = _in_words(counting, namespace)
+    return Offenders(for_all, for_own)
 
 
 def score(offences: Iterable[Offence], now: float) -> float:
@@ -147,9 +178,18 @@ def _identity(offence: Offence) -> tuple[str, float]:
     return offence.job_uid, offence.at
 
 
-def _in_words(offences: list[Offence]) -> str:
-    jobs = sorted({offence.job for offence in offences})
+def _of(offences: Iterable[Offence], namespace: str) -> list[Offence]:
+    return [offence for offence in offences if offence.namespace == namespace]
+
+
+def _in_words(offences: list[Offence], namespace: str) -> str:
+    """For the jobs of that namespace."""
+    own = sorted({offence.job for offence in _of(offences, namespace)})
+    others = len({offence.job_uid for offence in offences if offence.namespace != namespace})
+    named = own[:NAMED] + (["…"] if len(own) > NAMED else [])
+    if others:
+        named.append("1 job of another namespace" if others == 1 else f"{others} jobs of other namespaces")
     times = "once" if len(offences) == 1 else f"{len(offences)} times"
-    named = ", ".join(jobs[:3]) + (", …" if len(jobs) > 3 else "")
     newest = offences[-1]
-    return f"failed {times} of late ({named}), last by {newest.fault.value}: {newest.reason}"
+    why = f": {newest.reason}" if newest.namespace == namespace else ""
+    return f"failed {times} of late ({', '.join(named)}), last by {newest.fault.value}{why}"

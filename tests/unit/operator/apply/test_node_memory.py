@@ -47,11 +47,11 @@ async def test_what_statuses_tell_is_written_and_read_by_the_next_leader() -> No
     first = Replica(api).saw("a").saw("b").saw("c")
     await first.memory.look()
     assert jobs_in(api) == ["ns/a", "ns/b", "ns/c"]
-    assert set(first.memory.offenders) == {"n1"}
+    assert set(first.memory.offenders.nodes) == {"n1"}
     assert first.woken == 1
     second = Replica(api)  # the jobs are gone by now
     await second.memory.look()
-    assert set(second.memory.offenders) == {"n1"}
+    assert set(second.memory.offenders.nodes) == {"n1"}
 
 
 async def test_what_has_not_changed_is_not_written() -> None:
@@ -67,13 +67,13 @@ async def test_an_offender_that_fails_in_another_way_is_told_with_its_newest_rea
     # given a repeat offender, of which all jobs know
     replica = Replica(FakeApi()).saw("a", faults=3)
     await replica.memory.look()
-    assert replica.memory.offenders["n1"].endswith("last by Node: silent")
+    assert replica.memory.offenders.of("ns")["n1"].endswith("last by Node: silent")
     assert replica.woken == 1
     # when another job fails there for another reason
     replica.saw("b", reason="Xid 79")
     await replica.memory.look()
     # then that is what jobs are told by, and they are woken for it, once
-    assert replica.memory.offenders["n1"].endswith("last by Node: Xid 79")
+    assert replica.memory.offenders.of("ns")["n1"].endswith("last by Node: Xid 79")
     assert replica.woken == 2
     await replica.memory.look()
     assert replica.woken == 2
@@ -110,5 +110,5 @@ async def test_without_a_place_it_lasts_as_long_as_the_process() -> None:
     api = FakeApi()
     replica = Replica(api, None).saw("a", faults=3)
     await replica.memory.look()
-    assert set(replica.memory.offenders) == {"n1"}
+    assert set(replica.memory.offenders.nodes) == {"n1"}
     assert api.calls == []

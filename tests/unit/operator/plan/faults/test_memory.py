@@ -15,8 +15,8 @@ NOW = 1_790_000_000.0
 NODES = {"n1": Node("n1", True, created_at=NOW - 1e7)}
 
 
-def offence(at: float = NOW, job: str = "a", fault: Fault = Fault.NODE) -> Offence:
-    return Offence(at, f"uid-{job}", f"research/{job}", fault, "it went silent")
+def offence(at: float = NOW, job: str = "a", fault: Fault = Fault.NODE, namespace: str = "research") -> Offence:
+    return Offence(at, f"uid-{job}", f"{namespace}/{job}", fault, "it went silent")
 
 
 def remembered(*offences: Offence, now: float = NOW) -> Memory:
@@ -24,7 +24,7 @@ def remembered(*offences: Offence, now: float = NOW) -> Memory:
 
 
 def offends(*offences: Offence, node: Node = NODES["n1"], now: float = NOW) -> bool:
-    return "n1" in offenders(remembered(*offences, now=now), {"n1": node}, now)
+    return "n1" in offenders(remembered(*offences, now=now), {"n1": node}, now).of("research")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,54 @@ def test_nor_what_somebody_has_forgiven():
 
 
 def test_a_node_that_is_gone_is_none():
-    assert offenders(remembered(offence(), offence(job="b")), {}, NOW) == {}
+    assert offenders(remembered(offence(), offence(job="b")), {}, NOW).of("research") == {}
 
 
 def test_why_is_told_in_words():
-    told = offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW)["n1"]
+    told = offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW).of("research")["n1"]
     assert told == "failed 4 times of late (research/a, research/b, research/c, …), last by Node: it went silent"
+
+
+# Namespaces ----------------------------------------------------------------------------------------------------------
+
+OWN, TESTS, OTHERS = "research", "tests", "others"
+
+
+def told(namespace: str, *offences: Offence) -> str:
+    """Why a node is avoided for jobs of that namespace; "" if it is not."""
+    return offenders(remembered(*offences), NODES, NOW).of(namespace).get("n1", "")
+
+
+def test_kills_in_one_namespace_make_no_node_avoided_for_the_jobs_of_another():
+    kills = [offence(job=job, namespace=TESTS) for job in "abcdef"]
+    assert told(TESTS, *kills) != ""
+    assert told(OWN, *kills) == ""
+    assert "n1" in offenders(remembered(*kills), NODES, NOW).nodes
+
+
+def test_what_jobs_of_two_other_namespaces_tell_counts():
+    kills = [offence(job=job, namespace=TESTS) for job in "abc"]
+    others = [offence(job=job, namespace=OTHERS) for job in "de"]
+    assert told(OWN, *kills, *others) != ""
+
+
+def test_so_do_those_of_one_other_namespace_and_ones_own():
+    kills = [offence(job=job, namespace=TESTS) for job in "abc"]
+    assert told(OWN, *kills, offence(NOW - 60, job="mine")) == ""  # it has faded a little
+    assert told(OWN, *kills, offence(NOW - 60, job="mine"), offence(NOW - 120, job="mine")) != ""
+
+
+def test_names_and_words_of_other_namespaces_are_not_shown():
+    kills = [offence(NOW - 10, job=job, namespace=TESTS) for job in "abc"]
+    mine = [offence(NOW - ago, job="mine") for ago in (20, 30)]
+    assert (
+        told(OWN, *kills, *mine) == "failed 5 times of late (research/mine, 3 jobs of other namespaces), last by Node"
+    )
+    assert told(TESTS, *kills, *mine) == (
+        "failed 5 times of late (tests/a, tests/b, tests/c, 1 job of another namespace), last by Node: it went silent"
+    )
+    both = [offence(job=job, namespace=TESTS if job in "ab" else OTHERS) for job in "abcd"]
+    assert told(OWN, *both) == "failed 4 times of late (4 jobs of other namespaces), last by Node"
 
 
 def test_it_is_bounded():
