@@ -890,6 +890,13 @@ type TrainingJobStatus struct {
 	// +optional
 	Spares *SparesStatus `json:"spares,omitempty"`
 
+	// Pods that were created as spares, as their names say, and hold ranks: at most 20. The
+	// label understudy.dev/role says it of each pod: active or spare.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	PromotedSpares []PromotedSpare `json:"promotedSpares,omitempty"`
+
 	// The newest round: the rendezvous that the workers are in, counted from 0.
 	// +optional
 	Round *int64 `json:"round,omitempty"`
@@ -1043,6 +1050,15 @@ type SparesStatus struct {
 	// Spares that have taken ranks and are not replaced yet.
 	// +optional
 	Claimed int32 `json:"claimed"`
+}
+
+// A pod that was created as a spare and holds a rank.
+type PromotedSpare struct {
+	// Name of the pod.
+	Pod string `json:"pod"`
+
+	// The group rank that it holds.
+	GroupRank int32 `json:"groupRank"`
 }
 
 // Rollout servers, counted by what is known of their weights, as the workers tell that

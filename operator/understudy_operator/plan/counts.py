@@ -1,9 +1,14 @@
 """Members and spares, counted for status. What no coordinator says stays as it was."""
 
+from typing import Any
+
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.recoveries import AT_WORK
 from understudy_protocol.observer import MemberView, Snapshot
+
+#: Promoted spares that status names.
+PROMOTED_TOLD = 20
 
 
 def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
@@ -12,6 +17,18 @@ def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
     active, ready, spares, claimed = _counts(observed)
     members = {"desired": world.actives, "active": active, "ready": ready}
     return members, {"desired": world.spares, "ready": spares, "claimed": claimed}
+
+
+def promoted_spares(observed: Observed) -> list[dict[str, Any]]:
+    """For status: pods that were made as spares, as their names say, and hold ranks by now."""
+    if observed.close is not None:
+        return []
+    told = observed.snapshot
+    if told is None or not tells_seats(observed, told):
+        return list(observed.job.status.get("promotedSpares", ()))
+    ranks = {member.pod_uid: member.group_rank for member in told.members if member.group_rank is not None}
+    promoted = sorted((ranks[pod.uid], pod.name) for pod in observed.live() if pod.spare and pod.uid in ranks)
+    return [{"pod": name, "groupRank": rank} for rank, name in promoted[:PROMOTED_TOLD]]
 
 
 @once_a_pass

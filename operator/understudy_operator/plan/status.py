@@ -12,7 +12,7 @@ from typing import Any
 from understudy_operator.plan.causes import explained
 from understudy_operator.plan.conditions import plan_conditions
 from understudy_operator.plan.coordination import Office
-from understudy_operator.plan.counts import member_counts
+from understudy_operator.plan.counts import member_counts, promoted_spares
 from understudy_operator.plan.faults.avoidance import in_status
 from understudy_operator.plan.jobset.deadline import BEGAN, began_at
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
@@ -48,6 +48,8 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
         status[BEGAN] = began_at(observed, may_start=may_start(observed), now=now)
         if status[BEGAN] is None:
             del status[BEGAN]
+        if not status["promotedSpares"]:
+            del status["promotedSpares"]
         if not status["avoidedNodes"] or what is not None or job.terminal:
             del status["avoidedNodes"]
     else:
@@ -108,6 +110,7 @@ def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:
         if observed.snapshot.token.round >= 0 and "startTime" not in observed.job.status:
             told["startTime"] = micro_time(now)
     told["members"], told["spares"] = member_counts(observed)
+    told["promotedSpares"] = promoted_spares(observed)
     told["avoidedNodes"] = in_status(observed, now)
     return told
 

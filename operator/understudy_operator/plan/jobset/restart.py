@@ -18,7 +18,7 @@ from understudy_operator.plan.rollouts import made_anew
 from understudy_protocol.words import Fault
 
 JOB_RESTART = "JobRestart"
-_OF_AN_ATTEMPT = ("round", "term", "rollouts", BEGAN)
+_OF_AN_ATTEMPT = ("round", "term", "rollouts", "promotedSpares", BEGAN)
 _NOTHING = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
 
 

@@ -8,12 +8,15 @@ from tests.unit.operator.given import (
     A0,
     A1,
     NOW,
+    SUCCEEDED,
     S,
     a_group,
     a_job,
+    a_pod,
     a_snapshot,
     condition,
     in_round,
+    member,
     observed,
     status_of,
 )
@@ -130,3 +133,25 @@ def test_a_job_that_runs_does_not_carry_a_spares_trouble_and_the_spares_conditio
         "Spares",
         "0 of 1; pod s: Unschedulable: 0/3 nodes are available",
     )
+
+
+def test_spares_that_hold_ranks_are_named_with_them():
+    """Their names say spare, and stay."""
+    # given a round in which the spare has taken the rank of a1
+    seated = a_snapshot([member(A0, 0), member(S, 1), member(A1, None)], number=1)
+    status = status_of(observed(a_job(status=in_round(1)), snapshot=seated))
+    assert status["promotedSpares"] == [{"pod": "s", "groupRank": 1}]
+
+    # when no coordinator tells better, then it stays; when the spare waits again, or the job has ended, it goes
+    assert status_of(observed(a_job(status=status)))["promotedSpares"] == [{"pod": "s", "groupRank": 1}]
+    assert "promotedSpares" not in status_of(observed(a_job(status=status), snapshot=a_snapshot(number=2)))
+    closed = a_snapshot([member(A0, 0), member(S, 1)], number=1, closed=SUCCEEDED)
+    assert "promotedSpares" not in status_of(observed(a_job(status=status), snapshot=closed))
+
+
+def test_twenty_of_them_at_most_are_named():
+    pods = [a_pod(f"s{number:02}") for number in range(25)]
+    seats = [member(pod, number) for number, pod in enumerate(pods)]
+    given = observed(a_job(status=in_round(1, "s00"), parallelism=25), pods, a_snapshot(seats, coordinator=pods[0]))
+    named = status_of(given)["promotedSpares"]
+    assert (len(named), named[0], named[-1]) == (20, {"pod": "s00", "groupRank": 0}, {"pod": "s19", "groupRank": 19})
