@@ -7,16 +7,25 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.fake_api import owned_by
+from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.store import Kind, Store, job_key_of
+from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
 
 JOB = ("research", "job-uid")
 
 
-def a_raw(name: str = "a", version: int = 1, uid: str = "", job_uid: str = "job-uid", **more: Any) -> dict[str, Any]:
+def a_raw(
+    name: str = "a",
+    version: int = 1,
+    uid: str = "",
+    job_uid: str = "job-uid",
+    owners: list[dict[str, Any]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job_uid}
     metadata = {"namespace": "research", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    owned = {"labels": labels, "ownerReferences": owned_by(job_uid)}
+    owned = {"labels": labels, "ownerReferences": owned_by(job_uid) if owners is None else owners}
     return {"metadata": {**metadata, **owned}, "spec": {}, "status": {}, **more}
 
 
@@ -247,3 +256,52 @@ def test_what_a_list_tells_anew_is_not_read_anew(store: Store):
         store.facts(Kind.POD, reader)
     # then it was read again only because of the latter
     assert reads == ["5", "6"]
+
+
+# Injected jobs: their pods and Jobs are owned by a Job, a JobSet or a PyTorchJob --------------------------------------
+
+
+def an_injected_pod(kind: str) -> dict[str, Any]:
+    raw = inject(golden_pod(kind), "sidecar:1").pod
+    raw["metadata"] |= {"name": kind, "uid": f"uid-{kind}", "resourceVersion": "1"}
+    return raw
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "pytorchjob", "torchrun"])
+def test_an_injected_pod_is_of_the_job_that_controls_it_and_a_copy_is_of_none(store: Store, kind: str):
+    pod = an_injected_pod(kind)
+    namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["labels"][names.LABEL_JOB_UID]
+    copied = an_injected_pod(kind)
+    copied["metadata"] |= {"name": "copy", "uid": "uid-copy", "ownerReferences": []}
+    for raw in (pod, copied):
+        store.put(Kind.POD, raw)
+    assert [raw["metadata"]["name"] for raw in store.of_job(Kind.POD, (namespace, uid))] == [kind]
+
+
+def test_jobs_of_an_injected_jobset_and_an_injected_job_itself_are_known_and_copies_are_not(store: Store):
+    # given a JobSet in its second attempt, whose uid members prove to belong to with the attempt
+    jobset = [{"kind": "JobSet", "uid": "jobset-uid", "controller": True}]
+    raws = {
+        "own": a_raw("own", job_uid="jobset-uid-1", owners=jobset),
+        "copied": a_raw("copied", job_uid="jobset-uid-1", owners=[]),
+        "of-another": a_raw("of-another", job_uid="another-1", owners=jobset),
+        "itself": a_raw("itself", uid="job-1", job_uid="job-1", owners=[]),
+    }
+    for raw in raws.values():
+        raw["metadata"]["labels"][names.LABEL_JOB] = "jobset.llm.1"
+        store.put(Kind.CHILD, raw)
+    for uid, found in (("jobset-uid-1", ["own"]), ("another-1", []), ("job-1", ["itself"])):
+        assert [raw["metadata"]["name"] for raw in store.of_job(Kind.CHILD, ("research", uid))] == found
+
+
+def test_the_secret_of_an_injected_job_is_remembered_by_the_uid_of_the_object_until_that_is_gone(store: Store):
+    owner = [{"kind": "InjectedJob", "uid": "injected-uid", "controller": True}]
+    secret = a_raw("job.train-x-membership", job_uid="members-prove-this", owners=owner)
+    job = a_raw("job.train", uid="injected-uid", job_uid="")
+    store.put(Kind.INJECTED, job)
+    store.put(Kind.SECRET, secret)
+    store.remove(Kind.SECRET, secret)
+    store.replace(Kind.JOB, [], time.monotonic())
+    assert store.last_secret(("research", "injected-uid")) is not None
+    store.remove(Kind.INJECTED, job)
+    assert store.last_secret(("research", "injected-uid")) is None
