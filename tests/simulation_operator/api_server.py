@@ -53,8 +53,6 @@ class ApiServer:
     # Requests
 
     def handle(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
-        if path.count("/") == 2 and path.startswith("/apis/"):  # discovery of a group: there are none but ours
-            raise ApiError(404, "NotFound", f"{path} not found")
         at = where(path)
         if at.plural == "pods" and method in ("PATCH", "DELETE") and (forbidden := self.forbid()):
             raise forbidden
