@@ -141,7 +141,9 @@ class Cluster(Api):
             },
         )
         job, members = read_job(raw), []
-        owned = {"namespace": NAMESPACE, "labels": {names.LABEL_JOB: name, names.LABEL_JOB_UID: job.uid}}
+        owner = {"uid": job.uid, "controller": True}
+        labels = {names.LABEL_JOB: name, names.LABEL_JOB_UID: job.uid}
+        owned = {"namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
         key = {names.KEY_FILE: base64.b64encode(b"the key").decode()}
         secret = {"kind": "Secret", "metadata": {**owned, "name": secret_name(job)}, "data": key}
         self.put(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret_name(job)}", secret)

@@ -265,7 +265,8 @@ async def test_a_lost_pod_that_came_back_while_a_list_was_awaited_is_not_deleted
             return await some(*asked)
 
         world.api.some = pod_comes_back  # type: ignore[method-assign,assignment]
-        owned = {"namespace": "research", "labels": {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}}
+        labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
+        owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
         path = "/apis/batch/v1/namespaces/research/jobs/llm-driver-0"
         world.store.put(Kind.CHILD, world.api.put(path, {"kind": "Job", "metadata": owned, "spec": {}}))
         links[0].coordination = lost
