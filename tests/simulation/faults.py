@@ -30,6 +30,7 @@ KINDS = {
     "sidecar hangs": 2,
     "launcher stops": 3,
     "state volume full": 2,
+    "worker unkillable": 2,
     "power off": 3,
     "cut off": 3,
     "frozen": 3,
@@ -180,7 +181,7 @@ def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off" | "state volume full":
             return rng.uniform(5.0, 60.0)
-        case "launcher stops":
+        case "launcher stops" | "worker unkillable":
             return rng.choice([rng.uniform(5.0, 30.0), rng.uniform(150.0, 400.0)])
         case "slow network":
             return rng.uniform(5.0, 30.0)
@@ -229,6 +230,7 @@ class Faults:
             "trainer killed": lambda: self._on_pod(lambda pod: self._kill_trainer(pod)),
             "sidecar hangs": lambda: self._on_pod(lambda pod: self._hang(pod, fault.lasts_s)),
             "state volume full": lambda: self._on_pod(lambda pod: self._fill_volume(pod, fault.lasts_s)),
+            "worker unkillable": lambda: self._make_unkillable(fault.lasts_s),
             "launcher stops": lambda: self._on_pod(lambda pod: self._stop_launcher(pod, fault.lasts_s)),
             "coordinator's sidecar hangs": lambda: self._on_coordinator(lambda pod: self._hang(pod, fault.lasts_s)),
             "sidecar killed": lambda: self._on_pod(lambda pod: pod.kill_sidecar()),
@@ -389,6 +391,25 @@ class Faults:
             self.world.say(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
             launcher.stop()
             self.world.after(lasts_s, launcher.go_on)
+
+    def _make_unkillable(self, lasts_s: float) -> None:
+        """A worker of another pod is killed in that moment, so that this one's is to be killed as well."""
+        workers = self._workers()
+        if len({worker.pod for worker in workers}) < 2:
+            return
+        stuck = self.world.rng.choice(workers)
+        self.world.say(stuck.pod, f"FAULT: its worker of rank {stuck.rank} cannot be killed for {lasts_s:.1f} s")
+        stuck.unkillable = stuck.stuck = True
+        self._disturbed()
+
+        def wakes_up() -> None:
+            stuck.unkillable = False
+            if stuck.killed:
+                stuck.end(None, "SIGKILL")
+
+        self.world.after(lasts_s, wakes_up)
+        others = [worker for worker in workers if worker.pod != stuck.pod]
+        self.cluster.end_worker(self.world.rng.choice(others), None, "SIGKILL")
 
     def _fill_volume(self, pod: Pod, lasts_s: float) -> None:
         self.world.say(pod.name, f"FAULT: its state volume is full for {lasts_s:.1f} s")

@@ -85,6 +85,10 @@ class Launcher(Process):
             self._port += 1
             port = self._port
             self.later(0.0, lambda: self.handle(e.PortReserved(port)))
+        elif isinstance(effect, e.FindSurvivors):
+            found = [x for x in self.workers.values() if x.alive and x.killed]
+            survivors = tuple(e.Survivor(x.local_rank, 100 + x.rank, "D", "python") for x in found)
+            self.later(0.0, lambda: self.handle(e.SurvivorsFound(survivors)))
         elif isinstance(effect, e.LookAtSteps):
             self.later(0.0, self._look)
         elif isinstance(effect, e.Log):
@@ -198,7 +202,9 @@ class Launcher(Process):
         worker = self.workers.get(signal.local_rank)
         if worker is None or not worker.alive:
             return
-        if signal.aim is e.Aim.KILL_GROUP:
+        if worker.unkillable:
+            worker.killed = worker.killed or signal.aim is e.Aim.KILL_GROUP
+        elif signal.aim is e.Aim.KILL_GROUP:
             self._end(worker, KILL_S, None, "SIGKILL")
         elif signal.local_rank in self._untrapped:
             self._end(worker, KILL_S, None, "SIGTERM")

@@ -494,3 +494,16 @@ def test_a_pod_whose_state_volume_is_full_costs_one_round_at_most() -> None:
     assert spare not in job.cluster.seated()
     assert job.token.round == job.round + 2
     job.steps_again()
+
+
+def test_a_worker_that_cannot_be_killed_holds_up_the_job_for_seconds_and_a_spare_takes_its_ranks() -> None:
+    # given a worker that sleeps in the kernel as soon as it is to be killed, and a fault of another one
+    job = Job()
+    stuck = job.members[1]
+    for worker in stuck.workers():
+        worker.unkillable = worker.stuck = True
+    job.cluster.end_worker(job.members[0].workers()[0], None, "SIGKILL")
+    # then training goes on without that pod
+    job.next_round_steps(limit_s=25.0)
+    assert all(worker.pod != stuck.name for worker in job.cluster.workers if worker.token == job.token)
+    assert "is stuck in the kernel" in job.recovery().cause.message

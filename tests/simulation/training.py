@@ -37,6 +37,8 @@ class Worker:
     on_exit: Callable[[int | None, str | None, str], None]
     alive: bool = True
     stuck: bool = False  # does not react to SIGTERM, nor to its peers' end
+    unkillable: bool = False  # nor to SIGKILL: it sleeps in the kernel as soon as anything is wrong
+    killed: bool = False  # all the same
     stepped: bool = False
     hung: bool = False  # lives, and makes no step any more
     code: int | None = None  # its exit code, once it has ended by itself

@@ -13,6 +13,7 @@ from understudy_operator.plan.jobset.views import Fate, JobView
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.queueing import waits_whole
 from understudy_operator.plan.recoveries import is_open
+from understudy_protocol.words import WorkersState
 
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
@@ -49,4 +50,7 @@ def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
         return "Recovering" if former == "Recovering" else "Running"
     last = status.get("lastRecovery")
     lasts = last is not None and is_open(last)
-    return "Recovering" if observed.snapshot.waiting_for or lasts else "Running"
+    if observed.snapshot.waiting_for:
+        starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
+        return "Starting" if starts and last is None else "Recovering"
+    return "Recovering" if lasts else "Running"

@@ -203,6 +203,8 @@ class Coordinator:
         times = [desk.silence.deadline(desk.roster, desk.steps), leaving.deadline(desk), hangs.deadline(desk)]
         times += [desk.succession_due, escalation.deadline(desk)]
         times += [at for at in self._ripens() if at > desk.now]
+        if desk.start_due is not None and desk.state is State.RUNNING:
+            times.append(desk.start_due)
         if desk.started_at is not None:
             times.append(desk.started_at + STARTED_WELL_S)
         if self._forlorn_since is not None:
@@ -348,6 +350,9 @@ class Coordinator:
         hangs.on_time(desk, now)
         escalation.on_time(desk, now)
         rollouts.on_time(desk, now)
+        if desk.start_due is not None and now >= desk.start_due:
+            desk.start_due = None
+            desk.version += 1
         if desk.started_at is not None and now >= desk.started_at + STARTED_WELL_S:
             desk.backoff.ran()
             desk.started_at = None

@@ -137,6 +137,7 @@ class Desk:
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
     gathers_until: float = 0.0  # no round before: what was lost with a member is about to be known
+    start_due: float | None = None  # when status names the pods whose workers do not run yet; None: that was done
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
     draining: Draining | None = None

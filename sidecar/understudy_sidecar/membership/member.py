@@ -28,7 +28,8 @@
     CLOSED       no launcher connects for LINGER_S   CLOSED       finishes
     any          the launcher ends                   NO_LAUNCHER  Gone, and hangs up
     JOINED       the launcher does not respond       NO_LAUNCHER  the same (launcher_watch.py)
-    NO_LAUNCHER  it responds again                   APART        calls the coordinator, or its heirs
+    JOINED       a killed process does not end       NO_LAUNCHER  the same: no round could start here
+    NO_LAUNCHER  it responds, and nothing is left    APART        calls the coordinator, or its heirs
     any          its sidecar cannot store its state  GIVEN_UP     Gone, and hangs up; the launcher exits (core.py)
 
 Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
@@ -153,6 +154,7 @@ class Member:
         self._disconnected_at: float | None = None  # when its last coordinator was lost
         self._watch = LauncherWatch(identity.launcher_timeout_s)
         self._launcher_silent = False
+        self._unkillable = False  # a process of an earlier round has outlived its SIGKILL for too long
         self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
         self._now = now
         self._out: list[MemberEffect] = []
@@ -232,12 +234,21 @@ class Member:
             self._join_again()
 
     def _on_launcher_message(self, message: object, now: float) -> None:
+        self._hear_launcher(message, now)
+        if self._unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # nothing is left
+            self._unkillable = False
+            self._join_again("the process that outlived SIGKILL has ended")
+
+    def _hear_launcher(self, message: object, now: float) -> None:
         match message:
             case l.LauncherHello():
+                self._unkillable = False
                 self._on_launcher(message)
             case l.NextPort(port, store_port):
                 self.master_port, self.store_port = port, store_port
                 self._tell(m.Port(port, store_port))
+            case l.Unkillable():
+                self._on_unkillable(message)
             case l.WorkersStarted(token) if token == self.token:
                 self.workers = WorkersState.RUNNING
                 self._tell(m.Started(token))
@@ -298,6 +309,15 @@ class Member:
             self._launcher_silent = False
             self._join_again("its launcher responds again")
 
+    def _on_unkillable(self, told: l.Unkillable) -> None:
+        """The next round would wait for as long as that process lives, which may be forever."""
+        if self._unkillable or told.seconds < self.identity.launcher_timeout_s:
+            return
+        self._unkillable = True
+        which = "a process" if told.local_rank is None else f"the worker of local rank {told.local_rank}"
+        state = f"pid {told.pid}, state {told.state}"
+        self._drop_out(f"{which} ({state}) is alive {told.seconds:.0f} s after SIGKILL: it is stuck in the kernel")
+
     def _drop_out(self, reason: str) -> None:
         """It can take part in no round: its pod is to be replaced."""
         if self.state not in (State.APART, State.JOINED):
@@ -309,7 +329,7 @@ class Member:
 
     def _join_again(self, why: str = "") -> None:
         """Look for the coordinator, if nothing speaks against it any more."""
-        if self.state is not State.NO_LAUNCHER or self._launcher_silent:
+        if self.state is not State.NO_LAUNCHER or self._launcher_silent or self._unkillable:
             return
         if why:
             self._out.append(Say(f"joins again: {why}"))
@@ -319,7 +339,7 @@ class Member:
 
     def _on_launcher_down(self, now: float) -> None:
         self._watch.gone()
-        self._launcher_silent = False
+        self._launcher_silent = self._unkillable = False
         self.workers = WorkersState.IDLE
         self._launcher_ended = True
         if self.closed is not None:

@@ -19,6 +19,8 @@ from understudy_sidecar.membership.roster import Member
 #: How long the first round waits for the pods that were made for its ranks before spares may take them.
 FIRST_ROUND_PATIENCE_S = 30.0
 NAMED = 5
+#: A round whose workers have not all been started after so long waits for something: status says for which pods.
+START_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def waits_for(desk: Desk) -> str:
     """What the next round waits for, as a user reads it; empty while one runs."""
     if desk.state is State.SETTLING:
         return "the members of the former coordinator's round"
+    if desk.state is State.RUNNING:
+        return _waits_for_start(desk)
     if desk.state is not State.WAITING:
         return ""
     missing, _ = _look(desk, desk.now)
@@ -69,6 +73,14 @@ def waits_for(desk: Desk) -> str:
             f"the answers of {len(desk.dismissal.pending)} members, before {desk.dismissal.cause.pod} is given up"
         )
     return " and ".join(parts)
+
+
+def _waits_for_start(desk: Desk) -> str:
+    if not desk.roster.starting or desk.start_due is not None:
+        return ""
+    late = [x.name for x in desk.roster.active() if x.uid in desk.roster.starting]
+    few = ", ".join(late[:NAMED]) + (", …" if len(late) > NAMED else "")
+    return f"the start of the workers of {few}"
 
 
 def shrinks_at(desk: Desk) -> float | None:
@@ -123,6 +135,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
         roster.compact(desk.shape.actives - len(placement.missing))
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
+    desk.start_due = now + START_S
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)

@@ -49,6 +49,10 @@ PHASES: Mapping[str, tuple[Observed, str]] = {
     "a round runs": (observed(snapshot=a_snapshot()), "Running"),
     "the first round is news": (observed(a_job(), snapshot=a_snapshot()), "Running"),
     "ranks are vacant": (observed(snapshot=a_snapshot(waiting_for=WAITING)), "Recovering"),
+    "the first round's workers do not start": (
+        observed(a_job(), snapshot=a_snapshot([member(A0, 0, WorkersState.STARTING), member(A1, 1)], waiting_for="A0")),
+        "Starting",
+    ),
     "the next round has not stepped yet": (observed(snapshot=OPEN), "Recovering"),
     "the coordinator has closed": (observed(snapshot=a_snapshot(closed=SUCCEEDED)), "Succeeded"),
     "it has closed over a failure": (observed(snapshot=a_snapshot(closed=FAILED)), "Failed"),

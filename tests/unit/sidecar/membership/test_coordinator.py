@@ -339,3 +339,20 @@ def test_a_pod_of_an_index_beyond_the_job_takes_no_rank_before_its_time() -> Non
     office.join("active-7")
     office.join("active-0")
     assert office.assigned() == {}
+
+
+def test_a_round_that_waits_for_the_start_of_workers_says_for_which() -> None:
+    # given a round of two pods, one of which starts its workers at once
+    office = running()
+    office.worker_fails("active-1")
+    office.started("active-0")
+    office.hear("active-1", m.Ack(office.token))
+    assert office.coordinator.snapshot().waiting_for == ""
+    version = office.coordinator.desk.version
+    # when the other one has not after five seconds
+    office.later(5.0, "active-0", "active-1", "spare-0")
+    # then status names it, until it has
+    assert office.coordinator.snapshot().waiting_for == "the start of the workers of active-1"
+    assert office.coordinator.desk.version > version
+    office.started("active-1")
+    assert office.coordinator.snapshot().waiting_for == ""

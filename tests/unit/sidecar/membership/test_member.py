@@ -538,3 +538,18 @@ def test_a_sidecar_that_stood_still_itself_gives_the_launcher_time() -> None:
     driven.now += 60.0  # both were frozen
     driven.hear(m.Heartbeat(1, R0))
     assert not [x for x in driven.later(10.0) if isinstance(x, e.ToCoordinator) and isinstance(x.message, m.Gone)]
+
+
+def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_has_ended() -> None:
+    # given a member whose launcher cannot start the next round, because a killed worker sleeps in the kernel
+    driven = running()
+    driven.hear(assign(R1))
+    assert driven.report(l.Unkillable(R1, 1, 4711, 5.0, "D")) == []
+    # when it is alive for 15 s after SIGKILL
+    effects = driven.report(l.Unkillable(R1, 1, 4711, 15.0, "D"))
+    # then the member leaves, and says which process it is
+    reason = "the worker of local rank 1 (pid 4711, state D) is alive 15 s after SIGKILL: it is stuck in the kernel"
+    assert effects == [e.ToCoordinator(m.Gone(reason)), e.HangupCoordinator(reason)]
+    assert driven.report(l.Unkillable(R1, 1, 4711, 20.0, "D")) == []
+    # and when it has ended after all, the member calls again
+    assert [x for x in driven.report(l.WorkersStarted(R1)) if isinstance(x, e.Dial)]
