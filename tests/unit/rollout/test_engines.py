@@ -59,9 +59,9 @@ class Conforming:
 ENGINES = {
     "sglang": Conforming(SglangEngine, SglangServer),
     "sglang-older": Conforming(SglangEngine, OlderSglangServer, faults=("receive", "finish", "leave_group")),
-    "sglang-gateway": Conforming(SglangEngine, SglangServer, faults=OF_ENGINES[1:7], behind_gateway=True),
+    "sglang-gateway": Conforming(SglangEngine, SglangServer, faults=("receive",), behind_gateway=True),
     "vllm": Conforming(VllmEngine, VllmServer),
-    "vllm-gateway": Conforming(VllmEngine, VllmServer, faults=("receive", "leave_group"), behind_gateway=True),
+    "vllm-gateway": Conforming(VllmEngine, VllmServer, faults=("leave_group",), behind_gateway=True),
     "vllm-plain": Conforming(VllmEngine, PlainVllmServer, receives=False, faults=("load", "finish")),
 }
 
