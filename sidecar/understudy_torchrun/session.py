@@ -65,7 +65,7 @@ class Session:
         self._over = False
         with self._lock:
             self._handle(e.Started())
-        atexit.register(self._steps.end)
+        atexit.register(self._end_steps)
         threading.Thread(target=self._serve, name="understudy", daemon=True).start()
 
     # The agent's calls ----------------------------------------------------------------------------------------------
@@ -127,6 +127,10 @@ class Session:
             self._start_anew()
         return answer
 
+    def _end_steps(self) -> None:
+        with self._lock:
+            self._steps.end()
+
     def _start_anew(self) -> None:
         log("another round begins after this agent's end: torchrun is started anew")
         self._steps.end()
@@ -158,7 +162,7 @@ class Session:
         self._link.close()
         self._workers.forget_all()
         self._steps.end()
-        atexit.unregister(self._steps.end)
+        atexit.unregister(self._end_steps)
         self._ports.release()
         self._selector.close()
         os.close(self._wakeup)

@@ -45,7 +45,7 @@ class Steps:
         return self._folder.pages[local_rank].dump_stacks(group)
 
     def end(self) -> None:
-        if self._folder is not None:
-            self._unwatch(self._folder.bell)
-            self._folder.close()
-        self._folder = None
+        folder, self._folder = self._folder, None  # the session's thread and the program's end may both come here
+        if folder is not None:
+            self._unwatch(folder.bell)
+            folder.close()

@@ -47,6 +47,8 @@ KINDS = {
     "slow network": 2,
     "clock set": 1,
 }
+#: These last longer than training may stand still.
+NOT_WAITED_FOR = ("launcher stops", "worker unkillable")
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
 #: Longer than silence.py takes to find who is silent.
@@ -252,7 +254,8 @@ class Faults:
         }
         self.struck.append(str(fault))
         hands[fault.kind]()
-        self.over_at = max(self.over_at, self.world.now + fault.lasts_s)
+        if fault.kind not in NOT_WAITED_FOR:
+            self.over_at = max(self.over_at, self.world.now + fault.lasts_s)
 
     # The hands ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,23 @@
+"""The files in which torchrun's workers report their steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from understudy_torchrun.steps import Steps
+
+
+def test_the_files_are_removed_once_though_two_threads_end_them() -> None:
+    # given files, and a second end in the midst of the first one, as from the program's end
+    ends: list[int] = []
+
+    def unwatch(bell: int) -> None:
+        ends.append(bell)
+        steps.end()
+
+    steps = Steps(1, lambda bell: None, unwatch, lambda text: None)
+    folder = Path(steps.begin())
+    # then the bell is given up once, and the folder is gone
+    steps.end()
+    assert len(ends) == 1
+    assert not folder.exists()
