@@ -28,7 +28,7 @@ KINDS = {
     "trainer killed": 1,
     "sidecar killed": 3,
     "sidecar hangs": 2,
-    "launcher stops": 3,
+    "launcher stops": 5,
     "state volume full": 2,
     "worker unkillable": 2,
     "power off": 3,

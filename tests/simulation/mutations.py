@@ -37,7 +37,6 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import CoreEffect
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
 from understudy_sidecar.membership.electorate import Tally
-from understudy_sidecar.membership.launcher_watch import LauncherWatch
 from understudy_sidecar.membership.recoveries import KEPT, RecoveryBook
 from understudy_sidecar.membership.roster import Member as Record
 from understudy_sidecar.membership.roster import Roster
@@ -143,10 +142,6 @@ def _resume_without_what_was_missed(desk: Desk, member: Record, link: int, join:
     desk.roster.relink(member, link)
     member.join, member.last_heard = join, now
     joining.welcome(desk, member)
-
-
-def _always_responds(self: LauncherWatch, now: float) -> bool:
-    return True
 
 
 def _nobody_is_silent(self: SilenceWatch, *_: object) -> list[Any]:
@@ -259,7 +254,6 @@ def _any_pause(self: RecoveryBook, round_number: int, at: float, pause_s: float 
 stepped = RecoveryBook.stepped
 
 MUTATIONS = (
-    Mutation("a launcher that does not respond is not noticed", _patch(LauncherWatch, "responds", _always_responds)),
     Mutation("a pause is computed by the coordinator", _patch(RecoveryBook, "stepped", _any_pause)),
     Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
     Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
