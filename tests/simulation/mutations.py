@@ -70,37 +70,10 @@ def _one_vote_is_enough(self: Tally) -> bool:
     return any(uid in self.electorate.voters for uid in self)
 
 
-@contextmanager
-def _changes_are_superseded() -> Iterator[None]:
-    """A pending electorate is replaced by another one on the same base, as membership once did."""
-    propose = electorate.ElectorateKeeper.propose
-
-    def next_voters(self: electorate.ElectorateKeeper, voters: Any) -> frozenset[str]:
-        wanted = frozenset(voters)
-        return wanted if wanted != self.newest.voters else frozenset()
-
-    def superseding(self: electorate.ElectorateKeeper, voters: Any) -> electorate.Electorate:
-        self.pending = None
-        return propose(self, voters)
-
-    with (
-        mock.patch.object(electorate.ElectorateKeeper, "next_voters", next_voters),
-        mock.patch.object(electorate.ElectorateKeeper, "propose", superseding),
-        mock.patch.object(succession, "_send_pending", lambda desk, pending: _propose_again(desk)),
-    ):
-        yield
-
-
 def _propose_again(desk: Desk) -> None:
     voters = [x.uid for x in desk.roster.members.values() if x.join.votes]
     if proposed := desk.keeper.next_voters(voters):
         succession._propose(desk, proposed)
-
-
-def _change_at_once(self: electorate.ElectorateKeeper, voters: Any) -> frozenset[str]:
-    """A new office proposes a change without repeating its electorate first."""
-    wanted = frozenset(voters)
-    return frozenset() if self.pending is not None or wanted == self.settled.voters else wanted
 
 
 def _always(self: Any) -> bool:
@@ -258,12 +231,6 @@ MUTATIONS = (
     Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
     Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
     Mutation("one vote elects", _patch(Tally, "carries", _one_vote_is_enough), 1000),
-    Mutation("a pending change is superseded", _changes_are_superseded, 3000),
-    Mutation(
-        "a new office changes its electorate at once",
-        _patch(electorate.ElectorateKeeper, "next_voters", _change_at_once),
-        3000,
-    ),
     Mutation("vows are forgotten at a restart", _vows_are_forgotten, 1000),
     Mutation("rounds are formed without a majority", _patch(Desk, "has_majority", _always), 3000),
     Mutation("the first member to finish ends the job", _the_first_to_finish_ends_the_job),
