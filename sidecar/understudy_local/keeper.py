@@ -28,7 +28,11 @@ def keep(run: Callable[[int], int]) -> int:
     trouble = prctl.become_subreaper()
     if trouble:
         _say(f"cannot adopt orphans ({trouble}): what workers start may outlive the run")
-    heard = {number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}  # ignored: by nohup
+    heard = set(_PASSED_ON)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup
+        heard.remove(signal.SIGHUP)
+    for number in heard:  # a shell without job control has commands in the background ignore SIGINT
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGCHLD})
     alive, end = os.pipe()
     child = os.fork()

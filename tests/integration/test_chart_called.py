@@ -225,7 +225,7 @@ def test_an_upgrade_from_the_previous_chart_keeps_names_lease_and_selectors(serv
                 [
                     entry["value"]
                     for entry in x["spec"]["template"]["spec"]["containers"][0]["env"]
-                    if "LEASE" in entry["name"]
+                    if entry["name"] == "UNDERSTUDY_LEASE"
                 ]
                 for x in (former[key], newest[key])
             ]

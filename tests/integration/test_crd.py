@@ -132,9 +132,10 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
         "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},
-        "backoff": {"max": "30s"},
+        "backoff": {"max": "30s", "maxIdenticalFailures": 0},
         "spareTimeout": "30s",
         "fenceTimeout": "30s",
+        "launcherTimeout": "15s",
     }
     assert "elastic" not in job["spec"]
     assert replicated_job(job)["replicas"] == 1

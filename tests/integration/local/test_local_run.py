@@ -190,6 +190,20 @@ def test_ctrl_c_ends_it_and_all_that_it_has_started(start: Callable[..., Run]) -
     run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
 
 
+def test_an_interrupt_ends_it_though_a_shell_without_job_control_has_started_it_in_the_background(
+    start: Callable[..., Run],
+) -> None:
+    """Such a shell has its commands ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+    try:
+        run = start("--nodes", "1", "--grace", "5")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    run.round_of(1, above=-1)
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130, run.log.read_text()
+
+
 def children_of(run: Run) -> list[psutil.Process]:
     """Of its workers, all four: two a worker."""
     found: list[psutil.Process] = []
