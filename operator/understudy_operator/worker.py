@@ -40,7 +40,7 @@ from understudy_operator.plan.intents import (
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
 from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
-from understudy_operator.plan.observed import ChildJob, Coordination, Job, Node, Observed
+from understudy_operator.plan.observed import TERMINAL_STATES, ChildJob, Coordination, Job, Node, Observed
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND, controller_uid, object_uid
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
@@ -48,6 +48,7 @@ from understudy_operator.plan.retries import Retries, is_due
 from understudy_operator.plan.status import is_news
 from understudy_protocol import logs
 from understudy_protocol import pod as names
+from understudy_protocol.words import CloseReason
 
 #: A plan deletes pods for so long after what it goes by was observed. Then the next reconcile decides again.
 DELETES_FOR_S = 5.0
@@ -260,6 +261,9 @@ class JobWorker:
 
     async def _execute(self, job: Job, plan: Plan, observed_at: float) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
+        if await self._has_ended_by_itself(plan):
+            self.wake()
+            return False
         self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
         told, created = self._retries.told, [await self._gateway.create(create) for create in plan.objects]
         self._learn(plan.objects, filter(None, created))
@@ -288,6 +292,14 @@ class JobWorker:
         if plan.remove and self._outbox.is_empty:
             self._learn([Remove()], await self._gateway.remove(job, plan.remove))
         return True
+
+    async def _has_ended_by_itself(self, plan: Plan) -> bool:
+        """Before status says that the job is suspended: its coordinator may have closed the rendezvous as succeeded."""
+        end = plan.link.end if isinstance(plan.link, Unfollow) else None
+        if plan.status is None or self._link is None or end is None or end.reason is not CloseReason.SUSPENDED:
+            return False
+        closed = await self._link.end(end)
+        return closed is not None and closed.reason in TERMINAL_STATES
 
     def _still_valid(self, intents: Sequence[PodIntent], observed_at: float) -> Sequence[PodIntent]:
         """Without the deletions, if the writes before them took so long that a lost member may be back."""

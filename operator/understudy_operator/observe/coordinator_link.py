@@ -17,11 +17,13 @@ from understudy_operator.observe.line import CONNECT_S, FAILURES, Line, open_lin
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.search import Say, Search
+from understudy_protocol.membership import Close
 from understudy_protocol.observer import End
 
 #: How often a search looks whom to call next.
 SEARCH_EVERY_S = 0.25
 FAREWELL_S = 1.0
+ANSWER_EVERY_S = 0.02
 log = logging.getLogger(__name__)
 
 
@@ -49,14 +51,28 @@ class CoordinatorLink:
         """What the newest pass wants."""
         self._learnt(self._search.follow(follow, time.time()))
 
-    async def end(self, end: End) -> None:
-        """A last word to who is in office, or else to whoever is on a line. Nothing waits for an answer."""
+    async def end(self, end: End) -> Close | None:
+        """Ask the coordinator, or else every pod that is connected, to close the rendezvous.
+
+        Returns how the rendezvous has closed, which may be an earlier close than this one; None if no coordinator
+        answers within FAREWELL_S.
+        """
         holder = self._calls.get(self.coordination.in_office)
         calls = self._calls.values() if holder is None else [holder]
         lines = [call.line for call in calls if call.line is not None]
         for line in lines:
             line.say(end)
         await asyncio.gather(*(line.said(FAREWELL_S) for line in lines))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S if holder is not None else 0.0):
+                while self._closed is None:
+                    await asyncio.sleep(ANSWER_EVERY_S)
+        return self._closed
+
+    @property
+    def _closed(self) -> Close | None:
+        snapshot = self.coordination.snapshot
+        return None if snapshot is None else snapshot.closed
 
     async def close(self) -> None:
         self._task.cancel()

@@ -23,6 +23,7 @@ from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
+from understudy_protocol.membership import Close
 from understudy_protocol.observer import End, Lost
 from understudy_protocol.words import CloseReason, Fault, RoundToken
 
@@ -99,13 +100,17 @@ class FakeLink:
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
         self.over = False
+        self.closed: Close | None = None
         FakeLink.made.append(self)
 
     def follow(self, follow: Follow) -> None:
         self.done.append(follow)
 
-    async def end(self, end: End) -> None:
+    async def end(self, end: End) -> Close | None:
         self.done.append(end)
+        if self.closed is not None:  # by itself, just before
+            self.coordination = replace(self.coordination, snapshot=a_snapshot(closed=self.closed))
+        return self.closed
 
     async def close(self) -> None:
         self.done.append("closed")
@@ -659,3 +664,24 @@ async def test_lines_to_members_of_a_former_attempt_are_made_anew(world: World, 
         await world.until(lambda: len(links) == 2)
     assert [link.job_uid for link in links] == ["job-uid", "job-uid-7"]
     assert "closed" in links[0].done
+
+
+@pytest.mark.parametrize(
+    ("closed", "state", "phase"),
+    [(SUCCEEDED, "Completed", "Succeeded"), (Close(CloseReason.SUSPENDED, "suspended"), None, "Suspended")],
+)
+async def test_a_job_that_is_suspended_just_after_it_has_succeeded_has_succeeded(
+    world: World, links: list[FakeLink], closed: Close, state: str | None, phase: str
+):
+    # given a job whose coordinator closes the rendezvous, of which the operator has not heard yet
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        links[0].coordination = Coordination(a_snapshot(), since=time.time())
+        links[0].closed = closed
+        # when the job is suspended
+        world.apply_job(status=world.status(), suspend=True)
+        world.wake()
+        # then the coordinator is asked before status says so, and its close counts
+        await world.until(lambda: world.status().get("phase") == phase)
+    assert world.status().get("terminalState") == state
