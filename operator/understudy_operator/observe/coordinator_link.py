@@ -23,7 +23,6 @@ from understudy_protocol.observer import End
 #: How often a search looks whom to call next.
 SEARCH_EVERY_S = 0.25
 FAREWELL_S = 1.0
-ANSWER_EVERY_S = 0.02
 log = logging.getLogger(__name__)
 
 
@@ -41,6 +40,7 @@ class CoordinatorLink:
         self._version = self._search.version
         self._calls: dict[str, _Call] = {}
         self._stirred = asyncio.Event()
+        self._learnt_more = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"coordinator-link {job_uid}")
 
     @property
@@ -66,7 +66,8 @@ class CoordinatorLink:
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S if holder is not None else 0.0):
                 while self._closed is None:
-                    await asyncio.sleep(ANSWER_EVERY_S)
+                    self._learnt_more.clear()
+                    await self._learnt_more.wait()
         return self._closed
 
     @property
@@ -134,6 +135,7 @@ class CoordinatorLink:
             assert call.line is not None, "who is in office has just been heard"
             call.line.say(answer.message)
         self._stirred.set()
+        self._learnt_more.set()
         if self._search.version != self._version:
             self._version = self._search.version
             self._on_change()
