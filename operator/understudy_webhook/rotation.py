@@ -3,7 +3,8 @@
 Rules: each certificate has an authority of its own, whose key is thrown away: there is nothing to steal but the key in
 use. It is renewed once a third of its life is left. The bundle that the API server trusts has the new authority and the
 former one, so that replicas which still serve the former certificate are believed; it is written before the new
-certificate is served.
+certificate is served. It is written only into a configuration that the chart has annotated as the webhook's to keep:
+after a change of mode, a replica of the former mode runs for a while, and must not replace the trust in the new one.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ LIFE_S = 90 * 24 * 3600.0
 RENEWED_AT = 1 / 3  # of its life left
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
 CERT_MANAGER = "cert-manager.io/certificate-name"  # an annotation: which Certificate a Secret is of
+KEEPER, SELF_MADE = "understudy.dev/certificates", "SelfMade"  # an annotation: the chart's mode of certificates
 _END = "-----END CERTIFICATE-----"
 
 Raw = Mapping[str, Any]
@@ -51,7 +53,13 @@ def first_of(bundle: str) -> str:
 
 
 def with_bundle(configuration: Raw, bundle_base64: str) -> dict[str, Any] | None:
-    """The webhook configuration with that caBundle in each of its webhooks; None where it has it already."""
+    """The webhook configuration with that caBundle in each of its webhooks.
+
+    None where it has it already, and where another than the webhook keeps it.
+    """
+    annotations = configuration["metadata"].get("annotations") or {}
+    if annotations.get(KEEPER) != SELF_MADE:
+        return None
     webhooks = configuration.get("webhooks", [])
     if all(webhook["clientConfig"].get("caBundle") == bundle_base64 for webhook in webhooks):
         return None

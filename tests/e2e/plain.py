@@ -37,7 +37,10 @@ time.sleep(3600)
 
 @dataclass
 class PlainJob:
-    """actives pods of one worker each, and spares; script is what a worker runs."""
+    """actives pods of one worker each, and spares; script is what a worker runs.
+
+    apart: as many pods on each node, give or take one; otherwise the scheduler only prefers that.
+    """
 
     cluster: Cluster
     namespace: str
@@ -45,6 +48,7 @@ class PlainJob:
     script: str = STEPS
     actives: int = 2
     spares: int = 1
+    apart: bool = False
 
     def manifest(self, **changes: Any) -> Raw:
         trainer = {
@@ -56,7 +60,7 @@ class PlainJob:
         spread = {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
+            "whenUnsatisfiable": "DoNotSchedule" if self.apart else "ScheduleAnyway",
             "labelSelector": {"matchLabels": {LABEL_JOB: self.name}},
         }
         pod: Raw = {"topologySpreadConstraints": [spread], "terminationGracePeriodSeconds": 5, "containers": [trainer]}

@@ -22,7 +22,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     """Two actives and as many spares as the test asks for (1), one of which coordinates; deleted afterwards."""
     spares: int = getattr(request, "param", 1)
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
-    made = PlainJob(cluster, NAMESPACE, name, spares=spares)
+    made = PlainJob(cluster, NAMESPACE, name, spares=spares, apart=True)
     try:
         made.apply_until_a_spare_coordinates()
         made.wait_for_electorate()

@@ -59,7 +59,7 @@ def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) ->
 
 def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> None:
     # given a spare that coordinates
-    job = make_job("coordinator-node")
+    job = make_job("coordinator-node", apart=True)
     job.apply_until_a_spare_coordinates()
     job.wait_for_electorate()
     before = job.status()
@@ -81,7 +81,7 @@ def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> 
 
 def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) -> None:
     # given an active on a node of its own
-    job = make_job("partitioned")
+    job = make_job("partitioned", apart=True)
     job.apply(recovery={"fenceTimeout": f"{FENCE_S}s"})
     job.wait_until_whole()
     victim = active(job)
@@ -90,7 +90,8 @@ def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) 
     job.cluster.partition(node)
     # then a spare has its ranks
     status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("Node", "SpareSwap")
+    told = status["lastRecovery"]
+    assert (told["fault"], told["strategy"]) == ("Node", "SpareSwap"), told
     # and the workers behind the partition end, though nobody can tell them to: no coordinator was heard for FENCE_S
     wait_until(
         "the workers behind the partition end",

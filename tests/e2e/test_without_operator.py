@@ -43,20 +43,26 @@ def job(cluster: Cluster) -> Iterator[PlainJob]:
 def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterwards(
     training: Training, job: PlainJob
 ) -> None:
-    before, first = job.status(), actives(job)
-    workers, lost = workers_of(job, first[1:]), coordinator(job)
+    before, lost = job.status(), coordinator(job)
+    workers = {pod["metadata"]["name"]: workers_of(job, [pod]) for pod in actives(job)}
     survivors = [pod for pod in job.pods() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
 
-    def a_survivor_is_elected() -> bool:
-        logs = map(job.sidecar_log, survivors)
-        return any("elected to office" in log and "counts: 3 voters" in log for log in logs)
+    def logs() -> dict[str, str]:
+        return {pod["metadata"]["name"]: job.sidecar_log(pod) for pod in survivors}
+
+    def successor() -> str | None:
+        found = logs().items()
+        return next((name for name, log in found if "elected to office" in log and "counts: 3 voters" in log), None)
 
     def kill_the_coordinator_then_an_active() -> None:
         kill(job, lost)
-        wait_until("a member is elected, and three members vote", a_survivor_is_elected, 30)
-        assert all(map(running, workers))
-        kill(job, first[0])
-        wait_until("the workers of the next round run", lambda: not any(map(running, workers)), 30)
+        elected_pod = wait_until("a member is elected, and three members vote", successor, 30, seen=logs)
+        assert all(running(pid) for pids in workers.values() for pid in pids)
+        # not the new coordinator: its loss would need another election
+        victim = next(pod for pod in actives(job) if pod["metadata"]["name"] != elected_pod)
+        others = [pid for name, pids in workers.items() if name != victim["metadata"]["name"] for pid in pids]
+        kill(job, victim)
+        wait_until("the round of the killed pod ends", lambda: not any(map(running, others)), 30, seen=logs)
 
     # given a training with real torch, and a job; when no operator runs, and a pod of the training is killed, then the
     # job's coordinator, and after the election one of its active pods

@@ -169,6 +169,8 @@ def test_self_made_certificates_take_rights_on_their_own_secret_and_configuratio
     assert [rule["resourceNames"] for rule in secrets] == [["understudy-webhook-tls"]]
     assert [rule["resourceNames"] for rule in documents["ClusterRole"]["rules"]] == [["understudy-webhook"]]
     assert not any("caBundle" in webhook["clientConfig"] for webhook in called(documents))
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        assert documents[kind]["metadata"]["annotations"] == {"understudy.dev/certificates": "SelfMade"}
 
 
 @pytest.mark.parametrize("settings", [("webhook.certificates.mode=CertManager",), PROVIDED])
@@ -181,8 +183,10 @@ def test_certificates_of_others_are_mounted_and_the_webhook_has_no_rights_and_no
     (volume,) = pod["volumes"]
     assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-cert")
     assert [x["clientConfig"].get("caBundle") for x in called(documents)] == [("QQ==" if provided else None)] * 3
-    annotation = documents["MutatingWebhookConfiguration"]["metadata"].get("annotations", {})
-    told = {} if provided else {"cert-manager.io/inject-ca-from": "system/understudy-webhook"}
+    annotation = documents["MutatingWebhookConfiguration"]["metadata"]["annotations"]
+    told = {"understudy.dev/certificates": "Provided" if provided else "CertManager"}
+    if not provided:
+        told["cert-manager.io/inject-ca-from"] = "system/understudy-webhook"
     assert annotation == told
     assert ("Certificate" in documents) is not provided
 

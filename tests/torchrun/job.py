@@ -62,15 +62,19 @@ class Job:
             member.sidecar.accept()
 
     def round(self, number: int, *members: Member) -> None:
+        """Have them start the workers of a round, the first of them as rank 0, and wait until all workers run."""
+        self.begin_round(number, *members)
+        for member in members:
+            while member.sidecar.expect(WorkersStarted).token != token(number):
+                pass
+
+    def begin_round(self, number: int, *members: Member) -> None:
         """Have them start the workers of a round, the first of them as rank 0."""
         port = members[0].store_port
         size = len(members)
         for rank, member in enumerate(members):
             first, world = rank * self.nproc, size * self.nproc
             member.sidecar.send(StartWorkers(token(number), rank, size, first, world, "127.0.0.1", port, bool(port)))
-        for member in members:
-            while member.sidecar.expect(WorkersStarted).token != token(number):
-                pass
 
 
 def token(number: int) -> RoundToken:

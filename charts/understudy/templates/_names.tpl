@@ -53,10 +53,12 @@ caBundle: {{ required "webhook.certificates.caBundle must be the authority of th
 {{- define "understudy.webhookMetadata" -}}
 name: {{ include "understudy.webhook" . }}
 labels: {{- include "understudy.labels" . | nindent 2 }}
-{{- if eq .Values.webhook.certificates.mode "CertManager" }}
 annotations:
+  # Who keeps caBundle: a replica that makes its own certificate writes it in mode SelfMade only.
+  understudy.dev/certificates: {{ .Values.webhook.certificates.mode }}
+  {{- if eq .Values.webhook.certificates.mode "CertManager" }}
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "understudy.webhook" . }}
-{{- end }}
+  {{- end }}
 {{- end -}}
 {{- /* (list IMAGE DIGEST): what a container runs. */ -}}
 {{- define "understudy.image" -}}

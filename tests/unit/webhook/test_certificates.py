@@ -105,7 +105,10 @@ class Replica:
 def an_api() -> FakeApi:
     api = FakeApi()
     webhook = {"name": "inject.understudy.dev", "clientConfig": {"service": {"name": "hook"}}}
-    api.put(f"{CONFIGURATIONS}/mutatingwebhookconfigurations/hook", {"metadata": {}, "webhooks": [webhook, webhook]})
+    metadata = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
+    api.put(
+        f"{CONFIGURATIONS}/mutatingwebhookconfigurations/hook", {"metadata": metadata, "webhooks": [webhook, webhook]}
+    )
     return api
 
 
@@ -184,6 +187,22 @@ async def test_a_trust_that_somebody_has_removed_comes_back(tmp_path: Path) -> N
         assert trusted(api) == bundle
 
 
+async def test_after_a_change_of_mode_a_replica_of_the_former_mode_leaves_the_new_trust_alone(tmp_path: Path) -> None:
+    # given a replica that makes its certificate, and has it trusted
+    api = an_api()
+    async with listening() as (serving, _):
+        replica = Replica(api, tmp_path / "a", serving, lambda: 1_790_000_000.0)
+        await replica.keeper.once()
+        # when the chart sets another mode and its caBundle, and that replica still runs
+        configuration = api.objects[f"{CONFIGURATIONS}/mutatingwebhookconfigurations/hook"]
+        configuration["metadata"]["annotations"]["understudy.dev/certificates"] = "Provided"
+        for webhook in configuration["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"theirs").decode()
+        await replica.keeper.once()
+        # then the API server trusts what the chart has set
+        assert trusted(api) == "theirs"
+
+
 async def test_a_secret_without_a_certificate_is_made_anew(tmp_path: Path) -> None:
     api = an_api()
     api.put(SECRET, {"kind": "Secret", "metadata": {"name": "hook-tls"}, "data": {"tls.crt": "bm8="}})
@@ -225,8 +244,12 @@ def test_a_certificate_is_due_once_a_third_of_its_life_is_left() -> None:
     assert is_due(None, 1000)
 
 
-def test_a_configuration_that_trusts_it_already_is_not_written() -> None:
-    assert with_bundle({"webhooks": [{"clientConfig": {"caBundle": "QQ=="}}]}, "QQ==") is None
-    assert with_bundle({"webhooks": [{"clientConfig": {}}]}, "QQ==") == {
-        "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}]
+def test_a_configuration_that_trusts_it_already_or_that_another_keeps_is_not_written() -> None:
+    own = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
+    assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}]}, "QQ==") is None
+    assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {}}]}, "QQ==") == {
+        "metadata": own,
+        "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}],
     }
+    for other in ({}, {"annotations": None}, {"annotations": {"understudy.dev/certificates": "Provided"}}):
+        assert with_bundle({"metadata": other, "webhooks": [{"clientConfig": {}}]}, "QQ==") is None
