@@ -93,8 +93,10 @@ class Coordinator:
         self._over = False  # resigned or adjourned
 
     @classmethod
-    def appointed(cls, shape: JobShape, pod_uid: str, ip: str, appoint: Appoint, now: float) -> "Coordinator":
-        """By the operator, in an epoch of its own."""
+    def appointed(
+        cls, shape: JobShape, pod_uid: str, ip: str, appoint: Appoint, now: float, estate: m.Estate | None = None
+    ) -> "Coordinator":
+        """By the operator, in an epoch of its own. estate: of a former coordinator; only whom it names is used."""
         office = Office(appoint.epoch, 1)
         token = RoundToken(0, 0, appoint.at_least_round)
         desk = Desk(shape, pod_uid, ip, office, now, token, ElectorateKeeper(office))
@@ -102,6 +104,7 @@ class Coordinator:
         desk.state = State.WAITING if desk.first else State.SETTLING
         desk.may_come = frozenset(appoint.may_come)
         desk.book.counts.update(appoint.recoveries_by_strategy)
+        desk.former_estate = estate
         return cls(desk)
 
     @classmethod
@@ -112,7 +115,7 @@ class Coordinator:
         settled = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
         desk = Desk(shape, pod_uid, ip, office, now, RoundToken(0, 0, -1), ElectorateKeeper(office, settled))
         desk.state, desk.first, desk.former_holder = State.SETTLING, False, estate.holder
-        desk.former_token, desk.former_seats = estate.token, estate.seats
+        desk.former_estate = estate
         desk.book.counts.update(estate.recoveries_by_strategy)
         if estate.history is None:
             desk.offences.inherit_charges(estate.charges)

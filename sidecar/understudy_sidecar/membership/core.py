@@ -228,7 +228,8 @@ class Core:
             return
         self._hang_up_all()
         me = self._identity
-        self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now)
+        estate = self.voter.vow.estate
+        self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now, estate)
         self._to_coordinator(e.Watched(len(self._observation)))
         self._to_member(e.InOffice())
 

@@ -106,9 +106,8 @@ class Desk:
     token: RoundToken  # of the running or newest round, perhaps an older office's
     keeper: ElectorateKeeper
     may_come: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
-    former_holder: str = ""  # pod uid of the coordinator before
-    former_token: RoundToken = NO_ROUND  # of the round whose seats that coordinator has reported
-    former_seats: tuple[m.Seat, ...] = ()
+    former_holder: str = ""  # pod uid of the coordinator before, if members have elected this one
+    former_estate: m.Estate | None = None  # the newest that this pod has had: names who held ranks, and who coordinated
     state: State = State.WAITING
     first: bool = True  # no round was ever formed
     version: int = 0  # grows with every change that an observer may want to know

@@ -61,9 +61,11 @@ def settle(desk: Desk, now: float) -> None:
 
 def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
-    seats = desk.former_seats if desk.former_token == former.token else ()
+    estate = desk.former_estate if desk.former_estate and desk.former_estate.token == former.token else None
+    seats, holder = (estate.seats, estate.holder) if estate else ((), "")
     names = {seat.pod_uid: seat for seat in seats}
-    for uid in desk.keeper.settled.voters - desk.roster.members.keys():
+    expected = desk.keeper.settled.voters | {seat.pod_uid for seat in seats if seat.group_rank not in former.seats}
+    for uid in sorted(expected - desk.roster.members.keys()):
         seat = names.get(uid)
         name, node = (uid, "") if seat is None else (seat.pod_name, seat.node)
         desk.lost[uid] = Lost(uid, name, node, Fault.POD, NOT_COME, now)
@@ -71,7 +73,7 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
     missing = [seat for seat in seats if seat.group_rank not in former.seats and seat.pod_name not in known]
     for seat in missing:
-        coordinated = "it coordinated, and " if seat.pod_uid == desk.former_holder else ""
+        coordinated = "it coordinated, and " if seat.pod_uid == holder else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
         faults.open_fault(desk, Fault.POD, cause, now, faults.LOST, at=at)

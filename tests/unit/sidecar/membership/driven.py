@@ -40,6 +40,7 @@ class Driven:
         max_in_place: int = 2,
         nproc: int = 1,
         elected: m.Estate | None = None,
+        known: m.Estate | None = None,
         may_come: tuple[str, ...] = (),
         **shape_of: Any,
     ) -> None:
@@ -47,7 +48,7 @@ class Driven:
         shape = JobShape("job-uid", "ns", "job", actives, nproc, max_in_place, 3600.0, **shape_of)
         self.coordinator = (
             Coordinator.appointed(
-                shape, "uid-office", "10.0.0.9", Appoint(epoch, at_least_round, {}, may_come), self.now
+                shape, "uid-office", "10.0.0.9", Appoint(epoch, at_least_round, {}, may_come), self.now, known
             )
             if elected is None
             else Coordinator.elected(shape, "uid-office", "10.0.0.9", Office(epoch, 2), elected, self.now)
