@@ -17,6 +17,7 @@ def read_child(raw: Raw) -> ChildJob:
     parallelism = int(spec.get("parallelism", 1))
     ends = (x for x in status.get("conditions", ()) if x["type"] in _ENDS and x["status"] == "True")
     end: Raw = next(ends, {})
+    uncounted: Raw = status.get("uncountedTerminatedPods") or {}
     return ChildJob(
         uid=metadata["uid"],
         name=metadata["name"],
@@ -33,7 +34,8 @@ def read_child(raw: Raw) -> ChildJob:
         active=int(status.get("active", 0)),
         terminating=int(status.get("terminating", 0)),
         ready=int(status.get("ready", 0)),
-        succeeded=int(status.get("succeeded", 0)),
+        # The Job controller counts a pod once it has taken its finalizer off; until then it lists its uid.
+        succeeded=int(status.get("succeeded", 0)) + len(uncounted.get("succeeded") or ()),
         ended=bool(end),
         succeeded_whole=end.get("type") == "Complete",
         reason=end.get("reason", ""),

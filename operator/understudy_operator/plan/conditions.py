@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan import failed_starts, told_before
-from understudy_operator.plan.elections import waits_for_election
+from understudy_operator.plan.elections import lost_unheard, waits_for_election
 from understudy_operator.plan.faults.avoidance import avoided_by, some_of
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.job_pods import told_of_job_pods
@@ -142,8 +142,7 @@ def _waits_for(observed: Observed, pods: Iterable[str], now: float) -> str:
     parts += told_of_job_pods(observed, now)
     if job.spec.world is None:
         return "; ".join([*parts, *_refusals(observed)])
-    if office := waits_for_election(observed, now):
-        parts.append(office)
+    parts += filter(None, [lost_unheard(observed), waits_for_election(observed, now)])
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     return "; ".join([*parts, *pods, *stuck_ends(observed, now), *_refusals(observed)])

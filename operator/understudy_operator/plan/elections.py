@@ -57,6 +57,26 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
     return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
 
 
+def lost_unheard(observed: Observed) -> str:
+    """Which rank's pod has failed or is gone while no coordinator is in office, in words; "" if none.
+
+    One in office hears of it first, and tells what it does about it; so it is where members that answer follow one.
+    """
+    told = observed.snapshot
+    if told is None or observed.coordination.in_office or _named(observed, provably_ended(observed)):
+        return ""
+    pods = {pod.uid: pod for pod in observed.pods}
+    for member in told.members:
+        pod = pods.get(member.pod_uid)
+        if member.group_rank is None or (pod is not None and pod.phase != "Failed"):
+            continue
+        how = "is gone" if pod is None else f"has ended{pod.failure and ': '}{pod.failure}"
+        return (
+            f"no coordinator is in office, and pod {member.pod_name}, which held group rank {member.group_rank}, {how}"
+        )
+    return ""
+
+
 def waits_for_election(observed: Observed, now: float) -> str:
     """What a job without a coordinator waits for, in words; "" if it has one, or has lost it only just now."""
     link = observed.coordination

@@ -1,14 +1,15 @@
 """What the job is doing, in one word.
 
 Rules: the end goes before all else, then that the job rests, then that a former attempt is still there. A job with a
-world is as its training is; one without, as its Jobs are. While no coordinator tells better the phase stays; while
-all that trained waits in a queue, it is Pending.
+world is as its training is; one without, as its Jobs are. While no coordinator tells better the phase stays, unless a
+pod that held a rank has failed or is gone; while all that trained waits in a queue, it is Pending.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.counts import tells_seats
+from understudy_operator.plan.elections import lost_unheard
 from understudy_operator.plan.jobset.views import Fate, JobView
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.queueing import waits_whole
@@ -48,6 +49,8 @@ def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
     if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
         former = observed.job.status.get("phase")
         return "Recovering" if former == "Recovering" else "Running"
+    if lost_unheard(observed):
+        return "Recovering"
     last = status.get("lastRecovery")
     lasts = last is not None and is_open(last)
     if observed.snapshot.waiting_for:

@@ -36,6 +36,15 @@ def test_how_its_pods_are():
     assert (child.started_at, child.active, child.ready, child.succeeded, child.failed) == (unix(AT), 2, 1, 1, 3)
 
 
+def test_a_pod_that_has_succeeded_counts_before_the_job_controller_has_counted_it():
+    # given a pod that is ready no more, and not in status.succeeded yet; else the job would look as if it started anew
+    uncounted = {"succeeded": ["uid-pod-0"], "failed": ["uid-pod-1"]}
+    child = read_child(
+        job({"startTime": AT, "active": 0, "ready": 0, "succeeded": 1, "uncountedTerminatedPods": uncounted})
+    )
+    assert child.ready + child.succeeded == 2
+
+
 @pytest.mark.parametrize(("completions", "wanted"), [(1, 1), (9, 2)])
 def test_as_many_pods_as_run_at_once_make_it_ready(completions: int, wanted: int):
     assert read_child(job(completions=completions)).wanted == wanted

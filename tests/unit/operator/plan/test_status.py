@@ -28,6 +28,7 @@ from tests.unit.operator.given import (
     pending,
     starting,
     status_of,
+    terminating,
 )
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.observed import Observed
@@ -71,6 +72,28 @@ def test_phase(case: str):
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
 def test_the_phase_stays_while_no_coordinator_tells_better(phase: str, snapshot: Snapshot | None):
     assert after(in_round(0, phase=phase), snapshot)["phase"] == phase
+
+
+def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_told_at_once():
+    # given a round of two; when the pod that has rank 0 ends, and nobody is found in office
+    told = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+    pods = (replace(ended(A0), failure="OOMKilled"), A1)
+    status = status_of(observed(pods=pods, snapshot=told, searches_since=NOW))
+    # then nobody has to wait until members have another coordinator to hear that it does not train, and why
+    assert status["phase"] == "Recovering"
+    assert status["members"]["active"] == 1
+    message = "no coordinator is in office, and pod a0, which held group rank 0, has ended: OOMKilled"
+    assert condition(status, "Recovering")["message"] == message
+    assert condition(status, "Running")["message"] == message
+    # and so it is where its object is gone
+    gone = status_of(observed(pods=(A1,), snapshot=told, searches_since=NOW))
+    assert condition(gone, "Recovering")["message"] == (
+        "no coordinator is in office, and pod a0, which held group rank 0, is gone"
+    )
+    # but not while a coordinator is in office, which knows better, nor for a pod that may still train
+    assert status_of(observed(pods=pods, snapshot=told))["phase"] == "Running"
+    leaving = (terminating(A0), A1)
+    assert status_of(observed(pods=leaving, snapshot=told, searches_since=NOW))["phase"] == "Running"
 
 
 # Counts -------------------------------------------------------------------------------------------------------------
