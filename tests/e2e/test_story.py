@@ -40,7 +40,8 @@ def test_applied_job_steps_on_all_ranks_and_kubectl_tells(training: Training) ->
     assert status["members"] == {"desired": 3, "active": 3, "ready": 3}
     assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
     header, row = training.cluster.kubectl("-n", NAMESPACE, "get", "tj", "ddp").splitlines()
-    assert header.split() == ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", "RESTARTS", "AGE"]
+    recoveries = ["RESTARTS", "INPLACE", "SWAPS"]
+    assert header.split() == ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", *recoveries, "AGE"]
     assert row.split()[:7] == ["ddp", "Running", "3", "3", "1", "0", "0"]
 
 
