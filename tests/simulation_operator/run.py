@@ -25,7 +25,7 @@ from tests.simulation_operator.faults import (
 )
 from tests.simulation_operator.invariants import MEND_S, REST_S, RESYNC_S, what_is_wrong
 from tests.simulation_operator.world import Violation, World
-from understudy_operator import resync, worker
+from understudy_operator import pool_worker, resync, worker
 from understudy_operator.observe import adoption_link
 
 TROUBLE = (
@@ -88,11 +88,13 @@ def played(worlds: list[World]) -> Iterator[None]:
     def link(*given: object) -> object:
         return worlds[0].link(*given)  # type: ignore[arg-type]
 
-    tokens = itertools.count()
+    numbers = itertools.count()
+    tokens = SimpleNamespace(token_hex=lambda _: f"token-{next(numbers)}")
     with (
         mock.patch.object(worker, "CoordinatorLink", link),
         mock.patch.object(adoption_link, "adopt", lambda *given: worlds[0].adopt(*given)),
-        mock.patch.object(worker, "secrets", SimpleNamespace(token_hex=lambda _: f"token-{next(tokens)}")),
+        mock.patch.object(worker, "secrets", tokens),
+        mock.patch.object(pool_worker, "secrets", tokens),
         mock.patch.object(resync, "RESYNC_S", RESYNC_S),
     ):
         yield
