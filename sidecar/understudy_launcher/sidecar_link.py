@@ -137,6 +137,14 @@ class SidecarLink:
         self.socket = None
         self._held.drop()
 
+    def leave_open(self) -> None:
+        """Until the process has exited, which the sidecar learns from the end of this connection."""
+        if self.socket is not None:
+            self._closing(self.socket)
+            self.socket.detach()
+        self.socket = None
+        self._held.drop()
+
     def _order(self, line: bytes) -> Any:
         try:
             message = wire.decode(line, _KNOWN)

@@ -39,7 +39,7 @@ from typing import Any, Callable, Optional
 
 from understudy_launcher import events as e
 from understudy_launcher.groups import LEFTOVERS
-from understudy_launcher.phases import AFTER_SIGTERM, OnSigterm, Phase
+from understudy_launcher.phases import AFTER_SIGTERM, ENDING, OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol.launcher import LauncherHello, StartWorkers, WorkerExited, WorkersStarted
 from understudy_protocol.words import WorkersState
@@ -119,6 +119,11 @@ class Agent:
         """When a Tick is due, None while none is."""
         times = [self.supervisor.deadline(), self._waits_until, self._doubt_until]
         return min((at for at in times if at is not None), default=None)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job is closed, or the pod ends: the process exits soon."""
+        return self.supervisor.phase in ENDING
 
     # The agent's calls ----------------------------------------------------------------------------------------------
 

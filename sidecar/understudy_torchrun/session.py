@@ -159,7 +159,10 @@ class Session:
             os._exit(BROKEN)
 
     def _close(self) -> None:
-        self._link.close()
+        if self._agent.ends:
+            self._link.leave_open()  # torchrun needs a second to exit: a sidecar that ends first is started again
+        else:
+            self._link.close()
         self._workers.forget_all()
         self._steps.end()
         atexit.unregister(self._end_steps)

@@ -101,6 +101,17 @@ class FakeSidecar:
         self.heard.append(wire.decode(line, KNOWN))
         return self.heard[-1]
 
+    def is_connected(self) -> bool:
+        """Whether the launcher has its end of the connection open; all that it has sent must have been read."""
+        assert self._connection is not None
+        self._connection.setblocking(False)
+        try:
+            return self._connection.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        finally:
+            self._connection.settimeout(self._limit_s)
+
     def crash(self) -> None:
         """End without a word, and leave a stale socket behind."""
         for open_socket in (self._connection, self._server):

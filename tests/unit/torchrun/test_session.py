@@ -1,4 +1,4 @@
-"""The session with the pod's sidecar, as a process that goes on without it sees it. No sidecar answers."""
+"""The session with the pod's sidecar, as a process that goes on without it sees it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from tests.unit.launcher.fake_sidecar import wait_for
+import pytest
+
+from tests.unit.launcher.fake_sidecar import FakeSidecar, wait_for
 from understudy_launcher.__main__ import read_settings
 from understudy_launcher.events import NoStore
 from understudy_protocol import pod
+from understudy_protocol.launcher import ExitLauncher
 from understudy_torchrun.session import Session
 
 
@@ -56,3 +59,22 @@ def test_a_session_ends_once(tmp_path: Path) -> None:
     made.end()
     made.end()
     wait_for(lambda: not threads(), "the end of its thread")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_sidecar_hears_of_the_end_of_a_session_unless_the_job_is_closed(tmp_path: Path, closed: bool) -> None:
+    """Found on a cluster: sidecars ended seconds before their torchrun had exited, and the kubelet restarted them."""
+    # given a session with a sidecar
+    sidecar = FakeSidecar(tmp_path)
+    sidecar.listen()
+    made = session(tmp_path)
+    sidecar.accept()
+    if closed:
+        sidecar.send(ExitLauncher(0, "Succeeded"))
+        wait_for(lambda: made._agent.ends, "the close is heard")
+    # when the handler is deleted, which ends the session
+    made.end()
+    wait_for(lambda: not threads(), "the end of its thread")
+    # then its connection ends at once, or, once the job is closed, with the process
+    assert sidecar.is_connected() is closed
+    sidecar.crash()
