@@ -34,7 +34,7 @@ def test_a_seed_replays_to_the_letter() -> None:
 
 def test_the_runs_have_what_they_are_for() -> None:
     # given the traces of some runs
-    traces = [line for seed in range(40) for line in run_case(draw_pool_case(seed))]
+    traces = [line for seed in range(15) for line in run_case(draw_pool_case(seed))]
 
     # then claims were made and carried out, and operators were killed between their writes
     seen = Counter("kill" for line in traces if line.endswith("is killed"))
@@ -43,8 +43,8 @@ def test_the_runs_have_what_they_are_for() -> None:
     seen.update("told" for line in traces if "is told that it is of" in line)
     assert seen["kill"] > 5
     assert seen["claim"] > 20
-    assert seen["warm"] > 5
-    assert seen["told"] > 5
+    assert seen["warm"] > 2
+    assert seen["told"] > 2
 
 
 @pytest.mark.parametrize("number", range(30))

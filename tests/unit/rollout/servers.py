@@ -20,6 +20,14 @@ from tests.unit.rollout.model import ModelEngine
 from understudy_rollout import Group, Tensor
 
 Do = Callable[[Any, Any], Awaitable[Any]]
+#: The servers that listen, by port.
+LISTENING: dict[int, EngineServer] = {}
+
+
+def listener_at(address: tuple[str, int]) -> str:
+    """As understudy_rollout.gateway.listener tells it, for these servers: the kernel takes milliseconds to tell it."""
+    server = LISTENING.get(address[1])
+    return "" if server is None else f"server-{id(server)}"
 
 
 class EngineServer:
@@ -41,11 +49,14 @@ class EngineServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        LISTENING[self._port] = self
 
     async def stop(self) -> None:
         if self._runner is not None:
             runner, self._runner = self._runner, None
+            LISTENING.pop(self._port, None)
             await runner.cleanup()
 
     async def until_idle(self) -> None:
@@ -125,6 +136,7 @@ class EngineServer:
 
     async def _die(self) -> None:
         assert self._runner is not None
+        LISTENING.pop(self._port, None)
         for site in list(self._runner.sites):
             await site.stop()
         for transport in self._connections:

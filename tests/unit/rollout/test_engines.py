@@ -28,14 +28,14 @@ from tests.unit.rollout.model import (
     notes,
     only,
 )
-from tests.unit.rollout.servers import EngineServer
+from tests.unit.rollout.servers import EngineServer, listener_at
 from tests.unit.rollout.sglang_server import OlderSglangServer, SglangServer
 from tests.unit.rollout.vllm_server import PlainVllmServer, VllmServer
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, State, Timeouts, WeightUpdate
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
-from understudy_rollout.gateway import Gateway
+from understudy_rollout.gateway import Gateway, watch
 from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.flights import Flights
 from understudy_rollout.gateway.keeper import Keeper
@@ -155,6 +155,12 @@ class Served(Cluster):
         for name, server in self.servers.items():
             if server.engine.alive and name not in not_undone:
                 server.check()
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway looks who listens at each call; what the kernel's table says is tested in test_listener.py."""
+    monkeypatch.setattr(watch, "listener_at", listener_at)
 
 
 @asynccontextmanager
