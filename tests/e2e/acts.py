@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 from tests.cluster import Cluster
@@ -118,8 +119,10 @@ def worker_pids(training: HasCluster, pod: str) -> list[int]:
     """Host pids of a pod's workers: the launcher's children, or those of its zygote, that train."""
     launcher = training.cluster.container_pids(training.namespace, pod)["trainer"]
     children = _children(launcher)
-    forked = [fork for pid, name in children.items() if name == "zygote" for fork in _children(pid).items()]
-    return [pid for pid, name in [*children.items(), *forked] if name not in ("zygote", "store", "logs")]
+    zygotes = [pid for pid in children if _is_zygote(pid)]
+    forked = [fork for pid in zygotes for fork in _children(pid).items()]
+    others = [(pid, name) for pid, name in children.items() if pid not in zygotes]
+    return [pid for pid, name in [*others, *forked] if name not in ("zygote", "store", "logs")]
 
 
 def _children(pid: int) -> dict[int, str]:
@@ -127,6 +130,14 @@ def _children(pid: int) -> dict[int, str]:
     told = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     pairs = (line.split(None, 1) for line in told.stdout.splitlines())
     return {int(pid): name.strip() for pid, name in pairs}
+
+
+def _is_zygote(child: int) -> bool:
+    """Of a child of the launcher, by its command: once it was called a worker, by a name that was not its own."""
+    try:
+        return b"understudy_zygote" in Path(f"/proc/{child}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def kill_worker(training: Training) -> Act:
@@ -214,7 +225,7 @@ def checkpoints_of(training: Training, token: Token) -> dict[str, float]:
 
 def described(pids: list[int]) -> str:
     """What `ps` shows of these processes: for the message of a wait for their end."""
-    command = ["ps", "-o", "pid,ppid,pgid,stat,wchan:20,lstart,args", "-p", ",".join(map(str, pids))]
+    command = ["ps", "-ww", "-o", "pid,ppid,pgid,stat,comm,wchan:20,lstart,args", "-p", ",".join(map(str, pids))]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
