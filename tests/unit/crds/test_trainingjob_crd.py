@@ -97,8 +97,8 @@ def test_kubectl_get_shows_how_the_job_is_doing(version: Schema, fields: dict[st
     # then a narrow terminal shows what matters, a wide one adds to it, and each column is of a field that exists
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
-    assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "Age"]
-    assert wide == ["InPlace", "Swaps", "Suspended", "Step", "Coordinator"]
+    assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "InPlace", "Swaps", "Age"]
+    assert wide == ["Suspended", "Step", "Coordinator"]
     for column in columns:
         assert column["jsonPath"] == ".metadata.creationTimestamp" or column["jsonPath"].lstrip(".") in fields
 
