@@ -71,7 +71,8 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
         desk.lost[uid] = Lost(uid, name, node, Fault.POD, NOT_COME, now)
     known = {entry.cause.pod for entry in desk.book.open}
     goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
-    missing = [seat for seat in seats if seat.group_rank not in former.seats and seat.pod_name not in known]
+    absent = [seat for seat in seats if seat.pod_uid not in desk.roster.members and seat.pod_name not in known]
+    missing = [seat for seat in absent if seat.group_rank not in former.seats]
     for seat in missing:
         coordinated = "it coordinated, and " if seat.pod_uid == holder else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
@@ -128,7 +129,7 @@ def _take_over(desk: Desk, former: FormerRound) -> None:
 
 
 def _adopt(desk: Desk, now: float) -> None:
-    desk.state, desk.first = State.RUNNING, False
+    desk.state, desk.first, desk.formed_at = State.RUNNING, False, desk.since
     desk.members_changed(now)
     desk.say(f"round {desk.token} of the former coordinator goes on")
     for member in desk.roster.active():

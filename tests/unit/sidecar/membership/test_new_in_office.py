@@ -122,3 +122,19 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
         ("active-1", "node-1"),
         ("active-2", "node-2"),
     }
+
+
+def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -> None:
+    """Found by a scenario: the member of the new coordinator's own pod, in the moment in which it changed its link."""
+    # given a round of three pods, whose coordinator is lost
+    pods = ("active-0", "active-1", "active-2")
+    seats = tuple(m.Seat(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in pods)
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, seats=seats)
+    office = Driven(3, elected=estate)
+    # when one of the others comes and calls elsewhere, and the other one brings the failure of its worker
+    office.join("active-1", ROUND, 1, RUNNING, world=3)
+    office.hear("active-1", m.Apart("its own sidecar is in office"))
+    office.join("active-2", ROUND, 2, WorkersState.FAILED, world=3)
+    # then the coordinator alone was lost
+    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0"]
