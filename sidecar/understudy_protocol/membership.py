@@ -270,6 +270,16 @@ class Replicas:
 
 
 @dataclass(frozen=True)
+class StartsFresh:
+    """Workers of this pod start as new processes, although they were to be forked: what keeps them from it.
+
+    Sent when that changes, and after each Welcome where something does.
+    """
+
+    reason: str  # "": they are forked again
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The pod was asked to end: its workers may still save, for at most grace_s. Faulty: they are dead already."""
 
@@ -365,6 +375,7 @@ TO_COORDINATOR = (
     WorkerFailed,
     Finished,
     Replicas,
+    StartsFresh,
     Drained,
     Leaving,
     Apart,

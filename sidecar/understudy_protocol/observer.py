@@ -101,6 +101,15 @@ class StepProgress:
 
 
 @dataclass(frozen=True)
+class FreshStarts:
+    """Pods whose workers start as new processes, although they were to be forked."""
+
+    pods: int
+    pod_name: str  # of one of them
+    reason: str  # what keeps its workers from being forked, and what to do
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """In answer to the operator, and after changes, at most five a second: all that is known, never a difference."""
 
@@ -117,6 +126,7 @@ class Snapshot:
     heirs: tuple[str, ...] = ()  # pod uids of the succession
     electorate: tuple[str, ...] = ()  # pod uids; empty until the first electorate has been acknowledged
     rollouts: Optional[Rollouts] = None  # None: no worker has told of any
+    fresh_starts: Optional[FreshStarts] = None  # None: all workers are forked that are to be
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ TROUBLED_PODS_TOLD = 3
 NOTHING_TO_RUN = (
     "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it"
 )
+#: Whether workers are forked of a process that has imported what they need.
+FORKED = "WorkersForked"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 
 
@@ -50,6 +52,7 @@ def plan_conditions(
             ("Recovering", phase == "Recovering", phase, waits if phase == "Recovering" else ""),
             ("SparesReady", spares["ready"] >= spares["desired"], "Spares", told),
             *pool_condition(observed, now),
+            *_forked(observed, before),
         ]
     wanted += [
         ("Completed", phase == "Succeeded", *((reason, message) if phase == "Succeeded" else (phase, ""))),
@@ -62,6 +65,20 @@ def plan_conditions(
         _refused("Blocked", observed, lasting=False, before=before),
     ]
     return told_before.conditions(observed.job.status, wanted, now)
+
+
+def _forked(observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> Iterator[Wanted]:
+    """Only of a job in which workers are not forked, or were not at some time; as it was while nobody tells."""
+    told, known = observed.snapshot, before.get(FORKED)
+    found = None if told is None else told.fresh_starts
+    if found is not None:
+        more = f" (and of {found.pods - 1} more)" if found.pods > 1 else ""
+        costs = "start as new processes, which costs the time of their imports at each recovery"
+        yield FORKED, False, "FreshProcesses", f"workers of pod {found.pod_name}{more} {costs}: {found.reason}"
+    elif known is not None and (told is None or observed.close is not None):
+        yield FORKED, known["status"] == "True", known["reason"], known["message"]
+    elif known is not None:
+        yield FORKED, True, "Forked", ""
 
 
 def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]) -> Wanted:

@@ -34,7 +34,16 @@ and counts no fault of a worker.
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.observer import Appoint, End, MemberView, Nodes, Snapshot, StepProgress, Superseded
+from understudy_protocol.observer import (
+    Appoint,
+    End,
+    FreshStarts,
+    MemberView,
+    Nodes,
+    Snapshot,
+    StepProgress,
+    Superseded,
+)
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import CloseReason, Fault, Office, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership import (
@@ -74,6 +83,8 @@ STARTED_WELL_S = 60.0
 #: In a job of more than FEW members a look at them all waits for as long as the one before took, about.
 FEW = 100
 LOOK_S_A_MEMBER = 2e-6
+#: So much is told of what keeps a member's workers from being forked: it is anybody's text.
+FRESH_TOLD = 500
 #: What members say without anything that follows from it, unless it is the last of them.
 _QUIET = (m.Ack, m.Started, m.HeartbeatAck, m.SuccessionAck)
 #: An event that comes so much later than it was due shows that this process stood still, and not who is silent.
@@ -239,7 +250,12 @@ class Coordinator:
             tuple(heir.pod_uid for heir in desk.heirs),
             tuple(sorted(desk.keeper.settled.voters)),
             rollouts.view(desk),
+            self._fresh_starts(),
         )
+
+    def _fresh_starts(self) -> FreshStarts | None:
+        found = [x for x in self.desk.roster.members.values() if x.starts_fresh]
+        return FreshStarts(len(found), found[0].name, found[0].starts_fresh) if found else None
 
     # Messages ----------------------------------------------------------------------------------------------------
 
@@ -277,8 +293,8 @@ class Coordinator:
                 rollouts.on_replicas(desk, member, message)
             case m.SuccessionAck():
                 succession.acknowledged(desk, member, message, now)
-            case m.Port(port, store_port):
-                member.master_port, member.store_port = port, store_port
+            case m.Port() | m.StartsFresh():
+                self._on_pod_told(member, message)
             case m.Leaving():
                 leaving.on_leaving(desk, member, message, now)
             case m.Apart(reason):
@@ -291,6 +307,14 @@ class Coordinator:
                 self._on_heartbeat_ack(member, number)
             case _:
                 pass  # of a round that is over
+
+    def _on_pod_told(self, member: Member, message: m.Port | m.StartsFresh) -> None:
+        match message:
+            case m.Port(port, store_port):
+                member.master_port, member.store_port = port, store_port
+            case m.StartsFresh(reason):
+                member.starts_fresh = reason[:FRESH_TOLD]
+                self.desk.version += 1
 
     def _on_phase(self, member: Member, message: "m.Ack | m.Started | m.Finished | m.WorkerFailed", now: float) -> None:
         desk = self.desk

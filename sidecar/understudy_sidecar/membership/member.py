@@ -156,6 +156,7 @@ class Member:
         self._launcher_silent = False
         self._unkillable = False  # a process of an earlier round has outlived its SIGKILL for too long
         self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
+        self._starts_fresh = ""  # why workers are not forked, as the launcher says
         self._now = now
         self._out: list[MemberEffect] = []
 
@@ -227,6 +228,9 @@ class Member:
         self.master_port, self.store_port = hello.master_port, hello.store_port
         self._stepped = hello.stepped
         self._launcher_ended = False
+        if self._starts_fresh:  # a launcher that finds so tells it after its hello
+            self._starts_fresh = ""
+            self._tell(m.StartsFresh(""))
         if self.closed is not None or self._given_up:
             self._finish_at = None
             self._exit_launcher()
@@ -234,6 +238,10 @@ class Member:
             self._join_again()
 
     def _on_launcher_message(self, message: object, now: float) -> None:
+        if isinstance(message, l.FreshWorkers):
+            self._starts_fresh = message.reason
+            self._tell(m.StartsFresh(message.reason))
+            return
         self._hear_launcher(message, now)
         if self._unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # nothing is left
             self._unkillable = False
@@ -485,6 +493,8 @@ class Member:
         if self._introduced != self._situation():
             self._introduce(now)
         self._out += [ToCoordinator(told) for told in self._replicas.values()]
+        if self._starts_fresh:
+            self._tell(m.StartsFresh(self._starts_fresh))
 
     def _offer_store(self, office: Office) -> None:
         """To each office another store: two coordinators may give one number to two rounds, if one hears of neither."""

@@ -27,6 +27,7 @@ class Member:
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
     measures: bool = False  # it made the last step before the running round: it knows how long training paused
     leaving_until: float | None = None
+    starts_fresh: str = ""  # why its workers start as new processes, although they were to be forked
     unanswered: int = 0
 
     def __post_init__(self) -> None:

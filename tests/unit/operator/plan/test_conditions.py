@@ -27,6 +27,7 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.refusals import Refusal, Why
+from understudy_protocol.observer import FreshStarts
 
 
 def test_a_condition_keeps_its_time_until_it_flips():
@@ -142,3 +143,21 @@ def test_an_operator_that_has_just_started_leaves_both_as_they_were():
     blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
     again = status_of(observed(a_job(status=blocked), (A0,), refusals=None))
     assert condition(again, "Blocked") == condition(blocked, "Blocked")
+
+
+def test_workers_that_are_not_forked_are_a_condition_with_the_cause_until_they_are():
+    # given a job whose workers are forked, of which nothing is said
+    before = status_of(observed(snapshot=a_snapshot()))
+    assert "WorkersForked" not in [entry["type"] for entry in before["conditions"]]
+    # when two pods cannot fork theirs
+    told = replace(a_snapshot(), fresh_starts=FreshStarts(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
+    status = after(before, told)
+    found = condition(status, "WorkersForked")
+    assert (found["status"], found["reason"]) == ("False", "FreshProcesses")
+    assert found["message"] == (
+        "workers of pod a0 (and of 1 more) start as new processes, which costs the time of their imports at each "
+        "recovery: thread jemalloc_bg_thd of pyarrow: set X"
+    )
+    # then it stays while no coordinator tells, and goes once they are forked
+    assert condition(after(status, None), "WorkersForked") == found
+    assert condition(after(status, a_snapshot()), "WorkersForked")["status"] == "True"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
+from understudy_protocol.observer import FreshStarts
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership.desk import State
 from understudy_sidecar.membership.ending import CLOSE_ACK_S
@@ -356,3 +357,13 @@ def test_a_round_that_waits_for_the_start_of_workers_says_for_which() -> None:
     assert office.coordinator.desk.version > version
     office.started("active-1")
     assert office.coordinator.snapshot().waiting_for == ""
+
+
+def test_the_snapshot_tells_whose_workers_are_not_forked_and_why() -> None:
+    office = running()
+    assert office.coordinator.snapshot().fresh_starts is None
+    office.hear("active-0", m.StartsFresh("x" * 600))
+    office.hear("active-1", m.StartsFresh("a thread of pyarrow"))
+    assert office.coordinator.snapshot().fresh_starts == FreshStarts(2, "active-0", "x" * 500)
+    office.hear("active-0", m.StartsFresh(""))
+    assert office.coordinator.snapshot().fresh_starts == FreshStarts(1, "active-1", "a thread of pyarrow")

@@ -553,3 +553,16 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
     assert driven.report(l.Unkillable(R1, 1, 4711, 20.0, "D")) == []
     # and when it has ended after all, the member calls again
     assert [x for x in driven.report(l.WorkersStarted(R1)) if isinstance(x, e.Dial)]
+
+
+def test_what_keeps_workers_from_being_forked_is_told_to_each_coordinator() -> None:
+    # given a launcher whose workers start as new processes
+    driven = running()
+    assert driven.report(l.FreshWorkers("a thread")) == [e.ToCoordinator(m.StartsFresh("a thread"))]
+    # when another coordinator welcomes this member, then it hears it, too
+    assert e.ToCoordinator(m.StartsFresh("a thread")) in driven.hear(WELCOME)
+    # and when they are forked again, or another launcher says nothing of the kind, so it is told
+    assert driven.report(l.FreshWorkers("")) == [e.ToCoordinator(m.StartsFresh(""))]
+    assert not [x for x in driven.hear(WELCOME) if x == e.ToCoordinator(m.StartsFresh(""))]
+    driven.report(l.FreshWorkers("a thread"))
+    assert e.ToCoordinator(m.StartsFresh("")) in driven.report(hello(R0, 0, WorkersState.RUNNING))
