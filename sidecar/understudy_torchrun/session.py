@@ -212,7 +212,7 @@ class Session:
     def _on_worker(self, pidfd: int) -> None:
         ended = self._workers.ended(pidfd)
         if ended is not None:
-            self._handle(ended)
+            self._handle(*self._steps.look(), ended)  # its last step, before its end
         self._workers.forget(pidfd)
 
     def _look_for_workers(self, anyway: bool = False) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -15,7 +17,8 @@ from tests.unit.launcher.fake_sidecar import FakeSidecar, wait_for
 from understudy_launcher.__main__ import read_settings
 from understudy_launcher.events import NoStore
 from understudy_protocol import pod
-from understudy_protocol.launcher import ExitLauncher
+from understudy_protocol.launcher import ExitLauncher, StartWorkers, Stepped, WorkerExited
+from understudy_protocol.words import RoundToken
 from understudy_torchrun.session import Session
 
 
@@ -77,4 +80,40 @@ def test_the_sidecar_hears_of_the_end_of_a_session_unless_the_job_is_closed(tmp_
     wait_for(lambda: not threads(), "the end of its thread")
     # then its connection ends at once, or, once the job is closed, with the process
     assert sidecar.is_connected() is closed
+    sidecar.crash()
+
+
+STEPS_AND_DIES = """
+import os, sys
+from understudy_torch import step
+step(1)
+sys.stdin.readline()
+step(2)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_last_step_of_a_worker_is_read_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a worker in its first round
+    monkeypatch.setenv(pod.ENV_STEP_FOLDER, "")
+    sidecar = FakeSidecar(tmp_path)
+    sidecar.listen()
+    made = session(tmp_path)
+    sidecar.accept()
+    sidecar.send(StartWorkers(RoundToken(0, 1, 0), 0, 1, 0, 1, "10.0.0.1", 4711))
+    made.next_round()
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", pod.ENV_ROUND: "0.1.0", "PYTHONPATH": "sidecar"}
+    command = [sys.executable, "-c", STEPS_AND_DIES]
+    with subprocess.Popen(command, env=os.environ | rank, stdin=subprocess.PIPE, start_new_session=True) as worker:
+        assert sidecar.expect(Stepped).step == 1
+        made.name_run()  # it is watched now
+        # when it makes a step and ends at once
+        assert worker.stdin is not None
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+        sidecar.expect(WorkerExited)
+    # then the sidecar knows that step before the end: the pause is counted from it, however soon the next round begins
+    assert [said.step for said in sidecar.heard if isinstance(said, Stepped)] == [1, 2]
+    made.end()
+    wait_for(lambda: not threads(), "the end of its thread")
     sidecar.crash()
