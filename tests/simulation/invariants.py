@@ -105,7 +105,7 @@ class Invariants:
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
         """A worker that only failed because a peer had gone, where no worker had failed by itself.
 
-        Which of several failed first the coordinator can only tell by who told it first.
+        Of several failures whose reports arrive more than 20 ms apart the first report is the cause.
         """
         if recovery.resumed_at is None or recovery.cause.message != A_PEER_FAILED or self.cluster.clocks_differ:
             return

@@ -320,7 +320,7 @@ class Coordinator:
         desk = self.desk
         if not desk.is_current(member, message.token):
             if isinstance(message, m.WorkerFailed):
-                escalation.failed_too(desk, member, message)
+                escalation.failed_too(desk, member, message, now)
             if message.token == member.join.token and not isinstance(message, m.Ack):
                 joining.on_claimed_phase(desk, member, message)
             return

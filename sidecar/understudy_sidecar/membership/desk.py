@@ -14,6 +14,7 @@ from understudy_protocol.words import NO_ROUND, Office, RoundToken, Verdict
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.electorate import ElectorateKeeper, Tally
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Say, Send
+from understudy_sidecar.membership.first_failure import FirstFailure
 from understudy_sidecar.membership.ladder import Limits
 from understudy_sidecar.membership.offences import Offences
 from understudy_sidecar.membership.recoveries import RecoveryBook
@@ -70,7 +71,7 @@ class Dismissal:
     reason: str
     charged: bool
     at: float  # when the recovery began that this is about
-    failed_at: float | None  # when its worker failed, as its launcher says; None: it does not matter
+    failed_at: float  # when its worker failed (first_failure.py)
     heartbeat: int
     pending: set[str]  # uids of actives that have not answered this heartbeat or a later one
     until: float
@@ -79,12 +80,10 @@ class Dismissal:
 
 @dataclass
 class Uncounted:
-    """A worker's fault that came to a coordinator without a majority: it is mended once that is back."""
+    """A worker's fault: it is counted once the failures of its round are gathered, by a coordinator with a majority."""
 
-    uid: str
-    cause: Cause
+    failures: FirstFailure
     at: float  # when the recovery began that this is about
-    failed_at: float | None  # as in Dismissal
     stays: str  # why its pod cannot be given up
 
 
@@ -135,8 +134,9 @@ class Desk:
     swaps_looked: tuple[int, int] = (-1, -1)  # version and number of verdicts when swaps were last looked for
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
-    gathers_until: float = 0.0  # no round before: what was lost with a member is about to be known
+    gathers_until: float = 0.0  # no round before: what was lost with a member, or failed first, is about to be known
     start_due: float | None = None  # when status names the pods whose workers do not run yet; None: that was done
+    formed_at: float = 0.0  # when the newest round was; of a former coordinator's: when this one took office
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
     draining: Draining | None = None

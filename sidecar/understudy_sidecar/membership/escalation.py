@@ -1,8 +1,9 @@
 """A worker's fault: counted, and mended on the rung of the ladder that it has come to (ladder.py).
 
-Rules: a member is given up only when it is certain that it was first. All other actives are asked whether they are
-there: one that is not was lost before, and is the cause. One whose own worker had failed earlier, as both launchers'
-clocks say, makes it uncertain who was first, and nobody is given up. A coordinator without a majority counts nothing,
+Rules: a fault is counted when the failures of its round are gathered, and the first of them is blamed
+(first_failure.py). A member is given up only when it is certain that it was first. All other actives are asked whether
+they are there: one that is not was lost before, and is the cause. A report of an earlier failure that arrives while
+they are asked makes it uncertain, and nobody is given up. A coordinator without a majority counts nothing,
 and ends no job for a spent budget: it may be cut off, or replaced, and the worker have failed of that. One whose own
 pod is given up passes its office on first, with all that it knows. A member that was given up and comes back is told
 again.
@@ -15,6 +16,7 @@ from understudy_protocol.words import CloseReason, Fault
 from understudy_sidecar.membership import ending, faults, leaving, succession
 from understudy_sidecar.membership.desk import Desk, Dismissal, State, Uncounted
 from understudy_sidecar.membership.events import Hangup, Send
+from understudy_sidecar.membership.first_failure import UNKNOWN, FirstFailure, Report, plausible
 from understudy_sidecar.membership.ladder import Case, Rung, Step, climb
 from understudy_sidecar.membership.roster import Member
 
@@ -30,8 +32,13 @@ def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, mes
     if faults.is_consequence(desk, now):
         return
     cause = faults.cause_of(desk, member, failed, message)
-    at = None if failed is None else failed.at
-    worker_fault(desk, Fault.PROCESS, member, cause, now, failed_at=at, stays="" if failed else UNCERTAIN)
+    if failed is None:
+        worker_fault(desk, Fault.PROCESS, member, cause, now, stays=UNCERTAIN)
+        return
+    if desk.size * desk.shape.nproc_per_node > 1:
+        desk.gathers_until = now + faults.GATHER_S
+    failed_at = plausible(failed.at, desk.formed_at, now)
+    worker_fault(desk, Fault.PROCESS, member, cause, now, failed_at=failed_at)
 
 
 def worker_fault(
@@ -41,10 +48,10 @@ def worker_fault(
     cause: Cause,
     now: float,
     *,
-    failed_at: float | None = None,
+    failed_at: float = UNKNOWN,
     stays: str = "",
 ) -> None:
-    """The running round is over by it. failed_at: the launcher's word. stays: why its pod cannot be given up."""
+    """The running round is over by it. stays: why its pod cannot be given up."""
     faults.open_fault(desk, fault, cause, now)
     if fault is Fault.PROCESS:
         desk.backoff.failed(now)
@@ -54,11 +61,11 @@ def worker_fault(
 
 
 def count(
-    desk: Desk, member: Member, cause: Cause, at: float, now: float, *, failed_at: float | None = None, stays: str = ""
+    desk: Desk, member: Member, cause: Cause, at: float, now: float, *, failed_at: float = UNKNOWN, stays: str = ""
 ) -> None:
     """The open entry of the book that began then is about this fault: mend it, with a majority."""
-    if not desk.has_majority():
-        desk.uncounted = Uncounted(member.uid, cause, at, failed_at, stays)
+    if now < desk.gathers_until or not desk.has_majority():
+        desk.uncounted = Uncounted(FirstFailure(Report(member.uid, cause, failed_at)), at, stays)
         return
     step = climb(_case(desk, member, cause, stays, now), desk.offences.limits)
     if step.rung is not Rung.GIVE_UP:
@@ -81,15 +88,20 @@ def answered(desk: Desk, member: Member, heartbeat: int | None = None) -> None:
         desk.look = desk.look or not dismissal.pending
 
 
-def failed_too(desk: Desk, member: Member, failed: m.WorkerFailed) -> None:
-    """A worker of another member ended in the round that is over: a consequence, or what was first."""
+def failed_too(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -> None:
+    """Another worker ended in the round that is over: a consequence, or the first failure."""
     dismissal, uncounted = desk.dismissal, desk.uncounted
-    if failed.token != desk.token:
+    if failed.token != desk.token or member.group_rank is None:
         return
-    if dismissal is not None and _earlier(dismissal, member, failed):
+    at = plausible(failed.at, desk.formed_at, now)
+    if dismissal is not None and member.uid != dismissal.uid and at < dismissal.failed_at:
         dismissal.earlier = member.name
-    elif uncounted is not None and _earlier(uncounted, member, failed):
-        uncounted.stays = UNCERTAIN
+    elif uncounted is not None:
+        cause = faults.cause_of(desk, member, failed, failed.message)
+        if uncounted.failures.add(Report(member.uid, cause, at)):
+            desk.book.blame(uncounted.at, cause)
+            desk.version += 1
+            desk.say(f"a worker of {member.name} failed before, by its clock: {failed.message}")
 
 
 def end_faulty_script(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -> None:
@@ -102,17 +114,13 @@ def end_faulty_script(desk: Desk, member: Member, failed: m.WorkerFailed, now: f
         ending.close(desk, CloseReason.FAILED, why, now)
 
 
-def _earlier(told: Dismissal | Uncounted, member: Member, failed: m.WorkerFailed) -> bool:
-    return member.uid != told.uid and told.failed_at is not None and failed.at < told.failed_at
-
-
 def deadline(desk: Desk) -> float | None:
     return None if desk.dismissal is None else desk.dismissal.until
 
 
 def on_time(desk: Desk, now: float) -> None:
     """Give the member up, once everybody else has answered; who has not in time was lost before."""
-    _count_with_majority(desk, now)
+    _count_gathered(desk, now)
     dismissal = desk.dismissal
     if dismissal is None:
         return
@@ -129,16 +137,17 @@ def on_time(desk: Desk, now: float) -> None:
         dismissal.pending.clear()
 
 
-def _count_with_majority(desk: Desk, now: float) -> None:
-    """What was left uncounted without one; of what was lost or has left meanwhile `faults.take_blame` knows."""
+def _count_gathered(desk: Desk, now: float) -> None:
+    """What was left uncounted; of what was lost or has left meanwhile `faults.take_blame` knows."""
     uncounted = desk.uncounted
-    if uncounted is None or not desk.has_majority():
+    if uncounted is None or now < desk.gathers_until or not desk.has_majority():
         return
     desk.uncounted = None
-    member = desk.roster.members.get(uncounted.uid)
+    first = uncounted.failures.first
+    member = desk.roster.members.get(first.pod_uid)
     if member is not None and member.uid not in desk.roster.leaving:  # else it goes by itself, and costs nothing
-        failed_at, stays = uncounted.failed_at, uncounted.stays
-        count(desk, member, uncounted.cause, uncounted.at, now, failed_at=failed_at, stays=stays)
+        stays = uncounted.stays or ("" if uncounted.failures.is_certain else UNCERTAIN)
+        count(desk, member, first.cause, uncounted.at, now, failed_at=first.at, stays=stays)
 
 
 def _decide(desk: Desk, dismissal: Dismissal, now: float) -> None:

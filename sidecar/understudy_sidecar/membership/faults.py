@@ -13,7 +13,8 @@ from understudy_protocol.words import NO_ROUND, Fault, WorkersState
 from understudy_sidecar.membership.desk import LOST_KEPT, Desk, State
 from understudy_sidecar.membership.roster import Member
 
-#: What goes with a lost member (its node's other pods, its rack's other nodes) is known so soon: one round for all.
+#: What goes with a lost member (its node's other pods, its rack's other nodes) is known so soon: one round for all. So
+#: long, too, the failures of a round are gathered to find the first one.
 GATHER_S = 0.02
 #: Why the ranks of a member that ended go to another: neither costs a restart of the budget.
 LOST = "its pod is lost"

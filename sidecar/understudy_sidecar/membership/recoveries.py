@@ -41,6 +41,10 @@ class RecoveryBook:
         """Why the open entry that began then is mended as it will be."""
         self.open = [replace(entry, reason=reason) if entry.detected_at == at else entry for entry in self.open]
 
+    def blame(self, at: float, cause: Cause) -> None:
+        """The open entry that began then blames a worker, and another one failed before."""
+        self.open = [replace(entry, cause=cause) if entry.detected_at == at else entry for entry in self.open]
+
     def blames_worker(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
         return self.open[-1] if self.open and self.open[-1].fault in OF_A_WORKER else None

@@ -135,7 +135,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
         roster.compact(desk.shape.actives - len(placement.missing))
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
-    desk.start_due = now + START_S
+    desk.formed_at, desk.start_due = now, now + START_S
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)

@@ -85,7 +85,8 @@ def test_a_restart_in_place_is_a_round_for_its_fault_that_takes_until_all_have_i
     assert office.rounds() == {"First": 1, "Process": 1}
     assert said[(FAULTS, "Process")] == 1
     assert said[("understudy_coordinator_round",)] == 1
-    assert (said[(f"{TOOK}_count",)], said[(f"{TOOK}_sum",)]) == (2, 5.25)
+    assert said[(f"{TOOK}_count",)] == 2
+    assert said[(f"{TOOK}_sum",)] == pytest.approx(5.27)
 
 
 def test_a_lost_member_holds_up_the_next_round_until_another_comes():

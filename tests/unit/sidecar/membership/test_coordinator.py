@@ -145,7 +145,7 @@ def test_where_the_script_reports_no_steps_a_recovery_ends_when_all_workers_run(
     office.later(100.0, *both)
     office.worker_fails("active-0")
     office.started(*both)
-    assert [x.running_at for x in office.coordinator.snapshot().recoveries] == [office.now - 100.0, office.now]
+    assert [x.running_at for x in office.coordinator.snapshot().recoveries] == [ended.running_at, office.now]
     # and a first step after all is added to the recovery of its round
     office.stepped("active-0")
     assert [x.resumed_at for x in office.coordinator.snapshot().recoveries] == [None, office.now]

@@ -249,6 +249,7 @@ def test_one_whose_pod_ends_by_itself_meanwhile_costs_nothing() -> None:
     fails_and_restarts(office, "active-1")
     office.worker_fails("active-1", "killed by SIGKILL")
     office.hear("active-1", m.Gone("its launcher has ended"))
+    office.answers("active-0", "active-2")
     assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
     assert (office.recovery().fault, charged(office)) == (Fault.POD, 1)
 

@@ -1,0 +1,68 @@
+"""Which of the workers that fail in one round failed first. Pure.
+
+One failure aborts workers of many pods within milliseconds, and a worker that raises an exception may end after the
+peers that it aborts. So the report that arrives first is often not about the first failure. Each report has the time of
+its failure, by the clock of its machine: of the exception if torch's error file has one, else of the worker's end.
+
+Rules:
+- The failure that was reported first is the first one, unless another one is earlier by more than the clocks may
+  differ: CLOCK_ERROR_S between two nodes, nothing within a node. Machines that synchronize their clocks (NTP) differ by
+  a few milliseconds, and by tens where the network is bad.
+- A time more than CLOCK_ERROR_S before the round was formed is impossible, and so is a time after its report has
+  arrived: the clock is wrong, or the pod lies. Then the time of arrival counts. A time that is less than CLOCK_ERROR_S
+  before the round is taken for the beginning of the round.
+- Clocks alone give no pod up. It is certain which pod was first only if its report, or one of its node, arrived first,
+  and no other failure has an earlier time at all.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from understudy_protocol.observer import Cause
+
+#: So much may the clocks of two nodes differ.
+CLOCK_ERROR_S = 0.1
+#: The time of a failure that no report has: no other failure counts as earlier.
+UNKNOWN = -math.inf
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's failure. at: by the clock of its machine, within bounds (`plausible`); or UNKNOWN."""
+
+    pod_uid: str
+    cause: Cause
+    at: float = UNKNOWN
+
+
+@dataclass
+class FirstFailure:
+    """Of the failures of one round. first: as far as is known now."""
+
+    first: Report
+    _reported_on: str = field(init=False)  # the node from which the first report came
+    _earliest_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reported_on, self._earliest_at = self.first.cause.node, self.first.at
+
+    def add(self, report: Report) -> bool:
+        """Whether this one is the first failure now."""
+        self._earliest_at = min(self._earliest_at, report.at)
+        error_s = 0.0 if report.cause.node == self.first.cause.node else CLOCK_ERROR_S
+        if report.at >= self.first.at - error_s:
+            return False
+        self.first = report
+        return True
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no other pod can have been first."""
+        return self.first.cause.node == self._reported_on and self.first.at <= self._earliest_at
+
+
+def plausible(at: float, formed_at: float, arrived_at: float) -> float:
+    """The time of a failure by the clock of its machine, within the bounds of what can be true."""
+    if not formed_at - CLOCK_ERROR_S <= at <= arrived_at:
+        return arrived_at
+    return max(at, formed_at)
