@@ -1,6 +1,6 @@
 """What the supervisor hears (events) and asks for (effects). Facts only: nothing here decides or acts.
 
-The orders StartWorkers, DrainWorkers, StopWorkers and ExitLauncher of `understudy_protocol.launcher` are events too.
+Orders of `understudy_protocol.launcher`, as StartWorkers, are events too.
 Times named `at` are wall-clock times for the messages; the supervisor's own timers run on the `now` of `handle`.
 """
 
@@ -18,6 +18,7 @@ from understudy_protocol.launcher import (
     StartWorkers,
     StopWorkers,
     TakeOver,
+    WriteStacks,
 )
 
 
@@ -195,6 +196,7 @@ Event = Union[
     Tick,
     StartWorkers,
     DrainWorkers,
+    WriteStacks,
     StopWorkers,
     ExitLauncher,
     RenewStore,

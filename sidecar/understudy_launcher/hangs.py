@@ -1,9 +1,14 @@
 """Whether the workers of a round hang: one has made steps, and then none for the step timeout. Pure.
 
+The coordinator alone knows whether a worker of another pod has made a step. So it decides that a round hangs before its
+first step, and asks.
+
     state      event                                          next       what it does
     ---------  ---------------------------------------------  ---------  ---------------------------------------------
     WATCHING   a worker has made no step for the timeout      DUMPING    every worker that has stepped dumps its stacks
+    WATCHING   WriteStacks, and no worker has stepped         DUMPING    every worker dumps its stacks
     DUMPING    the dumps are out                              TOLD       Hung of the slowest worker
+    DUMPING    the dumps that were asked for are out          WATCHING   Hung without a step
     TOLD       AGAIN_S has passed                             TOLD       Hung again: who is in office may be new
     DUMPING    whoever was silent has stepped, or ended       WATCHING
     TOLD       whoever was silent has stepped, or ended       WATCHING
@@ -26,6 +31,7 @@ DUMP_S = 1.0
 SLOT_S = 0.2
 ALL_SLOTS_S = 5.0
 AGAIN_S = 10.0
+NO_STEP = -1
 
 
 class State(Enum):
@@ -37,9 +43,10 @@ class State(Enum):
 class HangWatch:
     """The workers of one round. timeout_s: 0 for never."""
 
-    def __init__(self, start: StartWorkers, steps: RoundSteps, timeout_s: float) -> None:
+    def __init__(self, start: StartWorkers, steps: RoundSteps, timeout_s: float, started_at: float) -> None:
         self.state = State.WATCHING
-        self._start, self._steps, self._timeout_s = start, steps, timeout_s
+        self._start, self._steps, self._timeout_s, self._started_at = start, steps, timeout_s, started_at
+        self._asked = False  # for the stacks of workers that have made no step
         self._to_dump: list[int] = []  # local ranks
         self._slot_s = SLOT_S
         self._next_at = 0.0  # the next dump, or report
@@ -51,13 +58,15 @@ class HangWatch:
 
     def on_time(self, alive: Collection[int], now: float) -> list[e.Effect]:
         """alive: the local ranks whose workers run."""
+        if self._asked:
+            return self._answer(alive, now)
         if not self._timeout_s:
             return []
         watched = [rank for rank in self._steps.newest if rank in alive]
         if not any(self._steps.silent_s(rank) >= self._timeout_s for rank in watched):
             return self._goes_on()
         if self.state is State.WATCHING:
-            self._begin(watched, now)
+            self._begin(sorted(watched, key=self._slowness), now)
         if now < self._next_at:
             return []
         if self.state is State.DUMPING and self._to_dump:
@@ -65,14 +74,32 @@ class HangWatch:
         self.state, self._next_at = State.TOLD, now + AGAIN_S
         return [e.Report(self._hung(min(watched, key=self._slowness)))]
 
+    def write_stacks(self, alive: Collection[int], now: float) -> list[e.Effect]:
+        """The coordinator asks for them: it has heard of no step of this round."""
+        if self._asked or self.state is not State.WATCHING or self._steps.newest:
+            return []
+        self._asked = True
+        self._begin(sorted(alive), now)
+        return self._answer(alive, now)
+
+    def _answer(self, alive: Collection[int], now: float) -> list[e.Effect]:
+        if self._steps.newest or not alive:
+            self._asked = False
+            return self._goes_on()
+        if now < self._next_at:
+            return []
+        if self._to_dump:
+            return self._dump(now)
+        self._asked, self.state = False, State.WATCHING
+        return [e.Report(Hung(self._start.token, min(alive), NO_STEP, 0.0, now - self._started_at))]
+
     def _goes_on(self) -> list[e.Effect]:
         before, self.state = self.state, State.WATCHING
         return [] if before is State.WATCHING else [self._log("its workers step again")]
 
-    def _begin(self, watched: list[int], now: float) -> None:
-        self.state, self._next_at = State.DUMPING, now
-        self._to_dump = sorted(watched, key=self._slowness)
-        self._slot_s = min(SLOT_S, ALL_SLOTS_S / len(watched))
+    def _begin(self, to_dump: list[int], now: float) -> None:
+        self.state, self._next_at, self._to_dump = State.DUMPING, now, to_dump
+        self._slot_s = min(SLOT_S, ALL_SLOTS_S / len(to_dump))
         self._told_from = now + DUMP_S
 
     def _dump(self, now: float) -> list[e.Effect]:
@@ -81,7 +108,9 @@ class HangWatch:
         if not self._to_dump:
             self._next_at = max(self._next_at, self._told_from)
         who = f"worker local_rank={rank} rank={self._start.rank_offset + rank}"
-        since = f"{self._steps.silent_s(rank):.0f} s since step {self._steps.newest[rank].step}"
+        since = f"{now - self._started_at:.0f} s since its start"
+        if not self._asked:
+            since = f"{self._steps.silent_s(rank):.0f} s since step {self._steps.newest[rank].step}"
         return [self._log(f"{who} made no step for {since}: its stacks follow"), e.DumpStacks(rank)]
 
     def _slowness(self, rank: int) -> tuple[int, float, int]:

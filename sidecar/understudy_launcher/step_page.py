@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Optional
 
+from understudy_launcher import process_table
 from understudy_launcher.events import StepsRead
 
 MAGIC = 0x75_6E_64_73_74_65_70_31
@@ -74,17 +75,29 @@ class Page:
 
         group: the worker's process group. Its number may be anybody's once nothing is left of the group.
         """
-        if self.seen is None:
-            return "it has ended"
-        if not self.seen.stack_signal:
+        process = self.seen or self._before_first_step()
+        if process is None:
+            return "it has not imported understudy_torch yet"
+        if not process.stack_signal:
             return "its script has a use of its own for that signal"
         try:
-            if os.getpgid(self.seen.pid) != group:
+            if os.getpgid(process.pid) != group:
                 return "its process has left the worker's group"
-            os.kill(self.seen.pid, self.seen.stack_signal)
+            if self.seen is None and process_table.has_default_action(process.pid, process.stack_signal):
+                return "its process does not handle that signal any more"  # it has executed another program since
+            os.kill(process.pid, process.stack_signal)
+        except OverflowError:
+            return "its step page has no pid"
         except OSError as error:
             return str(error.strerror)
         return ""
+
+    def _before_first_step(self) -> Optional[Seen]:
+        words = os.pread(self._fd, _WORDS.size, 0)
+        if len(words) != _WORDS.size:
+            return None
+        _, calls, step, _, at_ns, pid, stack_signal, _ = _WORDS.unpack(words)
+        return Seen(calls, step, None, at_ns / 1e9, pid, stack_signal) if pid > 0 else None
 
 
 class StepFiles:

@@ -14,6 +14,7 @@
     RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
     RUNNING            the last worker exits 0        FINISHED  WorkersFinished
     RUNNING            a worker makes no step         RUNNING   its stacks, then Hung, if it was asked to (hangs.py)
+    RUNNING            WriteStacks, no step was made  RUNNING   the same of all workers
     IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
     STOPPING           the last group is empty        IDLE      LauncherHello: nothing runs any more
     REPLACING … FAILED DrainWorkers                   DRAINING  SIGTERM to every worker that can save
@@ -132,6 +133,7 @@ class Supervisor:
             m.StartWorkers: self._on_start_workers,
             m.StopWorkers: self._on_stop_workers,
             m.DrainWorkers: self._on_drain_workers,
+            m.WriteStacks: self._on_write_stacks,
             m.ExitLauncher: self._on_exit_launcher,
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
@@ -235,6 +237,11 @@ class Supervisor:
         if self.phase in (Phase.DRAINING, Phase.SAVING):
             self._graces.shorten(now + order.grace_s)
         self._advance(now)
+
+    def _on_write_stacks(self, order: m.WriteStacks, now: float) -> None:
+        hangs = self._hangs()
+        if hangs and order.token == self._round.token:
+            self._out.extend(hangs.write_stacks(self._groups.alive, now))
 
     def _on_exit_launcher(self, order: m.ExitLauncher, now: float) -> None:
         aim = e.Aim.TERM_WORKER
@@ -380,7 +387,7 @@ class Supervisor:
         if self.phase is Phase.REPLACING:
             self.phase = Phase.STARTING
         if self.phase is Phase.STARTING and self._warm.state is not WarmState.LOADING:
-            self._spawn()
+            self._spawn(now)
         elif self.phase is Phase.STOPPING:
             self.phase = Phase.IDLE
             self._hello()
@@ -399,14 +406,14 @@ class Supervisor:
             return False
         return self._round.drain is Drain.ASKED or self.phase in EMPTYING
 
-    def _spawn(self) -> None:
+    def _spawn(self, now: float) -> None:
         start = self._round.start
         assert start is not None
         hosts_store = start.rank_offset == 0 and not start.agent_store
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
         self._round.steps = RoundSteps(start.token, self._stepped_at)
-        self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s)
+        self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")

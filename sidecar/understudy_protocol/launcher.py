@@ -110,13 +110,16 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Hung:
-    """Workers make no steps any more, and their stacks are in the log: the slowest of them. Told repeatedly."""
+    """Workers make no steps any more, and their stacks are in the log: the slowest of them. Told repeatedly.
+
+    Also the answer to WriteStacks, once, where no worker here has made a step in this round.
+    """
 
     token: RoundToken
     local_rank: int
-    step: int  # its newest
-    at: float  # when it made that
-    silent_s: float  # how long ago that was
+    step: int  # its newest; -1: none in this round
+    at: float  # when it made that; 0.0: it made none
+    silent_s: float  # how long ago that was, or the start of the workers
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,13 @@ class DrainWorkers:
 
     token: RoundToken
     grace_s: float
+
+
+@dataclass(frozen=True)
+class WriteStacks:
+    """No worker of the round has made a step in time: the stacks of all workers go to the log, and Hung follows."""
+
+    token: RoundToken
 
 
 @dataclass(frozen=True)
@@ -261,6 +271,7 @@ TO_LAUNCHER = (
     StartWorkers,
     DrainWorkers,
     StopWorkers,
+    WriteStacks,
     ExitLauncher,
     RenewStore,
     CheckReadiness,

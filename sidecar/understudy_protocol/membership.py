@@ -244,13 +244,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Hung:
-    """The member's workers make no steps any more: the slowest of them. Told repeatedly while it lasts."""
+    """The member's workers make no steps any more: the slowest of them. Told repeatedly while it lasts.
+
+    Also the answer to WriteStacks, once, where no worker of the member has made a step in this round.
+    """
 
     token: RoundToken
     local_rank: int
-    step: int  # its newest
-    at: float  # when it made that
-    silent_s: float  # how long ago that was
+    step: int  # its newest; -1: none in this round
+    at: float  # when it made that; 0.0: it made none
+    silent_s: float  # how long ago that was, or the start of the workers
 
 
 @dataclass(frozen=True)
@@ -306,6 +309,13 @@ class Drain:
 
     token: RoundToken
     grace_s: float
+
+
+@dataclass(frozen=True)
+class WriteStacks:
+    """No worker of the round has made a step in time: the member's launcher logs stacks, and it answers with Hung."""
+
+    token: RoundToken
 
 
 @dataclass(frozen=True)
@@ -393,6 +403,7 @@ TO_MEMBER = (
     Standby,
     GivenUp,
     Drain,
+    WriteStacks,
     Heartbeat,
     Close,
     Adjourned,

@@ -124,6 +124,7 @@ ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether worke
 ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run once before any round
 ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
 ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker that makes no step for so long hangs; not set: never
+ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: their stacks are wanted before the first step
 ENV_WORKER_GRACE = (
     "UNDERSTUDY_WORKER_GRACE_SECONDS"  # for workers that a round replaces; not set: the launcher's default
 )
@@ -161,6 +162,7 @@ class JobShape:
     proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad
     launcher_timeout_s: float = 15.0  # a pod is replaced whose launcher does not answer for so long
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
+    start_timeout_s: float = 0.0  # a round hangs that makes no step for so long after it was formed; 0: none does
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ exit_on_fault()    for scripts without the launcher: SIGTERM on a faulty node en
 
 from typing import Optional
 
-from understudy_torch.progress import step
+from understudy_torch.progress import show_stacks, step
 
 
 def exit_on_fault(folder: Optional[str] = None) -> None:
@@ -17,3 +17,5 @@ def exit_on_fault(folder: Optional[str] = None) -> None:
 
 
 __all__ = ["exit_on_fault", "step"]
+
+show_stacks()

@@ -15,6 +15,9 @@ Rules: it never fails, never blocks, starts no thread, and makes no system call 
 may call it in every step. Outside of a job it does nothing; what is no integer of 64 bits is not told. A fork of the
 process shares the page, and rings anew when it steps. A process that inherited the variable but not the files (whoever
 started it closed them) must not write into what has their numbers now: only a pipe and a page with MAGIC count.
+
+Where a round without a first step is to be found (UNDERSTUDY_START_TIMEOUT_SECONDS), the import writes words 5 and 6.
+A child that imports this module, too, does not replace its parent: the first process that lives stays until a step.
 """
 
 import contextlib
@@ -26,13 +29,16 @@ from typing import Optional
 
 from understudy_torch import stacks
 
-ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has both too; that package is not here
+ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has all three; that package is not here
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
+ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 MAGIC = 0x75_6E_64_73_74_65_70_31
 PAGE_BYTES = 64
 _CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL = range(1, 7)
+_NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 
-_page: Optional[memoryview] = None
+_files: Optional[tuple[int, memoryview]] = None  # bell and page, once they are found
+_page: Optional[memoryview] = None  # from the first step on
 _looked = False  # for a page, in this process
 
 
@@ -57,17 +63,37 @@ def _first_step(n: int, total: Optional[int]) -> None:
     """The first one in this process: finds the page, and rings."""
     global _page, _looked
     _looked = True
-    with contextlib.suppress(OSError, ValueError, OverflowError, KeyError):
-        bell, file = _files()
-        page = memoryview(mmap.mmap(file, PAGE_BYTES)).cast("q")
-        if page[0] == MAGIC and stat.S_ISFIFO(os.fstat(bell).st_mode):
+    with contextlib.suppress(*_NO_PAGE):
+        bell, page = _find()
+        page[_SIGNAL], page[_PID] = stacks.dump_on_signal(), os.getpid()
+        _page = page
+        step(n, total)
+        os.write(bell, b"!")
+
+
+def show_stacks() -> None:
+    """From now on the launcher can have this process's stacks, if a start without a step is to be found."""
+    if not os.environ.get(ENV_START_TIMEOUT):
+        return
+    with contextlib.suppress(*_NO_PAGE):
+        _, page = _find()
+        if not os.path.exists(f"/proc/{page[_PID]}") or not page[_PID]:
             page[_SIGNAL], page[_PID] = stacks.dump_on_signal(), os.getpid()
-            _page = page
-            step(n, total)
-            os.write(bell, b"!")
 
 
-def _files() -> tuple[int, int]:
+def _find() -> tuple[int, memoryview]:
+    """Bell and page of this process."""
+    global _files
+    if _files is None:
+        bell, file = _open()
+        page = memoryview(mmap.mmap(file, PAGE_BYTES)).cast("q")
+        if page[0] != MAGIC or not stat.S_ISFIFO(os.fstat(bell).st_mode):
+            raise ValueError("these numbers are of other files")
+        _files = bell, page
+    return _files
+
+
+def _open() -> tuple[int, int]:
     """Bell and page."""
     numbers = os.environ.get(ENV_STEP_FD)
     if numbers is not None:
@@ -80,8 +106,8 @@ def _files() -> tuple[int, int]:
 
 def _forget() -> None:
     """In a fork: it is another process that steps now."""
-    global _page, _looked
-    _page, _looked = None, False
+    global _files, _page, _looked
+    _files, _page, _looked = None, None, False
 
 
 os.register_at_fork(after_in_child=_forget)

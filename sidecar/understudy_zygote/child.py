@@ -6,8 +6,10 @@ touched before the fork it would fail in the fork: then this process becomes a f
 script sets variables that an import has read already (early_variables.py).
 """
 
+import contextlib
 import ctypes
 import fcntl
+import importlib
 import os
 import signal
 import sys
@@ -16,6 +18,7 @@ from collections.abc import Mapping, Sequence
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _STEP_FD = "UNDERSTUDY_STEP_FD"
+_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 #: Where nothing that a script opens lands by chance.
 _STEP_FD_FROM = 200
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,6 +46,13 @@ def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Seq
     if cuda_is_spoiled():
         start_afresh(command)
     _reseed()
+
+
+def show_stacks() -> None:
+    """If a start without a step is to be found: a script imports understudy_torch late, or never."""
+    if os.environ.get(_START_TIMEOUT):
+        with contextlib.suppress(Exception):  # whatever there is under that name
+            importlib.import_module("understudy_torch")
 
 
 def _become_outputs(files: Mapping[str, int]) -> None:

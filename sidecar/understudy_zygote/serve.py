@@ -135,6 +135,7 @@ class Zygote:
             sys.stderr.write(f"understudy: {why_fresh}\n")
             sys.stderr.flush()
             child.start_afresh(order["command"])
+        child.show_stacks()
         return program
 
     def _reap(self) -> None:

@@ -278,6 +278,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.faults.hang.stepTimeout",
         "faults.hang.stepTimeout must be a duration above zero",
     ),
+    "a startTimeout in days": (
+        lambda job: job["spec"].update(faults={"hang": {"startTimeout": "1d"}}),
+        "spec.faults.hang.startTimeout",
+        "faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h",
+    ),
     "an unknown mode": (
         lambda job: job["spec"]["launcher"].update(mode="torchrun"),
         "spec.launcher.mode",
@@ -829,6 +834,10 @@ ACCEPTED: dict[str, Change] = {
     "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
     "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
     "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
+    "that a round may hang before its first step": lambda job: job["spec"].update(
+        faults={"hang": {"startTimeout": "30m"}}
+    ),
+    "that it may not": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "5m", "startTimeout": "0s"}}),
     "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
     "no faults of its own": lambda job: job["spec"].update(faults={}),
     "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),

@@ -35,6 +35,7 @@ class Setup:
     zygotes: bool = True  # whether workers are forked
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
     step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
+    start_timeout_s: float = 0.0  # a round without a step for so long after its start hangs; 0: none does
     update_retries: int | None = None  # failed weight updates in a row that are left to the trainer; None: no rollouts
     proactive: Proactive = Proactive.OFF
 
@@ -49,6 +50,7 @@ class SimulatedCluster:
     assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not looked at yet
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
+    hang_at_start: int = 0  # so many of the workers that are spawned next make no step
     appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when workers ended otherwise than by a peer's end
     culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
@@ -74,6 +76,7 @@ class SimulatedCluster:
             on_failed_update=None if setup.update_retries is None else OnFailedUpdate.RESTART_JOB,
             update_retries=setup.update_retries or 0,
             proactive=setup.proactive,
+            start_timeout_s=setup.start_timeout_s,
         )
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s

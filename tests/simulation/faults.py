@@ -100,6 +100,10 @@ BESIDE = {
 #: In a tenth nodes turn bad under jobs that swap before anything fails; beside what else happens.
 BAD_NODES_SHARE = 1 / 10
 BAD_NODE = "node turns bad"
+#: In a tenth, rounds without a first step are looked for, and workers hang before theirs.
+STARTS_SHARE = 1 / 10
+START_TIMEOUT_S = 25.0
+HANGS_AT_START = "worker hangs before its first step"
 AT_THE_END = -1.0
 
 
@@ -179,6 +183,11 @@ def draw_bad_nodes(rng: random.Random, faults: list[Fault]) -> list[Fault]:
     return sorted([*faults, *bad], key=lambda fault: (fault.at == AT_THE_END, fault.at))
 
 
+def draw_starts(rng: random.Random, faults: list[Fault]) -> list[Fault]:
+    starts = [Fault(rng.uniform(0.0, LAST_FAULT_S), HANGS_AT_START) for _ in range(rng.randint(1, 2))]
+    return sorted([*faults, *starts], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+
+
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off" | "state volume full":
@@ -219,6 +228,7 @@ class Faults:
             "worker killed": lambda: self._end_worker(None, "SIGKILL"),
             "worker exits 1": lambda: self._end_worker(1, None),
             "worker hangs": self._hang_worker,
+            HANGS_AT_START: self._hang_at_start,
             UPDATE_FAILS: lambda: self._update(fails=True),
             UPDATE_FAILS_TRAINER_ENDS: lambda: self._update(fails=True, ends=True),
             UPDATE_IS_WHOLE: lambda: self._update(fails=False),
@@ -327,6 +337,11 @@ class Faults:
             self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
             self.cluster.fails(worker.pod)
             worker.hung = worker.stuck = True
+
+    def _hang_at_start(self) -> None:
+        """One of the next round, which follows at once."""
+        self.cluster.hang_at_start += 1
+        self._end_worker(1, None)
 
     def _update(self, *, fails: bool, ends: bool = False) -> None:
         """Rank 0 has taken it. One that raises tells before it ends."""

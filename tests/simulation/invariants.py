@@ -113,12 +113,17 @@ class Invariants:
             raise Violation(f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone")
 
     def what_trains_does_not_hang(self, recovery: Recovery) -> None:
-        """Whatever held it up: the round that is said to hang has made no step for the step timeout."""
+        """Whatever held it up: the round that hangs has made no step for the step timeout, or none at all."""
         cluster = self.cluster
         if recovery.fault is not Fault.HANG or recovery.detected_at in cluster.hangs:
             return
         cluster.hangs.add(recovery.detected_at)
         stepped = cluster.training.stepped_in
+        if "since the start" in recovery.cause.message:
+            stepped_at = [at for token, at in stepped.items() if token.round == recovery.round - 1]
+            if not cluster.clocks_differ and any(at < recovery.detected_at for at in stepped_at):
+                raise Violation(f"round {recovery.round - 1} is said to hang before its first step, and has stepped")
+            return
         newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
             raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")

@@ -50,7 +50,8 @@ class LadderInvariants:
         if charged > cluster.setup.max_in_place:
             raise Violation(f"{charged} restarts are charged to a budget of {cluster.setup.max_in_place}")
         failures = len(cluster.worker_faults) + cluster.training.stale_saves
-        if charged <= failures or cluster.step_timeout_s:  # what breaks otherwise may hang, and costs as much
+        may_hang = cluster.step_timeout_s or cluster.setup.start_timeout_s
+        if charged <= failures or may_hang:  # what breaks otherwise may hang, and costs as much
             return
         stand = sum(offence.charged for offence in offences if not _may_be_taken_back(desk, offence))
         if stand > failures:

@@ -167,6 +167,11 @@ class Launcher(Process):
         worker = Worker(start, local_rank, self.pod.name, self.machine, stepped, exited)
         fate = self.world.rng.random()
         worker.stuck = fate < STUCK
+        if self.pod.cluster.hang_at_start:
+            self.pod.cluster.hang_at_start -= 1
+            self.world.say(self.pod.name, f"FAULT: its worker of rank {worker.rank} hangs before its first step")
+            self.pod.cluster.fails(self.pod.name)
+            worker.hung = worker.stuck = True
         self._untrapped.discard(local_rank)
         self._pages.pop(local_rank, None)
         if fate >= 1 - UNTRAPPED:

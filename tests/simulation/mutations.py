@@ -243,6 +243,7 @@ MUTATIONS = (
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
     Mutation("who leaves is forgotten", _drain_nobody, 3000),
     Mutation("nobody is told that workers hang", _patch(hangs, "on_hung", lambda desk, member, hung, now: None), 1000),
+    Mutation("nobody misses the first step of a round", _patch(hangs, "expect_step", lambda desk, now: None)),
     Mutation("the budget of restarts has no end", _patch(escalation, "climb", _climb_without_a_budget)),
     Mutation("a rank may cost any number of pods", _patch(escalation, "climb", _climb_whatever_the_rank_did)),
     Mutation("who told first is given up unasked", _patch(escalation, "on_time", _give_up_without_asking), 2000),

@@ -8,6 +8,8 @@ from tests.simulation.faults import (
     AT_THE_END,
     BAD_NODES_SHARE,
     LADDER_SHARE,
+    START_TIMEOUT_S,
+    STARTS_SHARE,
     UPDATES_SHARE,
     Fault,
     Faults,
@@ -15,6 +17,7 @@ from tests.simulation.faults import (
     draw_faults,
     draw_ladder,
     draw_setup,
+    draw_starts,
     draw_updates,
 )
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
@@ -43,6 +46,9 @@ def draw_case(seed: int) -> Case:
     if nodes.random() < BAD_NODES_SHARE:
         setup = replace(setup, proactive=nodes.choice([Proactive.NEXT_CHECKPOINT, Proactive.NOW]))
         faults = draw_bad_nodes(nodes, faults)
+    starts = random.Random(f"starts-{seed}")
+    if starts.random() < STARTS_SHARE and setup.reports_steps:
+        setup, faults = replace(setup, start_timeout_s=START_TIMEOUT_S), draw_starts(starts, faults)
     return Case(seed, setup, tuple(faults))
 
 

@@ -155,6 +155,32 @@ def test_a_new_coordinator_hears_of_a_hang_too() -> None:
     assert job.recovery().fault is Fault.HANG
 
 
+def test_a_round_whose_worker_hangs_before_its_first_step_is_noticed_and_replaced() -> None:
+    # given a job whose next round has a worker that never comes to its first step
+    job = Job(Setup(actives=3, spares=1, nproc=2, machines=8, steps=400, start_timeout_s=10.0))
+    job.cluster.hang_at_start = 1
+    job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
+    # when it has recovered
+    assert 10.0 < job.next_round_steps() < 10.0 + 6.0
+    # then that round was a hang, of which all pods restarted in place
+    recovery = job.recovery()
+    assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
+    assert re.match(r"no step for 1[0-3] s since the start; first suspect: rank \d \(", recovery.cause.message)
+    assert job.cluster.seated() == job.members, "nobody was lost over it"
+
+
+def test_a_new_coordinator_misses_the_first_step_too() -> None:
+    job = Job(Setup(actives=3, spares=2, machines=8, steps=400, start_timeout_s=10.0))
+    job.cluster.hang_at_start = 1
+    job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
+    job.later(5.0)
+    office = job.office_pod()
+    assert office not in job.members
+    office.kill()
+    assert job.next_round_steps() < 30.0
+    assert job.recovery().fault is Fault.HANG
+
+
 def test_a_node_off_the_network_fences_itself() -> None:
     job = Job()
     job.cluster.operator.go_down()

@@ -607,7 +607,7 @@ type ReplicaGroup []int32
 
 // What counts as a fault beside processes, pods and nodes that end.
 type Faults struct {
-	// When a training hangs. Left out, it never does.
+	// When a training hangs. If unset, it never does.
 	// +optional
 	Hang *Hang `json:"hang,omitempty"`
 
@@ -644,9 +644,22 @@ type Hang struct {
 	// as from a worker that fails. Set it to well above the longest time between two
 	// steps, saves and evaluations included: what takes longer without a step() counts
 	// as a hang. That is why it is off unless it is set.
+	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two calls of step()"
-	StepTimeout string `json:"stepTimeout"`
+	StepTimeout string `json:"stepTimeout,omitempty"`
+
+	// A round hangs if none of its workers has called understudy_torch.step() for so
+	// long after the round was formed: a duration such as 10m or 1h, or 0s for never. The
+	// pods' logs get the Python stacks of all workers, status names the first suspect,
+	// and the job recovers as from a worker that fails. Set it to well above the
+	// longest time to the first step, with the loading of the model and compilation. Do
+	// not set it for a script that never calls step(): each of its rounds is
+	// restarted after that time. If unset, no round hangs before its first step.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step()"
+	StartTimeout string `json:"startTimeout,omitempty"`
 }
 
 // Lets the job train with less pods than it declares.

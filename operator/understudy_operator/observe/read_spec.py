@@ -138,6 +138,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         log_prefix=bool(launcher.get("logPrefix", True)),
         replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),
+        start_timeout_s=seconds(faults.get("hang", {}).get("startTimeout", "0s")),
         proactive=faults.get("proactive", "Off"),
         avoid_nodes=faults.get("avoidNodes", "Prefer"),
         preload=tuple(launcher["preload"]) if "preload" in launcher else None,

@@ -177,6 +177,8 @@ def wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -
     ]
     if job.world.step_timeout_s:
         ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.world.step_timeout_s:.0f}"))
+    if job.world.start_timeout_s:
+        ours.append(_env(names.ENV_START_TIMEOUT, f"{job.world.start_timeout_s:.0f}"))
     if place is None and job.world.warmup:
         ours.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
     if place is not None:

@@ -26,4 +26,5 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         Proactive(job.world.proactive),
         job.world.launcher_timeout_s,
         job.world.script_fault_rounds,
+        job.world.start_timeout_s,
     )

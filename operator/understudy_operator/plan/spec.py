@@ -197,6 +197,7 @@ class World:
     avoid_nodes: str = "Prefer"  # or Require, Off: how new pods are kept off nodes that something is held against
     worker_grace_s: float | None = None  # of workers that a round replaces; None: as their environment needs it
     step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
+    start_timeout_s: float = 0.0  # a round that makes no step() for so long after its start hangs; 0: none does
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
 
     @cached_property

@@ -15,6 +15,7 @@
     RUNNING   a worker failed, at the end of the ladder        CLOSED    Close(Failed)
     WAITING   all fail alike, as in the rounds before          CLOSED    Close(Failed) (script_fault.py)
     RUNNING   workers hang                                     WAITING   as if the slowest had failed (hangs.py)
+    RUNNING   no worker makes a step in time                   RUNNING   WriteStacks; then as where workers hang
     RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)

@@ -47,9 +47,13 @@ class Draining:
 
 @dataclass
 class Hanging:
-    """Members say that their workers hang; others may still."""
+    """Members say that their workers hang; others may still.
+
+    before_first_step: the coordinator has asked for the stacks of a round that has made no step.
+    """
 
     until: float
+    before_first_step: bool = False
     told: dict[str, m.Hung] = field(default_factory=dict)  # by uid
 
 
@@ -137,6 +141,7 @@ class Desk:
     gathers_until: float = 0.0  # no round before: what was lost with a member, or failed first, is about to be known
     start_due: float | None = None  # when status names the pods whose workers do not run yet; None: that was done
     formed_at: float = 0.0  # when the newest round was; of a former coordinator's: when this one took office
+    start_expires: float | None = None  # when a round that has made no step by then hangs; None: it does not
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
     draining: Draining | None = None

@@ -12,6 +12,7 @@
     JOINED       Assign of a newer round             JOINED       Ack; the launcher starts the round's workers
     JOINED       Standby                             JOINED       the launcher stops what still runs
     JOINED       Drain                               JOINED       the launcher ends its workers, which may save
+    JOINED       WriteStacks                         JOINED       the launcher writes the stacks of its workers
     JOINED       Succession                          JOINED       stores it, and acknowledges
     JOINED       Elsewhere                           APART        the office is handed over: calls that heir
     JOINED       the link ends                       APART        calls the heirs
@@ -535,6 +536,8 @@ class Member:
                 self._on_standby(token)
             case m.Drain(token, grace_s) if token == self.token and self.group_rank is not None:
                 self._out.append(ToLauncher(l.DrainWorkers(token, grace_s)))
+            case m.WriteStacks(token) if token == self.token and self.group_rank is not None:
+                self._out.append(ToLauncher(l.WriteStacks(token)))
             case m.NodeVerdict() as verdict:
                 self._keep_verdict(verdict)
                 self._out.append(Say(f"its node: {_in_words(verdict)}"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from understudy_protocol import membership as m
 from understudy_protocol.words import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import leaving
+from understudy_sidecar.membership import hangs, leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.placement import Candidate, Placement, place
 from understudy_sidecar.membership.roster import Member
@@ -137,6 +137,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
     desk.formed_at, desk.start_due = now, now + START_S
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
+    hangs.expect_step(desk, now)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)
     desk.backoff.formed()

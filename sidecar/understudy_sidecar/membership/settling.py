@@ -10,7 +10,7 @@ not mended is not told, nor charged, again. Who failed first while nobody was in
 
 from understudy_protocol.observer import Cause, Lost
 from understudy_protocol.words import Fault, WorkersState
-from understudy_sidecar.membership import escalation, faults, joining
+from understudy_sidecar.membership import escalation, faults, hangs, joining
 from understudy_sidecar.membership.calling import LONG_S
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.former_round import FormerRound, former_round
@@ -130,6 +130,7 @@ def _take_over(desk: Desk, former: FormerRound) -> None:
 
 def _adopt(desk: Desk, now: float) -> None:
     desk.state, desk.first, desk.formed_at = State.RUNNING, False, desk.since
+    hangs.expect_step(desk, now)
     desk.members_changed(now)
     desk.say(f"round {desk.token} of the former coordinator goes on")
     for member in desk.roster.active():

@@ -67,7 +67,7 @@ def test_the_pods_internals_stay_with_the_launcher() -> None:
     torchruns = {"ENV_STEP_FIFO", "ENV_NNODES", "ENV_RUN_ID", "ENV_TORCHRUN"}  # which runs without the launcher
     constants = {constant for constant in vars(pod) if constant.startswith("ENV_")} - torchruns
     internal = {getattr(pod, constant): "x" for constant in constants}
-    for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE}
+    for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE, pod.ENV_START_TIMEOUT}
     assert internal.keys() & env(internal).keys() == {pod.ENV_ROUND, pod.ENV_STEP_FD} | for_workers
 
 

@@ -42,6 +42,7 @@ from understudy_protocol.launcher import (
     WorkersDrained,
     WorkersFinished,
     WorkersStarted,
+    WriteStacks,
 )
 from understudy_protocol.words import NO_ROUND, WorkersState
 
@@ -374,6 +375,30 @@ def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hea
         assert re.search(rf"{header}\[rank {rank}\] Current thread .*\n.* in hangs\n", log), log
     launched.sidecar.send(round_(3))
     launched.sidecar.expect(WorkersStarted)
+
+
+@pytest.mark.parametrize("zygote", ["true", "false"])
+def test_the_stacks_of_workers_without_a_step_are_in_the_log_before_the_sidecar_hears_of_it(
+    launch: Launch, folder: Path, zygote: str
+) -> None:
+    # given workers that wait for a peer; those of a zygote have not imported understudy_torch themselves
+    imports = "" if zygote == "true" else "import understudy_torch\n"
+    script = "import time\ndef waits_for_a_peer():\n  print('waits', flush=True)\n  time.sleep(600)\nwaits_for_a_peer()"
+    (folder / "train.py").write_text(imports + script)
+    env = {pod.ENV_NPROC: "2", pod.ENV_START_TIMEOUT: "600", pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"}
+    launched = launch(sys.executable, str(folder / "train.py"), **env)
+    launched.join()
+    order = started(launched, 2)
+    wait_for(lambda: launched.out.count("waits") == 2, "both workers")
+    # when the coordinator asks for their stacks
+    launched.sidecar.send(WriteStacks(order.token))
+    # then the answer comes when they are in the log
+    hung = launched.sidecar.expect(Hung)
+    assert (hung.token, hung.local_rank, hung.step) == (order.token, 0, -1)
+    log = launched.err
+    for rank in (0, 1):
+        header = rf"worker local_rank={rank} rank={rank} made no step for \d s since its start: its stacks follow\n"
+        assert re.search(rf"{header}\[rank {rank}\] (Current t|T)hread .*\n(.*\n)*?.* in waits_for_a_peer\n", log), log
 
 
 # Leftovers: processes that have left their worker's group -------------------------------------------------------------

@@ -204,6 +204,82 @@ def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
     assert running.workers.dump_stacks(0) == "No such process"
 
 
+# Stacks before the first step
+
+ASKED = ("UNDERSTUDY_START_TIMEOUT_SECONDS", "600")
+WAITS = "def waits_for_a_peer():\n  print('waits', flush=True)\n  time.sleep(600)\n"
+
+
+def waits(capfd: Capture) -> None:
+    said = ""
+
+    def begun() -> bool:
+        nonlocal said
+        said += capfd.readouterr().out
+        return "waits" in said
+
+    wait_for(begun, "the script")
+
+
+def test_a_worker_that_has_made_no_step_dumps_its_stacks_once_it_has_imported_us(
+    run: Run, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*ASKED)
+    running = run(sys.executable, "-c", STEP + f"import time\n{WAITS}waits_for_a_peer()")
+    waits(capfd)
+    assert running.workers.dump_stacks(0) == ""
+    said = ""
+
+    def dumped() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "in waits_for_a_peer" in said
+
+    wait_for(dumped, "its stacks")
+    assert running.workers.look() == [], "that is no step"
+
+
+def test_a_child_that_imports_us_does_not_replace_its_parent(
+    run: Run, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*ASKED)
+    child = "subprocess.run([sys.executable, '-c', 'import understudy_torch'], close_fds=False)"
+    script = f"import subprocess, sys, time\n{child}\n{WAITS}waits_for_a_peer()"
+    running = run(sys.executable, "-c", STEP + script)
+    waits(capfd)
+    assert running.workers.dump_stacks(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "why_not"),
+    [
+        pytest.param(
+            f"import time\n{WAITS}waits_for_a_peer()", True, "it has not imported understudy_torch yet", id="yet"
+        ),
+        pytest.param(
+            STEP + f"import time\n{WAITS}waits_for_a_peer()",
+            False,
+            "it has not imported understudy_torch yet",
+            id="not asked",
+        ),
+        pytest.param(
+            STEP + "import os\nos.execlp('sh', 'sh', '-c', 'echo waits; sleep 600')",
+            True,
+            "its process does not handle that signal any more",
+            id="another program by now",
+        ),
+    ],
+)
+def test_a_worker_that_would_die_of_the_signal_does_not_get_it(
+    run: Run, capfd: Capture, monkeypatch: pytest.MonkeyPatch, script: str, asked: bool, why_not: str
+) -> None:
+    if asked:
+        monkeypatch.setenv(*ASKED)
+    running = run(sys.executable, "-c", script)
+    waits(capfd)
+    assert running.workers.dump_stacks(0) == why_not
+
+
 def test_a_worker_whose_step_files_cannot_be_made_has_ended_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

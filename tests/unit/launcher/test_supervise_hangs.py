@@ -159,3 +159,62 @@ def test_one_that_is_a_little_late_has_not_stood_still() -> None:
         driven.now += LOOK_EVERY_S + LATE_S - 0.1
         driven.do(e.Tick())
     assert driven.log[-1].endswith("its stacks follow")
+
+
+# Before the first step: the coordinator asks
+
+
+def test_the_stacks_of_workers_that_have_made_no_step_are_written_when_the_coordinator_asks() -> None:
+    # given workers that have run for ten minutes, and have made no step
+    driven = running()
+    driven.now += 600.0
+    # when the coordinator asks
+    first = driven.do(m.WriteStacks(token(0)))
+    # then each of them writes its stacks, and the answer follows
+    assert (dumps(first), hung(first)) == ([0], [])
+    assert dumps(driven.later(SLOT_S)) == [1]
+    (answer,) = hung(driven.later(DUMP_S))
+    assert (answer.token, answer.local_rank, answer.step, answer.at) == (token(0), 0, -1, 0.0)
+    assert 600.0 <= answer.silent_s <= 602.0
+    assert driven.log[-2:] == [
+        f"round={token(0)} worker local_rank=0 rank=2 made no step for 600 s since its start: its stacks follow",
+        f"round={token(0)} worker local_rank=1 rank=3 made no step for 600 s since its start: its stacks follow",
+    ]
+    assert hung(driven.later(10 * AGAIN_S)) == [], "once"
+
+
+def test_each_question_has_an_answer() -> None:
+    """A new coordinator asks again."""
+    driven = running()
+    assert len(hung(driven.do(m.WriteStacks(token(0))) + driven.later(5.0))) == 1
+    assert len(hung(driven.do(m.WriteStacks(token(0))) + driven.later(5.0))) == 1
+
+
+def test_a_worker_that_steps_meanwhile_answers_by_its_step() -> None:
+    driven = running(step_timeout_s=TIMEOUT_S)
+    driven.do(m.WriteStacks(token(0)))
+    driven.do(steps(1, rank=1, at=driven.now))
+    assert hung(driven.later(10.0)) == []
+    assert len(hung(driven.later(TIMEOUT_S))) == 1, "and it is watched on"
+
+
+def test_workers_that_have_stepped_write_nothing() -> None:
+    driven = stepped()
+    assert dumps(driven.do(m.WriteStacks(token(0))) + driven.later(5.0)) == []
+
+
+def test_nor_do_those_of_another_round() -> None:
+    driven = running(1)
+    assert dumps(driven.do(m.WriteStacks(token(0))) + driven.later(5.0)) == []
+
+
+def test_a_worker_that_ends_meanwhile_is_not_in_the_answer() -> None:
+    driven = running()
+    driven.do(m.WriteStacks(token(0)), ended(0), e.GroupEmptied(0))
+    assert [answer.local_rank for answer in hung(driven.later(5.0))] == [1]
+
+
+def test_where_the_workers_have_not_started_there_is_no_answer() -> None:
+    driven = running()
+    driven.do(start(1), m.WriteStacks(token(1)))
+    assert hung(driven.later(0.5)) == []

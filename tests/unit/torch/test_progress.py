@@ -32,6 +32,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StepFiles
 
 def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     """As in a process that has just started with that variable."""
+    monkeypatch.setattr(progress, "_files", None)
     monkeypatch.setattr(progress, "_page", None)
     monkeypatch.setattr(progress, "_looked", False)
     if value is None:
@@ -56,6 +57,7 @@ def rings(files: StepFiles) -> int:
 
 def test_worker_and_launcher_agree_on_the_page() -> None:
     assert (progress.ENV_STEP_FD, progress.ENV_STEP_FOLDER) == (pod.ENV_STEP_FD, pod.ENV_STEP_FOLDER)
+    assert progress.ENV_START_TIMEOUT == pod.ENV_START_TIMEOUT
     assert progress.MAGIC == step_page.MAGIC
     assert step_page._WORDS.size == progress.PAGE_BYTES
 

@@ -238,6 +238,7 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ("job", annotated("nproc-per-node", "gpu"), "'gpu': set it to the number of workers of each pod"),
         ("job", annotated("nproc-per-node", "0"), "set it to the number of workers of each pod"),
         ("job", annotated("step-timeout", "ten"), "set it to a duration such as"),
+        ("job", annotated("start-timeout", "ten"), "set it to a duration such as"),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
         ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is not known: correct it"),
         ("jobset", command_of("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),

@@ -166,6 +166,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "on-sigterm": ("on_sigterm", _one_of("Auto", "Always", "Never"), "Auto, Always or Never"),
     "nologin-path": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),
     "step-timeout": ("step_timeout_s", seconds, _DURATIONS),
+    "start-timeout": ("start_timeout_s", seconds, _DURATIONS),
     "max-restarts": ("in_place_max_restarts", _number(0), "a number, 0 or more"),
     "max-restarts-per-pod": ("in_place_max_per_pod", _number(0), "a number, 0 or more"),
     "restart-window": ("in_place_window_s", seconds, _DURATIONS),

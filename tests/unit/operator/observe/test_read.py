@@ -147,7 +147,13 @@ def test_how_long_healthy_workers_may_run_on_when_a_fault_ends_their_round():
 def test_after_how_long_without_a_step_a_training_hangs():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}
-    assert read_job(raw).world.step_timeout_s == 90.0
+    assert (read_job(raw).world.step_timeout_s, read_job(raw).world.start_timeout_s) == (90.0, 0.0)
+
+
+def test_after_how_long_without_its_first_step_a_round_hangs():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["faults"] = {"hang": {"startTimeout": "10m"}}
+    assert (read_job(raw).world.step_timeout_s, read_job(raw).world.start_timeout_s) == (0.0, 600.0)
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])

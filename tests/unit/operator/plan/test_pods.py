@@ -127,6 +127,11 @@ def test_the_launcher_is_told_when_a_worker_hangs_if_the_job_says_it():
     assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
 
 
+def test_workers_are_told_that_their_stacks_are_wanted_before_the_first_step_if_the_job_has_a_start_timeout():
+    assert names.ENV_START_TIMEOUT not in env(manifest(), "trainer")
+    assert env(manifest(a_job(start_timeout_s=600.0)), "trainer")[names.ENV_START_TIMEOUT] == "600"
+
+
 def test_the_launcher_is_told_how_long_healthy_workers_may_run_on_if_the_job_says_it():
     assert names.ENV_WORKER_GRACE not in env(manifest(), "trainer")
     assert env(manifest(a_job(worker_grace_s=0.0)), "trainer")[names.ENV_WORKER_GRACE] == "0"
@@ -185,6 +190,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
     elastic["in_place_max_per_pod"] = 2
     elastic["proactive"] = "Now"
     elastic["launcher_timeout_s"] = 20.0
+    elastic["start_timeout_s"] = 600.0
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {
@@ -203,6 +209,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
         "proactive": "Now",
         "launcher_timeout_s": 20.0,
         "script_fault_rounds": 0,
+        "start_timeout_s": 600.0,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
-from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
+from understudy_protocol.words import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership.desk import State
-from understudy_sidecar.membership.hangs import GATHER_S
+from understudy_sidecar.membership.hangs import GATHER_S, STACKS_S
 
 EVERYBODY = ("active-0", "active-1", "active-2", "spare-0")
 
@@ -189,3 +189,171 @@ def test_the_question_that_a_stall_brings_loses_nobody_who_answers() -> None:
     office.started(*EVERYBODY[:3])
     office.stepped("active-0", pause_s=600.2)
     assert office.recovery().resumed_at is not None
+
+
+# Before the first step
+
+START_TIMEOUT_S = 600.0
+
+
+def starting(*started: str, start_timeout_s: float = START_TIMEOUT_S, **given: object) -> Driven:
+    """Three actives whose first round has been formed; the workers of these have started."""
+    office = Driven(3, start_timeout_s=start_timeout_s, **given)  # type: ignore[arg-type]
+    for name in EVERYBODY:
+        office.join(name)
+    for name in EVERYBODY[:3]:
+        office.hear(name, m.Ack(office.token))
+    for name in started:
+        office.hear(name, m.Started(office.token))
+    office.sent.clear()
+    return office
+
+
+def asked(office: Driven) -> list[str]:
+    """The pods whose launchers are to write stacks."""
+    return [name for name in office.sent if office.take(name, m.WriteStacks) == [m.WriteStacks(office.token)]]
+
+
+def wrote_stacks(office: Driven, name: str, started_s: float = 600.0, local_rank: int = 0) -> None:
+    """started_s: seconds since the start of its workers."""
+    office.hear(name, m.Hung(office.token, local_rank, -1, 0.0, started_s))
+
+
+def test_a_round_without_a_step_hangs_after_the_start_timeout() -> None:
+    # given a round whose workers have all started
+    office = starting(*EVERYBODY[:3], nproc=2)
+    office.later(START_TIMEOUT_S - 0.1, *EVERYBODY)
+    assert asked(office) == []
+    # when no worker has made a step in time
+    office.later(0.2, *EVERYBODY)
+    # then all launchers are asked for the stacks of their workers
+    assert sorted(asked(office)) == ["active-0", "active-1", "active-2"]
+    wrote_stacks(office, "active-0", 599.9)
+    wrote_stacks(office, "active-1", 599.2, local_rank=1)
+    assert office.assigned() == {}
+    wrote_stacks(office, "active-2", 599.8)
+    # and the rank that started last is the first suspect of a hang, from which all recover in place
+    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    recovery = office.recovery()
+    assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
+    assert (recovery.cause.rank, recovery.cause.pod) == (3, "active-1")
+    assert recovery.cause.message == (
+        "no step for 600 s since the start; first suspect: rank 3 (its workers started last); "
+        "unset faults.hang.startTimeout if the script never calls step()"
+    )
+
+
+def test_a_pod_whose_workers_have_not_started_is_the_first_suspect() -> None:
+    office = starting("active-0", "active-1")
+    office.later(START_TIMEOUT_S, *EVERYBODY)
+    wrote_stacks(office, "active-0")
+    wrote_stacks(office, "active-1")
+    office.later(STACKS_S - 0.1, *EVERYBODY)
+    assert office.coordinator.snapshot().recoveries == ()
+    office.later(0.2, *EVERYBODY)
+    assert office.recovery().cause.pod == "active-2"
+    assert "first suspect: rank 2 (its workers have not started)" in office.recovery().cause.message
+
+
+def test_so_is_one_whose_launcher_does_not_answer() -> None:
+    office = starting(*EVERYBODY[:3])
+    office.later(START_TIMEOUT_S, *EVERYBODY)
+    wrote_stacks(office, "active-0")
+    wrote_stacks(office, "active-2")
+    office.later(STACKS_S + 0.1, *EVERYBODY)
+    assert "first suspect: rank 1 (its launcher sent no answer)" in office.recovery().cause.message
+
+
+@pytest.mark.parametrize(
+    ("started", "answering", "lost"),
+    [
+        pytest.param(
+            ("active-0", "active-2"), ("active-0", "active-2"), {"active-1": "Process"}, id="it has not started"
+        ),
+        pytest.param(("active-0",), ("active-0",), {}, id="nor has another one"),
+        pytest.param(("active-0", "active-1"), ("active-0",), {}, id="another one does not answer"),
+        pytest.param(EVERYBODY[:3], ("active-0", "active-2"), {}, id="it does not answer"),
+        pytest.param(EVERYBODY[:3], EVERYBODY[:3], {}, id="all answer"),
+    ],
+)
+def test_a_pod_is_given_up_only_if_its_workers_alone_have_not_started(
+    started: tuple[str, ...], answering: tuple[str, ...], lost: dict[str, str]
+) -> None:
+    office = starting(*started, in_place_max_per_pod=0)
+    office.later(START_TIMEOUT_S, *EVERYBODY)
+    for name in answering:
+        wrote_stacks(office, name)
+    while not office.coordinator.snapshot().recoveries:
+        office.later(0.5, *EVERYBODY)
+    office.answers(*EVERYBODY)
+    assert office.lost() == lost
+
+
+def test_a_step_of_one_rank_is_enough() -> None:
+    """A script may report the steps of one rank alone."""
+    office = starting(*EVERYBODY[:3])
+    office.stepped("active-1")
+    office.later(2 * START_TIMEOUT_S, *EVERYBODY)
+    assert (asked(office), office.coordinator.snapshot().recoveries) == ([], ())
+
+
+def test_a_step_while_stacks_are_written_takes_it_back() -> None:
+    office = starting(*EVERYBODY[:3])
+    office.later(START_TIMEOUT_S, *EVERYBODY)
+    wrote_stacks(office, "active-0")
+    office.stepped("active-1")
+    wrote_stacks(office, "active-2")
+    office.later(2 * START_TIMEOUT_S, *EVERYBODY)
+    assert office.coordinator.snapshot().recoveries == ()
+
+
+def test_a_worker_that_fails_while_stacks_are_written_is_a_consequence() -> None:
+    office = starting(*EVERYBODY[:3])
+    office.later(START_TIMEOUT_S, *EVERYBODY)
+    wrote_stacks(office, "active-0")
+    office.worker_fails("active-0", "the rendezvous timed out")
+    (recovery,) = office.coordinator.snapshot().recoveries
+    assert (recovery.fault, recovery.cause.pod) == (Fault.HANG, "active-1")
+
+
+def test_a_script_that_never_calls_step_runs_on_without_a_start_timeout() -> None:
+    office = starting(*EVERYBODY[:3], start_timeout_s=0.0)
+    office.later(10_000.0, *EVERYBODY)
+    assert (asked(office), office.coordinator.state) == ([], State.RUNNING)
+
+
+def test_the_next_round_has_the_same_time_again() -> None:
+    office = starting(*EVERYBODY[:3])
+    office.stepped("active-0")
+    office.worker_fails("active-0")
+    office.started(*EVERYBODY[:3])
+    office.sent.clear()
+    office.later(START_TIMEOUT_S - 0.1, *EVERYBODY)
+    assert asked(office) == []
+    office.later(0.2, *EVERYBODY)
+    assert sorted(asked(office)) == ["active-0", "active-1", "active-2"]
+    for name in EVERYBODY[:3]:
+        wrote_stacks(office, name)
+    assert office.recovery().cause.message == (
+        "no step for 600 s since the start; first suspect: rank 0 (its workers started last)"
+    )
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_new_coordinator_gives_a_round_that_has_not_stepped_the_same_time_from_then_on(stepped: bool) -> None:
+    token = RoundToken(1, 1, 3)
+    office = Driven(2, epoch=2, at_least_round=3, start_timeout_s=START_TIMEOUT_S)
+    for rank in (0, 1):
+        office.join(f"active-{rank}", token, rank, WorkersState.RUNNING, stepped=token if stepped else NO_ROUND)
+    office.sent.clear()
+    office.later(START_TIMEOUT_S + 1.0, "active-0", "active-1")
+    assert sorted(asked(office)) == ([] if stepped else ["active-0", "active-1"])
+
+
+def test_a_coordinator_without_a_majority_decides_nothing() -> None:
+    office = starting(*EVERYBODY[:3])
+    office.later(START_TIMEOUT_S - 5.0, *EVERYBODY)
+    for name in ("active-1", "active-2", "spare-0"):
+        office.drop(name, silent=True)
+    office.later(6.0, "active-0")
+    assert (asked(office), office.coordinator.snapshot().recoveries) == ([], ())

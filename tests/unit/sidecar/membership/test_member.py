@@ -265,6 +265,14 @@ def test_a_step_after_word_of_a_hang_is_told_by_every_member() -> None:
     assert driven.report(l.Stepped(R0, 3, None, 0.5, 71.0)) == []
 
 
+def test_the_launcher_writes_the_stacks_of_the_running_round_when_the_coordinator_asks() -> None:
+    driven = joined()
+    driven.hear(assign(R0, rank=1))
+    assert e.ToLauncher(l.WriteStacks(R0)) in driven.hear(m.WriteStacks(R0))
+    assert driven.report(l.Hung(R0, 0, -1, 0.0, 600.0)) == [e.ToCoordinator(m.Hung(R0, 0, -1, 0.0, 600.0))]
+    assert driven.hear(m.WriteStacks(R1)) == []
+
+
 def test_a_member_that_stands_by_stops_its_workers_and_waits() -> None:
     driven = running()
     assert stops(driven.hear(m.Standby(R1)))

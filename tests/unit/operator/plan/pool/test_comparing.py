@@ -84,6 +84,7 @@ def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict
         ({"nologin_path": "/run/nologin"}, "checkpoint.nologinPath"),
         ({"worker_grace_s": 0.0}, "recovery.workerGrace is '0s', and 'the default' there"),
         ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' there"),
+        ({"start_timeout_s": 600.0}, "faults.hang.startTimeout is '600s', and '0s' there"),
         ({"spare_priority_class": "spare"}, "spec.priorityClassName"),
         ({"spec": {"rollouts": Rollouts(("servers",))}}, "rollouts"),
     ],
