@@ -91,7 +91,9 @@ class Operator:
             self.status["recoveriesByStrategy"] = {name[0].lower() + name[1:]: count for name, count in counts.items()}
         if observed.close is not None:
             self.status.setdefault("completedAt", now)
-            self.status.setdefault("terminalState", TERMINAL_STATES[observed.close.reason])
+            state = TERMINAL_STATES[observed.close.reason]
+            self.status.setdefault("terminalState", state)
+            self.status.setdefault("conditions", [{"type": state, "message": observed.close.message}])
         link = plan_link(observed, office, now)
         for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, office)):
             self._do(intent, observed, now)

@@ -71,7 +71,9 @@ def _run(cluster: SimulatedCluster, case: Case) -> None:
         world.run(world.now + 5.0, cluster.closed)
         invariants.workers_of_older_rounds_end()
         invariants.a_fault_is_followed_by_a_step(max(faults.over_at, latest + 1_000_000.0))
-    world.run(max(world.now, faults.over_at) + EXIT_S)
+    closed_at = world.now
+    while world.now < (end := max(closed_at, faults.over_at) + EXIT_S):  # a fault may come after the close
+        world.run(end)
     invariants.the_end_is_right()
     invariants.every_launcher_that_was_told_exits_with_the_close()
 
