@@ -7,7 +7,7 @@ come back, and still knows everything.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.membership import Close
+from understudy_protocol.membership import Close, Seat
 from understudy_protocol.recovery import Cause as Cause
 from understudy_protocol.recovery import Recovery as Recovery
 from understudy_protocol.rollouts import Rollouts
@@ -27,6 +27,7 @@ class Appoint:
     at_least_round: int  # the newest round that status tells: the new office starts above it
     recoveries_by_strategy: dict[str, int]  # what status tells, so that the counts go on
     may_come: tuple[str, ...] = ()  # uids of the pods that run: nobody else is waited for; empty: not known
+    absent: tuple[Seat, ...] = ()  # who held ranks of that round, and does not run any more; at most 100 of them
 
 
 @dataclass(frozen=True)

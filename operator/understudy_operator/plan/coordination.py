@@ -16,7 +16,7 @@ An epoch is the Unix time of its appointment: a job that is deleted and created 
 rounds than all that its predecessor wrote there, so UNDERSTUDY_ROUND fences across jobs of a name, too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
@@ -25,7 +25,7 @@ from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, office_of
 from understudy_protocol import pod as names
 from understudy_protocol import words
-from understudy_protocol.membership import Close
+from understudy_protocol.membership import Close, Seat
 from understudy_protocol.observer import Appoint, End, NodeFact
 from understudy_protocol.words import CloseReason
 
@@ -33,6 +33,8 @@ from understudy_protocol.words import CloseReason
 FENCE_S = 30.0
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0
+#: Of those who held ranks and are gone an appointee is told so many.
+ABSENT_TOLD = 100
 #: An appointment that was refused is not followed by another one sooner: answers come within milliseconds.
 REFUSED_S = 1.0
 #: What the pods of a deleted job are told. They get their SIGTERM anyway.
@@ -195,7 +197,19 @@ def _appointment(observed: Observed, epoch: int) -> Appoint:
     by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
     # A sidecar that is being restarted comes back; who has answered is there, whatever was last said of it.
     may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} | observed.coordination.answers.pods
-    return Appoint(epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)))
+    return Appoint(
+        epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)), _absent(observed, may_come)
+    )
+
+
+def _absent(observed: Observed, may_come: Collection[str]) -> tuple[Seat, ...]:
+    """Who held ranks of the newest round, and is not there any more, as far as this operator has heard."""
+    told = observed.snapshot
+    if told is None or told.token.round < observed.job.round:
+        return ()
+    gone = [x for x in told.members if x.group_rank is not None and x.pod_uid not in may_come]
+    gone.sort(key=lambda x: x.group_rank or 0)
+    return tuple(Seat(x.group_rank or 0, x.pod_uid, x.pod_name, x.node) for x in gone[:ABSENT_TOLD])
 
 
 def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:

@@ -116,7 +116,7 @@ class Coordinator:
         desk.state = State.WAITING if desk.first else State.SETTLING
         desk.may_come = frozenset(appoint.may_come)
         desk.book.counts.update(appoint.recoveries_by_strategy)
-        desk.former_estate = estate
+        desk.former_estate, desk.absent, desk.absent_from = estate, appoint.absent, appoint.at_least_round
         return cls(desk)
 
     @classmethod

@@ -63,6 +63,8 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
     estate = desk.former_estate if desk.former_estate and desk.former_estate.token == former.token else None
     seats, holder = (estate.seats, estate.holder) if estate else ((), "")
+    if not seats and desk.absent_from == former.token.round:
+        seats = desk.absent
     names = {seat.pod_uid: seat for seat in seats}
     expected = desk.keeper.settled.voters | {seat.pod_uid for seat in seats if seat.group_rank not in former.seats}
     for uid in sorted(expected - desk.roster.members.keys()):

@@ -33,6 +33,7 @@ from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.observed import Coordination, Node, Observed
 from understudy_protocol import pod as names
 from understudy_protocol import words
+from understudy_protocol.membership import Seat
 from understudy_protocol.observer import Appoint, End, NodeFact
 from understudy_protocol.words import CloseReason, FaultClass
 
@@ -222,6 +223,20 @@ def test_the_appointee_is_told_who_may_come_to_it():
     appoint = follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint
     assert appoint is not None
     assert appoint.may_come == ("uid-a0", "uid-s")
+
+
+def test_the_appointee_is_told_who_held_ranks_and_has_ended():
+    # given a round of which the pod with rank 1 has ended, and which nobody else in office can name
+    told = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], number=3)
+    given = observed(a_job(status=in_round(3)), pods=(A0, ended(A1), S), snapshot=told, searches_since=NOW - 60)
+    appoint = follow_of(given, Office(AT, 0, S, "…")).first[0].appoint
+    assert appoint is not None
+    assert appoint.absent == (Seat(1, "uid-a1", "a1", A1.node),)
+    # and nobody where the operator has not heard of the newest round
+    older = observed(a_job(status=in_round(4)), pods=(A0, ended(A1), S), snapshot=told, searches_since=NOW - 60)
+    appoint = follow_of(older, Office(AT, 0, S, "…")).first[0].appoint
+    assert appoint is not None
+    assert appoint.absent == ()
 
 
 def test_a_sidecar_that_is_restarted_may_come_and_one_that_has_answered():

@@ -94,6 +94,21 @@ def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: Wo
     assert office.recovery().cause.pod == "active-1"
 
 
+def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_who_the_operator_knows_to_be_gone() -> None:
+    """Found on a cluster: a spare that had come after the loss was appointed, and the entry named no pod."""
+    # given an appointee, whom the operator has told that the pod of rank 1 has ended
+    gone = (m.Seat(1, "uid-active-1", "active-1", "node-1"),)
+    office = Driven(2, epoch=2, at_least_round=3, may_come=("uid-spare-0", "uid-active-0"), absent=gone)
+    # when all others have come
+    office.join("spare-0", disconnected_s=7.0)
+    office.join("active-0", ROUND, 0, RUNNING, disconnected_s=7.5)
+    # then that one is named
+    (told,) = office.coordinator.snapshot().recoveries
+    assert (told.cause.rank, told.cause.pod, told.cause.node) == (1, "active-1", "node-1")
+    assert told.cause.message == "it has not come to the new coordinator"
+    assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-1", "node-1")]
+
+
 @pytest.mark.parametrize("appointed", [False, True])
 def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_and_the_time_of_the_loss(
     appointed: bool,
