@@ -48,13 +48,20 @@ Open = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Mutation:
+    """kinds: the faults without which it makes no difference. Schedules that lack one of them are not run."""
+
     name: str
     open: Open
     seeds: int = 300
+    kinds: tuple[str, ...] = ()
 
 
 def _patch(target: Any, name: str, broken: Any) -> Open:
     return lambda: mock.patch.object(target, name, broken)
+
+
+def _nothing(*_: object) -> None:
+    """In place of what is done about something."""
 
 
 def _grant_anything(self: Voter, candidacy: m.Candidacy) -> bool:
@@ -241,13 +248,18 @@ MUTATIONS = (
     Mutation("old workers live on beside the new ones", _old_workers_live_on),
     Mutation("a rank is given twice", _survivors_are_moved),
     Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
-    Mutation("who leaves is forgotten", _drain_nobody, 3000),
-    Mutation("nobody is told that workers hang", _patch(hangs, "on_hung", lambda desk, member, hung, now: None), 1000),
+    Mutation("who leaves is forgotten", _drain_nobody, 3000, ("pod deleted",)),
+    Mutation(
+        "nobody is told that workers hang",
+        _patch(hangs, "on_hung", lambda desk, member, hung, now: None),
+        3000,
+        ("worker hangs",),
+    ),
     Mutation("nobody misses the first step of a round", _patch(hangs, "expect_step", lambda desk, now: None)),
     Mutation("the budget of restarts has no end", _patch(escalation, "climb", _climb_without_a_budget)),
     Mutation("a rank may cost any number of pods", _patch(escalation, "climb", _climb_whatever_the_rank_did)),
     Mutation("who told first is given up unasked", _patch(escalation, "on_time", _give_up_without_asking), 2000),
-    Mutation("restarts are charged without a majority", _a_minority_counts, 1000),
+    Mutation("restarts are charged without a majority", _a_minority_counts, 3000, ("coordinator's sidecar hangs",)),
     Mutation("a pod that leaves costs a restart", _each_leave_costs_a_restart),
     Mutation("no failed update may be tried again", _patch(rollouts, "_is_final", _any_failure_is_final), 1000),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
