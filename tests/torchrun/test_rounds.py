@@ -198,7 +198,7 @@ def test_a_round_after_its_own_end_starts_torchrun_anew(job: Job) -> None:
     pid = member.process.pid
     port = member.store_port
     member.sidecar.send(StartWorkers(token(1), 0, 1, 0, 1, "127.0.0.1", port, True))
-    hello = member.sidecar.accept()
+    hello = member.sidecar.accept_beside()  # if its connection ended, it would connect again before it starts anew
     assert (hello.pid, hello.workers) == (pid, WorkersState.IDLE)
     job.round(2, member)
     member.sidecar.expect(WorkersFinished)

@@ -55,13 +55,20 @@ class FakeSidecar:
         self._server.listen()
 
     def accept(self) -> LauncherHello:
-        """Take the launcher's next connection; its hello."""
-        assert self._server is not None
+        """Hang up, and take the launcher's next connection; its hello."""
         if self._connection is not None:
             self._connection.close()
+        return self.accept_beside()
+
+    def accept_beside(self) -> LauncherHello:
+        """Take the launcher's next connection, which it makes by itself; its hello."""
+        assert self._server is not None
+        former = self._connection
         self._unread = b""
         self._connection, _ = self._server.accept()
         self._connection.settimeout(self._limit_s)
+        if former is not None:
+            former.close()
         return self.expect(LauncherHello)
 
     def send(self, *sent: Any) -> None:
