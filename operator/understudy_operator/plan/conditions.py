@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan import failed_starts, told_before
-from understudy_operator.plan.elections import lost_unheard, waits_for_election
+from understudy_operator.plan.elections import unreported_loss, waits_for_election
 from understudy_operator.plan.faults.avoidance import avoided_by, some_of
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.job_pods import told_of_job_pods
@@ -27,7 +27,7 @@ TROUBLED_PODS_TOLD = 3
 NOTHING_TO_RUN = (
     "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it"
 )
-#: Whether workers are forked of a process that has imported what they need.
+#: Whether workers are forked from the zygote. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 
@@ -68,7 +68,7 @@ def plan_conditions(
 
 
 def _forked(observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> Iterator[Wanted]:
-    """Only of a job in which workers are not forked, or were not at some time; as it was while nobody tells."""
+    """Absent until a pod has reported that its workers are not forked. Without a coordinator it stays as it is."""
     told, known = observed.snapshot, before.get(FORKED)
     found = None if told is None else told.fresh_starts
     if found is not None:
@@ -159,7 +159,7 @@ def _waits_for(observed: Observed, pods: Iterable[str], now: float) -> str:
     parts += told_of_job_pods(observed, now)
     if job.spec.world is None:
         return "; ".join([*parts, *_refusals(observed)])
-    parts += filter(None, [lost_unheard(observed), waits_for_election(observed, now)])
+    parts += filter(None, [unreported_loss(observed), waits_for_election(observed, now)])
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     return "; ".join([*parts, *pods, *stuck_ends(observed, now), *_refusals(observed)])

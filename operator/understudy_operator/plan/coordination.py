@@ -33,7 +33,7 @@ from understudy_protocol.words import CloseReason
 FENCE_S = 30.0
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0
-#: Of those who held ranks and are gone an appointee is told so many.
+#: An Appoint names at most so many pods that held ranks and no longer run.
 ABSENT_TOLD = 100
 #: An appointment that was refused is not followed by another one sooner: answers come within milliseconds.
 REFUSED_S = 1.0
@@ -203,7 +203,7 @@ def _appointment(observed: Observed, epoch: int) -> Appoint:
 
 
 def _absent(observed: Observed, may_come: Collection[str]) -> tuple[Seat, ...]:
-    """Who held ranks of the newest round, and is not there any more, as far as this operator has heard."""
+    """The pods that held ranks of the newest round and no longer run. Empty if this operator missed that round."""
     told = observed.snapshot
     if told is None or told.token.round < observed.job.round:
         return ()

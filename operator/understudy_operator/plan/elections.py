@@ -57,23 +57,21 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
     return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
 
 
-def lost_unheard(observed: Observed) -> str:
-    """Which rank's pod has failed or is gone while no coordinator is in office, in words; "" if none.
+def unreported_loss(observed: Observed) -> str:
+    """A message about a pod with a rank that has failed or is gone while the job has no coordinator; "" if none has.
 
-    One in office hears of it first, and tells what it does about it; so it is where members that answer follow one.
+    A coordinator that the operator has found, or that members name, reports the loss itself.
     """
-    told = observed.snapshot
-    if told is None or observed.coordination.in_office or _named(observed, provably_ended(observed)):
+    snapshot = observed.snapshot
+    if snapshot is None or observed.coordination.in_office or _named(observed, provably_ended(observed)):
         return ""
-    pods = {pod.uid: pod for pod in observed.pods}
-    for member in told.members:
+    pods = {pod.uid: pod for pod in (*observed.pods, *observed.claimed)}
+    for member in snapshot.members:
         pod = pods.get(member.pod_uid)
         if member.group_rank is None or (pod is not None and pod.phase != "Failed"):
             continue
-        how = "is gone" if pod is None else f"has ended{pod.failure and ': '}{pod.failure}"
-        return (
-            f"no coordinator is in office, and pod {member.pod_name}, which held group rank {member.group_rank}, {how}"
-        )
+        how = "is gone" if pod is None else f"has failed{pod.failure and ': '}{pod.failure}"
+        return f"no coordinator, and pod {member.pod_name} (group rank {member.group_rank}) {how}"
     return ""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.counts import tells_seats
-from understudy_operator.plan.elections import lost_unheard
+from understudy_operator.plan.elections import unreported_loss
 from understudy_operator.plan.jobset.views import Fate, JobView
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.queueing import waits_whole
@@ -49,7 +49,7 @@ def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
     if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
         former = observed.job.status.get("phase")
         return "Recovering" if former == "Recovering" else "Running"
-    if lost_unheard(observed):
+    if unreported_loss(observed):
         return "Recovering"
     last = status.get("lastRecovery")
     lasts = last is not None and is_open(last)

@@ -84,7 +84,7 @@ STARTED_WELL_S = 60.0
 #: In a job of more than FEW members a look at them all waits for as long as the one before took, about.
 FEW = 100
 LOOK_S_A_MEMBER = 2e-6
-#: So much is told of what keeps a member's workers from being forked: it is anybody's text.
+#: Characters of a StartsFresh reason that the snapshot repeats. A member may send any text.
 FRESH_TOLD = 500
 #: What members say without anything that follows from it, unless it is the last of them.
 _QUIET = (m.Ack, m.Started, m.HeartbeatAck, m.SuccessionAck)

@@ -111,7 +111,7 @@ class Desk:
     may_come: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
     former_holder: str = ""  # pod uid of the coordinator before, if members have elected this one
     former_estate: m.Estate | None = None  # the newest that this pod has had: names who held ranks, and who coordinated
-    absent: tuple[m.Seat, ...] = ()  # who held ranks of round absent_from and does not run, as the operator has said
+    absent: tuple[m.Seat, ...] = ()  # pods that held ranks of round absent_from and no longer run, from Appoint
     absent_from: int = -1
     state: State = State.WAITING
     first: bool = True  # no round was ever formed
