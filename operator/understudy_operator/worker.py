@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -52,12 +53,14 @@ from understudy_protocol.words import CloseReason
 
 #: A plan deletes pods for so long after what it goes by was observed. Then the next reconcile decides again.
 DELETES_FOR_S = 5.0
+#: Status writes without an answer that are kept. Beyond this the oldest are dropped.
+MOST_UNCONFIRMED = 50
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Unconfirmed:
-    """A status that was sent, whose answer is not there."""
+    """A status that was sent and had no answer. The API server may have written it."""
 
     over: str  # the resourceVersion that it replaces
     status: Raw
@@ -94,7 +97,7 @@ class JobWorker:
         self._adopter = Adopter(self.wake, clock.wall)
         self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
         self._outbox = gateway.outbox()
-        self._unconfirmed: _Unconfirmed | None = None
+        self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
         self._link_of = ("", "")  # the membership and the key of the link
         self._topology_key = ""  # of the spares
@@ -192,7 +195,8 @@ class JobWorker:
         self._gateway.forget(self._job_uid)
         await self._unfollow(FAREWELL)
         await self._adopter.close()
-        self._coordination, self._checked, self._unconfirmed = Coordination(), 0, None
+        self._coordination, self._checked = Coordination(), 0
+        self._unconfirmed.clear()
         self._retries, self._tried = Retries(), 0
 
     def _observe(self, job: Job) -> Observed:
@@ -318,21 +322,26 @@ class JobWorker:
     async def _write_status(self, job: Job, status: Raw, events: Sequence[Event]) -> bool:
         """False: the job has changed since it was read."""
         self._ends.writes(job.resource_version, job.status, status)
-        before, self._unconfirmed = self._unconfirmed, _Unconfirmed(job.resource_version, status, events)
+        sent = _Unconfirmed(job.resource_version, status, events)
+        self._unconfirmed.append(sent)
         done = await self._gateway.status(job, status)
-        self._unconfirmed = None if done else before
+        if done:
+            self._unconfirmed.clear()  # it replaced the version that all of them would have replaced
+        else:
+            self._unconfirmed.remove(sent)
         self._ends.wrote(done=done)
         if done and is_news(job.status, status):
             self.wake()
         return done
 
     def _add_unconfirmed_events(self, job: Job) -> None:
-        """Of a status write that had no answer, and was done nevertheless."""
-        known = self._unconfirmed
-        if known is not None and known.over != job.resource_version:
-            self._unconfirmed = None
-            if known.status == job.status:
-                self._gateway.add_events(self._outbox, job, known.events)
+        """Of the status write that was done and had no answer: at most one of those over the same version is."""
+        decided = [sent for sent in self._unconfirmed if sent.over != job.resource_version]
+        for sent in decided:
+            self._unconfirmed.remove(sent)
+        written = next((sent for sent in decided if sent.status == job.status), None)
+        if written is not None:
+            self._gateway.add_events(self._outbox, job, written.events)
 
     def _keys_of(self, job: Job, intent: AdoptSpare) -> Keys:
         return Keys(key_of_pool(self._store, (job.namespace, intent.pool_uid)), self._key_of(job))

@@ -329,6 +329,41 @@ async def test_a_fault_that_status_records_has_its_event_though_the_next_write_f
     assert ("POST", "pods") in {(method, path.split("/")[-2]) for method, path in world.api.calls}
 
 
+async def test_a_fault_has_its_event_though_its_write_had_no_answer_and_others_failed_after_it(
+    world: World, links: list[FakeLink]
+):
+    # given an API server that does the next write of status and does not answer, then fails, while no watch tells
+    replace_status, writes = world.api.replace, list[str]()
+
+    async def answer_nothing(path: str, body: Any) -> Raw:
+        writes.append(path)
+        if len(writes) == 1:
+            await replace_status(path, body)
+            raise TimeoutError
+        raise ApiError(500, "InternalError", "etcdserver: leader changed")
+
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        world.api.replace = answer_nothing  # type: ignore[method-assign]
+        # when a fault is reported, and is over before status is written again
+        fault = a_recovery(time.time() - 2)
+        links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
+        world.wake()
+        await world.until(lambda: len(writes) == 1)
+        over = replace(fault, resumed_at=time.time())
+        links[0].coordination = Coordination(a_snapshot(recoveries=[over], number=2), since=time.time())
+        await world.until(lambda: len(writes) > 2)
+        # and the API server is well again, and the watch tells what was written first
+        world.api.replace = replace_status  # type: ignore[method-assign]
+        world.store.put(Kind.JOB, world.api.objects[PATH])
+        world.wake()
+        # then both events are written, each once
+        await world.until(lambda: bool(events_of(world, "Recovered")))
+    assert len(events_of(world, "FaultDetected")) == 1
+    assert len(events_of(world, "Recovered")) == 1
+
+
 async def test_an_end_that_status_records_has_its_event_though_the_leader_could_not_send_it(
     world: World, links: list[FakeLink]
 ):
