@@ -1,25 +1,29 @@
 """The demo's acts: one fault each, made for real, and measured from outside.
 
 The witness of a recovery is the training's own report on shared storage: `resumed_s` is the time from the kill until a
-worker of a new round completed a step, `lost_steps` how many steps had to be done again. `detected_s` is from the kill
-to the time that status tells.
+worker of a new round completed a step, `paused_s` the time between that step and the last one before it, `lost_steps`
+how many steps had to be done again. `detected_s` is from the kill to the time that status tells. An act fails if status
+is not true: see truth.py.
 """
 
+import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from tests.cluster import Cluster
+from tests.e2e.compared import compared
 from tests.e2e.installation import NAMESPACE, OPERATOR_PODS, operator_node, scale_operator
 from tests.e2e.objects import listed, read_log
 from tests.e2e.report import Token, first_step_after, newest_step
 from tests.e2e.training import CHECKPOINT_EVERY, Raw, Training
+from tests.e2e.truth import REPORTED_WITHIN_S, Fault, unix
 from tests.e2e.waiting import wait_until
 
 RECOVERY_LIMIT_S = 90.0
@@ -39,8 +43,9 @@ class Act:
     strategy: str
     detected_s: float
     resumed_s: float
+    paused_s: float
     lost_steps: int
-    status_s: float  # what status.lastRecovery tells
+    status_s: float  # what status.lastRecovery tells; it is compared with paused_s
     victim: "Victim"
     operator_pods_at_swap: int
     pods_before: tuple[str, ...]  # uids
@@ -142,8 +147,15 @@ def _is_zygote(child: int) -> bool:
 
 def kill_worker(training: Training) -> Act:
     victim = choose_victim(training, (1, 2, 0, 3))
-    pid = worker_pids(training, victim.pod)[0]
-    return measure(training, "SIGKILL a worker", victim, lambda: os.kill(pid, signal.SIGKILL))
+    pid = worker_pids(training, victim.pod)[0]  # of the pod's first rank: a launcher starts its workers in their order
+    return measure(
+        training,
+        "SIGKILL a worker",
+        victim,
+        lambda: os.kill(pid, signal.SIGKILL),
+        kind="Process",
+        strategies=("InPlace",),
+    )
 
 
 def delete_pod(training: Training) -> Act:
@@ -155,15 +167,14 @@ def delete_pod(training: Training) -> Act:
             "-n", training.namespace, "delete", "pod", victim.pod, "--grace-period=0", "--force", "--wait=false"
         )
 
-    return measure(training, "delete an active pod", victim, delete)
+    return measure(training, "delete an active pod", victim, delete, kind="Pod")
 
 
 def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act:
     give_spare_a_node(training)
     victim = choose_victim(training, (1, 2, 0, 3))
-    return measure(
-        training, "power off a node", victim, lambda: training.cluster.power_off(victim.node), limit_s=limit_s
-    )
+    off = partial(training.cluster.power_off, victim.node)
+    return measure(training, "power off a node", victim, off, kind="Node", limit_s=limit_s)
 
 
 def kill_containers_without_operator(training: Training, meanwhile: Callable[[], Any] = lambda: None) -> Act:
@@ -185,7 +196,7 @@ def kill_containers_without_operator(training: Training, meanwhile: Callable[[],
         scale_operator(training.cluster)
 
     try:
-        return measure(training, "no operator, kill a pod", victim, kill, before_status=before_status)
+        return measure(training, "no operator, kill a pod", victim, kill, kind="Pod", before_status=before_status)
     finally:
         scale_operator(training.cluster)
 
@@ -205,7 +216,8 @@ def freeze_node(training: Training, freeze_s: float = FREEZE_S) -> tuple[Act, Th
     victim = choose_victim(training, (0, 1, 2))
     pids = tuple(worker_pids(training, victim.pod))
     token = training.report()[-1].token
-    act = measure(training, f"freeze a node {freeze_s:g} s", victim, lambda: training.cluster.freeze(victim.node))
+    freeze = partial(training.cluster.freeze, victim.node)
+    act = measure(training, f"freeze a node {freeze_s:g} s", victim, freeze, kind="Node")
     frozen_until = time.time() - act.resumed_s + freeze_s
     written = len([entry for entry in training.report() if entry.token == token])
     wait_until("the freeze has lasted long enough", lambda: time.time() >= frozen_until, freeze_s + 10)
@@ -251,37 +263,43 @@ def measure(
     victim: Victim,
     fault: Callable[[], Any],
     *,
-    before_status: Callable[[], Any] = lambda: None,
+    kind: str,
+    strategies: tuple[str, ...] = (),
+    before_status: Callable[[], Any] | None = None,
     limit_s: float = RECOVERY_LIMIT_S,
 ) -> Act:
-    """Make the fault, wait for a step of a new round, and for the status that tells of it."""
+    """Make the fault, wait for a step of a new round, and compare what status reports of it with what was seen.
+
+    strategies: if empty, that of a lost pod. before_status: is called after the step. Without it the operator runs.
+    """
     status = training.status()
     entries = training.report()
     token, pods = entries[-1].token, uids(training)
-    killed_at = time.time()
-    fault()
-    step = wait_until(
-        f"a new round steps after: {name}",
-        lambda: first_step_after(training.report(), token),
-        limit_s,
-        seen=training.pods_text,
-    )
-    assert step is not None
-    operators = len(_operator_pods(training))
-    before_status()
+    rank = victim.rank * training.workers
+    reported_s = math.inf if before_status else REPORTED_WITHIN_S
+    expected = Fault(kind, strategies or (training.replacement,), victim.pod, victim.node, rank, reported_s)
+    with compared(training, expected, limit_s=30) as comparison:
+        killed_at = comparison.at
+        fault()
+        step = wait_until(
+            f"a new round steps after: {name}",
+            lambda: first_step_after(training.report(), token),
+            limit_s,
+            seen=training.pods_text,
+        )
+        assert step is not None
+        operators = len(_operator_pods(training))
+        if before_status:
+            before_status()
     done = [entry.step for entry in training.report() if entry.token == token and entry.event == "step"]
-
-    def told(now: Raw) -> bool:
-        last = now.get("lastRecovery", {})
-        return bool(last.get("resumedAt")) and _unix(last["detectedAt"]) >= killed_at - 1
-
-    recovery = training.wait_for_status(f"status tells of: {name}", told, 30)["lastRecovery"]
+    recovery = comparison.recovery
     return Act(
         act=name,
         fault=recovery["fault"],
         strategy=recovery["strategy"],
-        detected_s=round(_unix(recovery["detectedAt"]) - killed_at, 3),
+        detected_s=round(unix(recovery["detectedAt"]) - killed_at, 3),
         resumed_s=round(step.time - killed_at, 3),
+        paused_s=round(comparison.paused_s, 3),
         lost_steps=max(done) - step.step + 1,
         status_s=recovery["seconds"],
         victim=victim,
@@ -315,7 +333,3 @@ def world_size(training: Training) -> int:
 
 def _operator_pods(training: Training) -> list[Raw]:
     return listed(training.cluster, NAMESPACE, "pods", OPERATOR_PODS)
-
-
-def _unix(rfc3339: str) -> float:
-    return datetime.fromisoformat(rfc3339).timestamp()

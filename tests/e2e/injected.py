@@ -84,7 +84,7 @@ class InjectedTraining(Training):
 
     @property
     def replacement(self) -> str:
-        """What a lost pod is recovered by."""
+        """The strategy after the loss of a pod."""
         return "PodRecreate" if self.label_alone else "SpareSwap"
 
     @property

@@ -1,8 +1,8 @@
 """A Job or a JobSet with the label, without torch: for what happens to it beside faults, which needs no training.
 
-Each worker steps every tenth of a second, reports it, and leaves its newest step in a folder that all nodes share,
-until somebody puts the file `done` there. The same folder is where the pods' hooks leave their traces, and where the
-file `hold` keeps pods from starting.
+Each worker steps every tenth of a second, reports it, and leaves its newest step and the times of all in a folder that
+all nodes share, until somebody puts the file `done` there. The same folder is where the pods' hooks leave their traces,
+and where the file `hold` keeps pods from starting.
 """
 
 import json
@@ -15,9 +15,11 @@ from typing import Any
 
 from tests.cluster import Cluster
 from tests.e2e.objects import find, listed, read
+from tests.e2e.plain import steps_in
 from tests.e2e.report import Token, token_of
 from tests.e2e.success import codes_of
 from tests.e2e.training import LABEL_JOB, Raw
+from tests.e2e.truth import Steps
 from tests.e2e.waiting import wait_for_status, wait_until
 
 ENDS = ("Succeeded", "Failed")
@@ -33,6 +35,8 @@ while not (folder / "done").exists():
     step(n)
     new.write_text(f"{os.environ['UNDERSTUDY_ROUND']} {n}")
     new.rename(mine)
+    with (folder / f"steps-{os.environ['POD']}").open("a") as steps:
+        steps.write(f"{os.environ['UNDERSTUDY_ROUND']} {time.time()}\\n")
     time.sleep(0.1)
 """
 
@@ -162,6 +166,10 @@ class InjectedPlain:
         """The round and the step that each rank was in last."""
         told = {file.name.removeprefix("rank-"): file.read_text().split() for file in self.folder.glob("rank-*")}
         return {rank: (token_of(text), int(n)) for rank, (text, n) in told.items()}
+
+    def reported_steps(self) -> Steps:
+        """Of all pods that there were, by pod."""
+        return {file.name: steps_in(file.read_text()) for file in self.folder.glob("steps-*")}
 
     def wait_for(self, what: str, condition: Any, limit_s: float = 90) -> Raw:
         """The first status that fulfils the condition."""

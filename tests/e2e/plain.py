@@ -1,22 +1,33 @@
 """A TrainingJob without torch, for what needs pods, kubelets and faults but no training: its recoveries take a moment.
 
-Each worker steps every tenth of a second and reports it, until the file `stop` exists in its own temporary folder.
+Each worker steps every tenth of a second. It reports each step to Understudy, and to the tests in a file of its pod.
 """
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.cluster import Cluster
 from tests.e2e.objects import listed, read, read_log
+from tests.e2e.report import token_of
 from tests.e2e.training import LABEL_JOB, Raw
+from tests.e2e.truth import Step, Steps
 from tests.e2e.waiting import wait_for_status, wait_until
 
 ATTEMPTS = 3
-STEPS = """
-import time
-from understudy_torch import step
+STEP_FILE = "/tmp/steps"
+#: The start of a script: step() for Understudy, and for steps_in().
+STEP = f"""
+import os, time, understudy_torch
+def step(n):
+    understudy_torch.step(n)
+    with open("{STEP_FILE}", "a") as report:
+        report.write(os.environ["UNDERSTUDY_ROUND"] + " " + str(time.time()) + "\\n")
+"""
+STEPS = f"""{STEP}
 n = 0
 while True:
     n += 1
@@ -24,9 +35,8 @@ while True:
     time.sleep(0.1)
 """
 
-FAILING = """
-import os, sys, time
-from understudy_torch import step
+FAILING = f"""{STEP}
+import sys
 step(1)
 time.sleep(0.3)
 if os.environ["RANK"] == "1":
@@ -105,6 +115,16 @@ class PlainJob:
     def pods(self) -> list[Raw]:
         return listed(self.cluster, self.namespace, "pods", f"{LABEL_JOB}={self.name}")
 
+    def reported_steps(self) -> Steps:
+        """Of the pods that run."""
+        found = {}
+        for pod in self.pods():
+            name = pod["metadata"]["name"]
+            pid = self.cluster.container_pids(self.namespace, name).get("trainer", 0)
+            with suppress(OSError):  # it has ended, or its workers have made no step
+                found[name] = steps_in(Path(f"/proc/{pid}/root{STEP_FILE}").read_text())
+        return found
+
     def pod(self, uid: str) -> Raw:
         return next(pod for pod in self.pods() if pod["metadata"]["uid"] == uid)
 
@@ -148,6 +168,11 @@ class PlainJob:
             return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
 
         wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
+
+
+def steps_in(text: str) -> list[Step]:
+    """The steps that a worker's file names."""
+    return [Step(token_of(token), float(at)) for token, at in map(str.split, text.splitlines())]
 
 
 #: The fixture `make_job`: describes a job of a name, and deletes it after the test.

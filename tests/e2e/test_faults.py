@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.e2e.acts import described, running, worker_pids
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import FAILING, MakeJob, PlainJob
 from tests.e2e.training import Raw
@@ -51,10 +52,9 @@ def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) ->
     job.apply()
     job.wait_until_whole()
     victim = active(job)
-    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--grace-period=0", "--force")
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    assert status["lastRecovery"]["strategy"] == "PodRecreate"
-    assert status["members"]["active"] == 3
+    with compared(job, fault_of(victim, "Pod", "PodRecreate")):
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--grace-period=0", "--force")
+    assert job.status()["members"]["active"] == 3
 
 
 def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> None:
@@ -65,15 +65,17 @@ def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> 
     before = job.status()
     coordinator = job.pod(before["coordinator"]["podUID"])
     workers = [pid for pod in job.pods() if pod != coordinator for pid in worker_pids(job, pod["metadata"]["name"])]
-    # when its node is powered off
-    node = coordinator["spec"]["nodeName"]
-    job.cluster.power_off(node)
-    # then members elect another pod, in the same round, and no worker is restarted for it
-    was = before["coordinator"]
-    after = job.wait_for("a successor is in office", lambda s: s.get("coordinator", {}).get("podUID") != was["podUID"])
-    assert after["coordinator"]["epoch"] == was["epoch"]
-    assert after["round"] == before["round"]
-    job.wait_until_whole()
+    node, was = coordinator["spec"]["nodeName"], before["coordinator"]
+    with compared(job, None):
+        # when its node is powered off
+        job.cluster.power_off(node)
+        # then members elect another pod, in the same round, and no worker is restarted for it
+        after = job.wait_for(
+            "another pod coordinates", lambda s: s.get("coordinator", {}).get("podUID") != was["podUID"]
+        )
+        assert after["coordinator"]["epoch"] == was["epoch"]
+        assert after["round"] == before["round"]
+        job.wait_until_whole()
     assert not any(job.status().get("recoveriesByStrategy", {}).values())
     assert all(running(pid) for pid in workers)
     job.cluster.restore(node)
@@ -87,12 +89,9 @@ def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) 
     job.wait_for_electorate()
     victim = active(job)
     node, workers = victim["spec"]["nodeName"], worker_pids(job, victim["metadata"]["name"])
-    # when its node is cut off, and all processes there live on
-    job.cluster.partition(node)
-    # then a spare has its ranks
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    told = status["lastRecovery"]
-    assert (told["fault"], told["strategy"]) == ("Node", "SpareSwap"), told
+    # when its node is cut off, and all processes there live on, then a spare has its ranks
+    with compared(job, fault_of(victim, "Node", "SpareSwap")):
+        job.cluster.partition(node)
     # and the workers behind the partition end, though nobody can tell them to: no coordinator was heard for FENCE_S
     wait_until(
         "the workers behind the partition end",
@@ -107,11 +106,9 @@ def test_graceful_deletion_lets_the_worker_end_and_swaps_then(make_job: MakeJob)
     job = make_job("graceful")
     job.apply()
     job.wait_until_whole()
-    victim = active(job)["metadata"]["name"]
-    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim, "--wait=false")
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    assert status["lastRecovery"]["strategy"] == "SpareSwap"
-    assert status["lastRecovery"]["cause"]["pod"] == victim
+    victim = active(job)
+    with compared(job, fault_of(victim, "Pod", "SpareSwap")):
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--wait=false")
 
 
 def test_a_sidecar_that_is_killed_alone_swaps_nobody(make_job: MakeJob) -> None:
@@ -122,16 +119,17 @@ def test_a_sidecar_that_is_killed_alone_swaps_nobody(make_job: MakeJob) -> None:
     victim = active(job)
     name = victim["metadata"]["name"]
     workers = [pid for pod in job.pods() for pid in worker_pids(job, pod["metadata"]["name"])]
-    os.kill(job.cluster.container_pids(NAMESPACE, name)["understudy-sidecar"], signal.SIGKILL)
 
     def restarted() -> bool:
         status = job.pod(victim["metadata"]["uid"])["status"]
         sidecar = next(x for x in status["initContainerStatuses"] if x["name"] == "understudy-sidecar")
         return bool(sidecar["restartCount"] > 0 and sidecar.get("started"))
 
-    wait_until("the sidecar runs again", restarted, 30)
-    step = job.status()["progress"]["step"]
-    status = job.wait_for("training goes on", lambda s: s["progress"]["step"] > step + 20)
+    with compared(job, None):
+        os.kill(job.cluster.container_pids(NAMESPACE, name)["understudy-sidecar"], signal.SIGKILL)
+        wait_until("the sidecar runs again", restarted, 30)
+        step = job.status()["progress"]["step"]
+        status = job.wait_for("training goes on", lambda s: s["progress"]["step"] > step + 20)
     assert status["round"] == before["round"]
     assert all(map(running, workers))
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.injected import label_namespace
 from tests.e2e.injected_plain import WITNESS, InjectedPlain
 from tests.e2e.lanes import NAMESPACE as LANE_NAMESPACE
@@ -71,9 +72,10 @@ def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_c
     # when one of its active pods is deleted
     victim = next(pod for pod in job.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) == "active")
     token = job.token()
-    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--wait=false")
     # then both hooks of that pod run, and the training goes on with the spare
-    job.wait_for_steps_after(token)
+    with compared(job, fault_of(victim, "Pod", "SpareSwap")):
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--wait=false")
+        job.wait_for_steps_after(token)
     lost = {victim["metadata"]["name"]}
     wait_until("both of its hooks have run", lambda: job.traces("trainer") == job.traces("helper") == lost, 30)
     # and with another spare, once its controller has made one

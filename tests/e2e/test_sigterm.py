@@ -4,7 +4,7 @@ The policies of checkpoint.onSigterm are tested in tests/unit/launcher/test_sigt
 """
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.objects import read_log
-from tests.e2e.plain import MakeJob, PlainJob
+from tests.e2e.plain import STEP, MakeJob, PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
@@ -24,9 +25,8 @@ pytestmark = pytest.mark.timeout(200)
 NOLOGIN = "/var/log/nologin"
 FAULTY = "understudy.dev/faulty"
 #: Steps until SIGTERM, and says that it saves then.
-SAVES = """
-import signal, sys, time
-from understudy_torch import step
+SAVES = f"""{STEP}
+import signal, sys
 def save(*_):
     print("saved a checkpoint", flush=True)
     sys.exit(0)
@@ -81,22 +81,19 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: MakeJob, tmp_pa
     job.apply()
     victim = active_that_does_not_coordinate(job)
     # when a pod is deleted, then its worker saves, and a spare takes over
-    log = log_of_deletion(job, victim, tmp_path / "healthy")
+    with compared(job, fault_of(victim, "Pod", "SpareSwap")):
+        log = log_of_deletion(job, victim, tmp_path / "healthy")
     assert "saved a checkpoint" in log, log
     assert "no checkpoint is tried" not in log, log
-    recovery = recovered(job, victim)
-    assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Pod")
 
     # when the node of another one is faulty, and that pod is deleted
     victim = active_that_does_not_coordinate(job)
-    before = job.status()["recoveries"]
     mark_faulty(job, victim)
-    log = log_of_deletion(job, victim, tmp_path / "faulty")
     # then its worker does not save, and a spare takes over
+    with compared(job, fault_of(victim, "Node", "SpareSwap")):
+        log = log_of_deletion(job, victim, tmp_path / "faulty")
     assert "saved a checkpoint" not in log, log
     assert "no checkpoint is tried" in log, log
-    recovery = recovered(job, victim, before)
-    assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Node")
 
 
 def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_job: MakeJob, tmp_path: Path) -> None:
@@ -109,9 +106,10 @@ def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_
         victim = active_that_does_not_coordinate(job)
         (other,) = {pod["metadata"]["name"] for pod in actives(job)} - {victim["metadata"]["name"]}
         mark_faulty(job, victim)
-        assert "no checkpoint is tried" in log_of_deletion(job, victim, tmp_path / shards)
+        with compared(job, fault_of(victim, "Node", "SpareSwap")) as comparison:
+            assert "no checkpoint is tried" in log_of_deletion(job, victim, tmp_path / shards)
         # then the other rank saves if it holds all shards, and the cause says if it does not
-        cause = recovered(job, victim)["cause"]["message"]
+        cause = comparison.recovery["cause"]["message"]
         log = read_log(job.cluster, NAMESPACE, other, "trainer")
         assert ("saved a checkpoint" in log) == (shards == "twice"), log
         assert ("are held by nobody healthy" in cause) == (shards == "once"), cause
@@ -130,29 +128,13 @@ def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: M
             wait_until(f"the verdict is {expected}", partial(has_verdict, job, victim, expected), 10)
         assert f"{NOLOGIN} exists on the node" in verdict(job, victim)
         # then a pod that is deleted there saves nothing
-        log = log_of_deletion(job, victim, tmp_path / "log")
+        with compared(job, fault_of(victim, "Node", "SpareSwap")):
+            log = log_of_deletion(job, victim, tmp_path / "log")
         assert "saved a checkpoint" not in log, log
         assert f"no checkpoint is tried: the node is faulty: {NOLOGIN} exists on the node" in log
-        recovery = recovered(job, victim)
-        assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Node")
     finally:
         if node:
             on_node(job.cluster, node, "rm", "-f", NOLOGIN)
-
-
-def recovered(job: PlainJob, victim: Raw, before: Sequence[Raw] = ()) -> Raw:
-    """The recovery from the loss of that pod, once the training has resumed.
-
-    before: recoveries that are not meant. A pod that replaced another one of the same index has its name.
-    """
-    name, known = victim["metadata"]["name"], {recovery["detectedAt"] for recovery in before}
-
-    def of_victim(status: Raw) -> list[Raw]:
-        recoveries = [x for x in status.get("recoveries", []) if x["detectedAt"] not in known]
-        return [x for x in recoveries if x["cause"].get("pod") == name and x.get("resumedAt")]
-
-    status = job.wait_for(f"the job has recovered from the loss of {name}", of_victim)
-    return of_victim(status)[-1]
 
 
 def on_node(cluster: Cluster, node: str, *words: str) -> None:

@@ -1,7 +1,8 @@
 """One training job recovers from fault after fault: the demo's acts, with assertions.
 
-Each test is an act on the job that the tests before it left running. The assertions are about what happened, never
-about how fast: `make bench-recovery` measures that. The act without an operator: test_without_operator.py.
+Each test is an act on the job that the tests before it left running, and compares status with the fault that it makes
+(truth.py). The assertions are about what happened, never about how fast: `make bench-recovery` measures that. The act
+without an operator: test_without_operator.py.
 """
 
 from collections.abc import Iterator
@@ -55,17 +56,12 @@ def test_killed_worker_restarts_in_place(training: Training) -> None:
     assert 0 <= act.lost_steps <= CHECKPOINT_EVERY
     # and status names the cause
     assert (act.fault, act.strategy) == ("Process", "InPlace")
-    cause = act.recovery["cause"]
-    assert cause["signal"] == "SIGKILL"
-    assert cause["pod"] == act.victim.pod
-    assert cause["rank"] // 2 == act.victim.rank
-    assert act.recovery["seconds"] > 0
+    assert act.recovery["cause"]["signal"] == "SIGKILL"
 
 
 def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     act = acts.delete_pod(training)
-    assert act.strategy == "SpareSwap"
-    assert act.recovery["cause"]["pod"] == act.victim.pod
+    assert (act.fault, act.strategy) == ("Pod", "SpareSwap")
     # the same world, from the pods that were there; and a new spare comes
     assert acts.world_size(training) == WORLD_SIZE
     acts.settle(training)
@@ -76,7 +72,6 @@ def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
 def test_powered_off_node_is_replaced_though_nothing_says_goodbye(training: Training) -> None:
     act = acts.power_off_node(training)
     assert (act.fault, act.strategy) == ("Node", "SpareSwap")
-    assert act.recovery["cause"]["node"] == act.victim.node
     assert acts.world_size(training) == WORLD_SIZE
     # the pod of the dead node is dealt with, long before the 300 s eviction, and a new spare is ready elsewhere
     wait_until(
@@ -88,8 +83,7 @@ def test_powered_off_node_is_replaced_though_nothing_says_goodbye(training: Trai
 
 def test_thawed_workers_end_themselves_and_write_nothing(training: Training) -> None:
     act, thaw = acts.freeze_node(training, FREEZE_S)
-    assert act.strategy == "SpareSwap"
-    assert act.fault == "Node"
+    assert (act.fault, act.strategy) == ("Node", "SpareSwap")
     # then the thawed workers end, and their round has neither a step nor a checkpoint more than at the freeze
     wait_until("the thawed workers end", lambda: not any(map(acts.running, thaw.pids)), 30, seen=training.pods_text)
     assert len([entry for entry in training.report() if entry.token == thaw.token]) == thaw.report_at_freeze

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import MakeJob, PlainJob
 from tests.e2e.training import Raw
@@ -73,18 +74,17 @@ def test_an_evicted_pod_that_a_finalizer_keeps_costs_no_restart_and_delays_nothi
     job.wait_until_whole()
     coordinator = job.status()["coordinator"]["podUID"]
     ranked = [pod for pod in job.pods() if pod["metadata"]["labels"]["understudy.dev/role"] == "active"]
-    name = next(pod["metadata"]["name"] for pod in ranked if pod["metadata"]["uid"] != coordinator)
+    victim = next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
+    name = victim["metadata"]["name"]
     finalizers = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
     job.cluster.kubectl("-n", NAMESPACE, "patch", "pod", name, "--type=merge", "-p", finalizers)
     try:
-        # when the pod is evicted, as a drain does it (DisruptionTarget)
+        # when the pod is evicted, as a drain does it (DisruptionTarget), then a spare takes its ranks
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
-        job.cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
-        # then a spare takes its ranks at no cost, and the operator creates another spare
-        status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-        assert status["lastRecovery"]["strategy"] == "SpareSwap"
-        assert status["lastRecovery"]["cause"]["pod"] == name
+        with compared(job, fault_of(victim, "Pod", "SpareSwap")):
+            job.cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+        # which costs no restart, and the operator creates another spare
         after = job.wait_until_whole()
         assert after["recoveriesByStrategy"].get("inPlace", 0) == 0
         assert after["restarts"] == 0

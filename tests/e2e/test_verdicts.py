@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.node_conditions import NO_XID, XID, condition
 from tests.e2e.plain import MakeJob, PlainJob
@@ -20,7 +21,6 @@ from tests.e2e.test_sigterm import (
     log_of,
     log_of_deletion,
     log_of_last_round,
-    recovered,
     verdict,
 )
 from tests.e2e.training import Raw
@@ -60,28 +60,25 @@ def test_a_deleted_pod_saves_before_maintenance_and_not_after_a_fatal_xid(make_j
     wait_until("the verdict is in the pod", lambda: '"Maintenance"' in verdict(job, victim), 10)
     assert '"Faulty"' not in verdict(job, victim)
     # when the pod is deleted, then it saves, and a spare takes over
-    log = log_of_deletion(job, victim, tmp_path / "maintenance")
+    with compared(job, fault_of(victim, "Pod", "SpareSwap")):
+        log = log_of_deletion(job, victim, tmp_path / "maintenance")
     assert "saved a checkpoint" in log, log
     assert "no checkpoint is tried" not in log, log
-    recovery = recovered(job, victim)
-    assert (recovery["strategy"], recovery["fault"]) == ("SpareSwap", "Pod")
 
     # given another pod, on a node with a fatal Xid
     make_healthy(job.cluster, victim["spec"]["nodeName"])
     victim = active_that_does_not_coordinate(job)
-    name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
-    before = job.status()["recoveries"]
+    node = victim["spec"]["nodeName"]
     report_xid(job.cluster, node)
     wait_until("the verdict is in the pod", lambda: '"Faulty"' in verdict(job, victim), 10)
     assert "nvsentinel-xid" in verdict(job, victim)
     # when the pod is deleted, then it does not save, and a spare takes over
-    log = log_of_deletion(job, victim, tmp_path / "xid")
+    with compared(job, fault_of(victim, "Node", "SpareSwap")) as comparison:
+        log = log_of_deletion(job, victim, tmp_path / "xid")
     assert "saved a checkpoint" not in log, log
     assert "no checkpoint is tried: the node is faulty: nvsentinel-xid" in log, log
     assert "exits 1:" in log, log
-    recovery = recovered(job, victim, before)
-    assert (recovery["strategy"], recovery["fault"], recovery["cause"]["pod"]) == ("SpareSwap", "Node", name)
-    assert "nvsentinel-xid" in recovery["cause"]["message"]
+    assert "nvsentinel-xid" in comparison.recovery["cause"]["message"]
     # and the job's status and events name the node's fault
     avoided = next(entry for entry in job.status()["avoidedNodes"] if entry["node"] == node)
     assert (avoided["source"], avoided["class"]) == ("nvsentinel-xid", "Hardware")
@@ -114,12 +111,10 @@ def test_with_now_a_pod_is_swapped_without_a_checkpoint(make_job: MakeJob, tmp_p
 def log_of_swap(job: PlainJob, report: Callable[[Cluster, str], None], source: str, file: Path) -> str:
     """Report an active's node as bad: a spare takes over before anything fails. The leaving pod's last log."""
     victim: Raw = active_that_does_not_coordinate(job)
-    node, before = victim["spec"]["nodeName"], job.status().get("recoveries", ())
-    with log_of(job, victim, file):
+    node = victim["spec"]["nodeName"]
+    with log_of(job, victim, file), compared(job, fault_of(victim, "Node", "SpareSwap")) as comparison:
         report(job.cluster, node)
-        recovery = recovered(job, victim, before)
     make_healthy(job.cluster, node)
-    assert recovery["strategy"] == "SpareSwap"
-    assert source in recovery["cause"]["message"]
-    assert recovery["reason"] == "it is swapped before it fails"
+    assert source in comparison.recovery["cause"]["message"]
+    assert comparison.recovery["reason"] == "it is swapped before it fails"
     return log_of_last_round(file)

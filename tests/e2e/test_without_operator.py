@@ -10,10 +10,12 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e import acts
 from tests.e2e.acts import running
+from tests.e2e.compared import Comparison, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import PlainJob
 from tests.e2e.test_coordinators import actives, coordinator, elected, kill, workers_of
 from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.truth import Fault
 from tests.e2e.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
@@ -54,6 +56,8 @@ def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterward
         found = logs().items()
         return next((name for name, log in found if "elected to office" in log and "counts: 3 voters" in log), None)
 
+    compared: list[tuple[Comparison, Fault]] = []
+
     def kill_the_coordinator_then_an_active() -> None:
         kill(job, lost)
         elected_pod = wait_until("a member is elected, and three members vote", successor, 30, seen=logs)
@@ -61,6 +65,7 @@ def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterward
         # not the new coordinator: its loss would need another election
         victim = next(pod for pod in actives(job) if pod["metadata"]["name"] != elected_pod)
         others = [pid for name, pids in workers.items() if name != victim["metadata"]["name"] for pid in pids]
+        compared.append((Comparison(job), fault_of(victim, "Pod", "SpareSwap")))
         kill(job, victim)
         wait_until("the round of the killed pod ends", lambda: not any(map(running, others)), 30, seen=logs)
 
@@ -71,10 +76,9 @@ def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterward
     # then a spare took the killed pod's ranks while no operator ran
     assert act.operator_pods_at_swap == 0
     assert act.strategy == "SpareSwap"
-    assert act.recovery["cause"]["pod"] == act.victim.pod
     assert acts.world_size(training) == WORLD_SIZE
     # and once the operator is back, the job's status names the elected coordinator and the recovery
-    status = elected(job, before)
-    status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    assert status["lastRecovery"]["strategy"] == "SpareSwap"
-    assert status["round"] > before["round"]
+    elected(job, before)
+    ((comparison, fault),) = compared
+    comparison.check(fault)
+    assert job.status()["round"] > before["round"]

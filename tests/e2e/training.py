@@ -15,12 +15,14 @@ import yaml
 from tests.cluster import Cluster
 from tests.e2e.objects import listed, read
 from tests.e2e.report import NAME, Entry, newest_step, read_report
+from tests.e2e.truth import Step, Steps
 from tests.e2e.waiting import wait_for_status, wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "examples" / "ddp"
 LABEL_JOB = "understudy.dev/job-name"
 LABEL_ROLE = "understudy.dev/role"
+GROUP_RANK = "understudy.dev/group-rank"  # an annotation
 TORCH = "/torch"
 FINISH = "finish"
 CHECKPOINT_EVERY = 4  # steps: the fewer, the sooner there is something that a fault may cost
@@ -92,7 +94,7 @@ class Training:
         """The pods that hold a group rank now, by it, as their labels tell."""
         ranked = {}
         for pod in self.pods():
-            rank = pod["metadata"].get("annotations", {}).get("understudy.dev/group-rank")
+            rank = pod["metadata"].get("annotations", {}).get(GROUP_RANK)
             alive = "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running"
             if rank is not None and alive and pod["metadata"]["labels"][LABEL_ROLE] == "active":
                 ranked[int(rank)] = pod
@@ -100,6 +102,20 @@ class Training:
 
     def report(self) -> list[Entry]:
         return read_report(self.folder)
+
+    @property
+    def workers(self) -> int:
+        """Of each pod."""
+        return 1 if self.torchrun else 2
+
+    @property
+    def replacement(self) -> str:
+        """The strategy after the loss of a pod."""
+        return "SpareSwap"
+
+    def reported_steps(self) -> Steps:
+        """Those of rank 0, on all pods that it was on: the ranks step together."""
+        return {"rank 0": [Step(entry.token, entry.time) for entry in self.report() if entry.event == "step"]}
 
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
         wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)

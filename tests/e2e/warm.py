@@ -72,7 +72,8 @@ def power_off_away_from(training: PooledTraining, pool: SharedPool | None) -> ac
         victim = next((one for one in victims if one.node not in held), None)
         if victim is not None:
             off = partial(training.cluster.power_off, victim.node)
-            return acts.measure(training, "power off a node", victim, off)
+            either = ("SpareSwap", "PodRecreate")  # whether the pool's spare is adopted
+            return acts.measure(training, "power off a node", victim, off, kind="Node", strategies=either)
         if not victims or pool is None:
             break
         names = [pod["metadata"]["name"] for pod in pool.pods()]

@@ -1,0 +1,207 @@
+"""Compares the status of a job with the fault that a test made and with the steps seen from outside. Pure.
+
+Rules:
+- A fault adds one entry to `recoveries`, which is `lastRecovery` too. A test that stops no training expects none.
+- `seconds` is the time from the last step before the fault to the first step after it, of one pod that made both. The
+  pod's own report of its steps, which the operator never reads, is the measurement. `resumedAt` is that first step.
+- A script that reports no steps has neither: its recovery ends with `runningAt`.
+- A time may differ by 10 % of the pause, or by 0.2 s if that is more.
+- `detectedAt` is between the fault and the first step after it, and at most DETECTED_WITHIN_S after the fault or the
+  last step, whichever is later. From then on the operator has REPORTED_WITHIN_S to write the phase Recovering, and as
+  long after the first step to write Running. In e2e runs on two busy cores it took at most 0.5 s.
+- A status that says Running has no open recovery, and the job has no other phase than these two. A new coordinator that
+  does not know yet whether training goes on may have Recovering without a fault.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+from tests.e2e.report import Token
+
+Raw = dict[str, Any]
+Steps = Mapping[str, Sequence["Step"]]
+
+ALLOWED_S, ALLOWED_SHARE = 0.2, 0.1
+#: By the kind of fault. The coordinator sees a process end; a pod may take a while to end; a node that does not respond
+#: is lost after 10 s and a ping of 3 s at the latest, and the tests set no longer step timeout than that.
+DETECTED_WITHIN_S = {"Process": 2.0, "Pod": 5.0, "Node": 15.0, "Hang": 15.0}
+REPORTED_WITHIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that a test makes, as status should report it.
+
+    rank: of the worker, or the first one of the pod. strategies: any of them is right. reported_within_s: inf if no
+    operator runs.
+    """
+
+    kind: str
+    strategies: tuple[str, ...]
+    pod: str
+    node: str
+    rank: int
+    reported_within_s: float = REPORTED_WITHIN_S
+
+
+@dataclass(frozen=True)
+class Step:
+    """A completed step. at: Unix seconds."""
+
+    round: Token
+    at: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A status that was read while the fault lasted. The times are Unix seconds."""
+
+    requested_at: float
+    received_at: float
+    status: Raw
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase"))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """at: just before the fault. known: `detectedAt` of the earlier entries. steps: by pod; None without step()."""
+
+    at: float
+    known: Collection[str]
+    steps: Steps | None
+    samples: Sequence[Sample] = ()
+
+
+@dataclass(frozen=True)
+class Pause:
+    """How long training stood still for one pod."""
+
+    last: float
+    first: float
+
+    @property
+    def seconds(self) -> float:
+        return self.first - self.last
+
+    @property
+    def allowed_s(self) -> float:
+        return max(ALLOWED_S, ALLOWED_SHARE * self.seconds)
+
+
+def new_entries(status: Raw, known: Collection[str]) -> list[Raw]:
+    return [entry for entry in status.get("recoveries", ()) if entry["detectedAt"] not in known]
+
+
+def is_open(entry: Raw) -> bool:
+    return "resumedAt" not in entry and "runningAt" not in entry
+
+
+def pauses(steps: Steps, at: float) -> list[Pause]:
+    """Of each pod that made steps in the round of the fault, or an earlier one, and in a later one."""
+    rounds = [step.round for step in chain(*steps.values()) if step.at <= at]
+    if not rounds:
+        return []
+    broken, found = max(rounds), []
+    for of_pod in steps.values():
+        before = [step.at for step in of_pod if step.round <= broken]
+        after = [step.at for step in of_pod if step.round > broken]
+        if before and after:
+            found.append(Pause(max(before), min(after)))
+    return found
+
+
+def differences(fault: Fault | None, observed: Observed, status: Raw) -> list[str]:
+    """A sentence for each field that is not as the test knows it. fault: None if no training stops."""
+    entries = new_entries(status, observed.known)
+    found = [] if len(entries) == (fault is not None) else [_count(fault, entries)]
+    paused = pauses(observed.steps or {}, observed.at)
+    if fault is not None and entries:
+        entry = next((entry for entry in entries if entry["cause"].get("pod") == fault.pod), entries[-1])
+        found += _of_entry(fault, entry, status)
+        if observed.steps is None:
+            found += _without_steps(observed, entry)
+        elif not paused:
+            found.append("seconds: unknown from outside, because no pod has reported steps before and after the fault")
+        else:
+            found += _of_times(fault, observed, entry, paused)
+    return found + list(dict.fromkeys(_of_phases(fault, observed, paused)))
+
+
+def _differs(field: str, expected: object, reported: object) -> str:
+    return f"{field}: expected {expected}, status reports {reported}"
+
+
+def _count(fault: Fault | None, entries: Sequence[Raw]) -> str:
+    blamed = ", ".join(f"{entry['fault']} of {entry['cause'].get('pod') or 'no pod'}" for entry in entries)
+    return _differs("recoveries", "one new entry" if fault else "no new entry", blamed or "none")
+
+
+def _of_entry(fault: Fault, entry: Raw, status: Raw) -> Iterator[str]:
+    cause = entry["cause"]
+    for field, expected, reported in (
+        ("fault", (fault.kind,), entry["fault"]),
+        ("strategy", fault.strategies, entry.get("strategy")),
+        ("cause.pod", (fault.pod,), cause.get("pod")),
+        ("cause.node", (fault.node,), cause.get("node")),
+        ("cause.rank", (fault.rank,), cause.get("rank")),
+    ):
+        if reported not in expected:
+            yield _differs(field, " or ".join(map(str, expected)), reported)
+    newest = status.get("lastRecovery", {}).get("detectedAt")
+    if newest != entry["detectedAt"]:
+        yield _differs("lastRecovery.detectedAt", f"that of the entry, {entry['detectedAt']}", newest)
+    if not is_open(entry) and status.get("phase") != "Running":
+        yield _differs("phase", "Running in the status in which the recovery has ended", status.get("phase"))
+
+
+def _without_steps(observed: Observed, entry: Raw) -> Iterator[str]:
+    for field in ("seconds", "resumedAt"):
+        if field in entry:
+            yield _differs(field, "none, because the script reports no steps", entry[field])
+    if "runningAt" not in entry:
+        yield _differs("runningAt", "a time", "none")
+    elif unix(entry["runningAt"]) < observed.at - ALLOWED_S:
+        yield _differs("runningAt", f"a time after the fault at {observed.at:.3f}", f"{unix(entry['runningAt']):.3f}")
+
+
+def _of_times(fault: Fault, observed: Observed, entry: Raw, paused: Sequence[Pause]) -> Iterator[str]:
+    """Any pod's pause is right: status has that of one of them."""
+    seconds = entry.get("seconds")
+    pause = min(paused, key=lambda one: abs(one.seconds - (seconds or 0.0)))
+    if seconds is None or abs(seconds - pause.seconds) > pause.allowed_s:
+        yield _differs("seconds", f"{pause.seconds:.3f} ± {pause.allowed_s:.3f}", seconds)
+    resumed_at = unix(entry["resumedAt"]) if "resumedAt" in entry else None
+    if resumed_at is None or abs(resumed_at - pause.first) > pause.allowed_s:
+        yield _differs("resumedAt", f"{pause.first:.3f} ± {pause.allowed_s:.3f}", resumed_at)
+    detected_at = unix(entry["detectedAt"])
+    latest = min(max(observed.at, pause.last) + DETECTED_WITHIN_S[fault.kind], pause.first + ALLOWED_S)
+    if not observed.at - ALLOWED_S <= detected_at <= latest:
+        between = f"a time from {observed.at:.3f}, of the fault, to {latest:.3f}"
+        yield _differs("detectedAt", between, f"{detected_at:.3f}")
+
+
+def _of_phases(fault: Fault | None, observed: Observed, paused: Sequence[Pause]) -> Iterator[str]:
+    for sample in observed.samples:
+        if sample.phase not in ("Running", "Recovering"):
+            yield _differs("phase", "Running or Recovering", sample.phase)
+        elif sample.phase == "Running" and is_open(sample.status.get("lastRecovery", {"resumedAt": ""})):
+            yield _differs("phase", "Recovering while lastRecovery is open", sample.phase)
+    if fault is None or not paused:
+        return
+    stopped, resumed = max(observed.at, *(one.last for one in paused)), min(one.first for one in paused)
+    reported_at = stopped + DETECTED_WITHIN_S[fault.kind] + fault.reported_within_s
+    for sample in observed.samples:
+        if sample.phase == "Running" and sample.requested_at > reported_at and sample.received_at < resumed:
+            yield _differs("phase", f"Recovering from {reported_at - stopped:g} s on", sample.phase)
+        if sample.phase == "Recovering" and sample.requested_at > resumed + fault.reported_within_s:
+            yield _differs("phase", f"Running {fault.reported_within_s:g} s after the first step", sample.phase)
+
+
+def unix(rfc3339: str) -> float:
+    return datetime.fromisoformat(rfc3339).timestamp()

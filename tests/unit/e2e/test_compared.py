@@ -1,0 +1,93 @@
+"""A comparison waits until status reports the end of the recovery, and reads statuses meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import injected_plain, plain, test_hang, test_sigterm
+from tests.e2e.compared import compared, fault_of
+from tests.e2e.plain import STEP, STEP_FILE, steps_in
+from tests.e2e.truth import Raw, Step, Steps
+
+POD: Raw = {
+    "metadata": {"name": "ddp-1", "annotations": {"understudy.dev/group-rank": "1"}},
+    "spec": {"nodeName": "node3"},
+}
+
+
+class RecordedJob:
+    """A job of which the test decides what status reports and what its pods have written."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = [Step((1, 1, 0), time.time())]
+        self.told: Raw = {"phase": "Running"}
+
+    def status(self) -> Raw:
+        return self.told
+
+    def reported_steps(self) -> Steps:
+        return {"ddp-0": self.steps}
+
+    def recover(self, **changes: Any) -> None:
+        """Its pod is lost, and the next round makes its first step."""
+        now = time.time()
+        first = Step((1, 1, 1), now)
+        at = datetime.fromtimestamp(now, UTC).isoformat()
+        cause = {"pod": "ddp-1", "node": "node3", "rank": 1}
+        entry: Raw = {"fault": "Pod", "strategy": "SpareSwap", "cause": cause, "detectedAt": at, "resumedAt": at}
+        entry |= {"seconds": now - self.steps[-1].at, **changes}
+        self.steps.append(first)
+        self.told = {"phase": "Running", "recoveries": [entry], "lastRecovery": entry}
+
+
+def test_a_true_status_passes_and_its_entry_is_known_afterwards() -> None:
+    job = RecordedJob()
+    with compared(job, fault_of(POD, "Pod", "SpareSwap")) as comparison:
+        # given an operator that reports a moment later
+        threading.Timer(0.3, job.recover).start()
+    assert comparison.recovery["cause"]["pod"] == "ddp-1"
+    assert comparison.paused_s == job.told["lastRecovery"]["seconds"]
+    assert {sample.phase for sample in comparison.samples} == {"Running"}
+
+
+def test_a_false_status_fails_with_the_field_that_is_false() -> None:
+    job = RecordedJob()
+    with (
+        pytest.raises(AssertionError, match=r"seconds: expected \S+ ± 0.200, status reports 5.0"),
+        compared(job, fault_of(POD, "Pod", "SpareSwap")),
+    ):
+        job.recover(seconds=5.0)
+
+
+def test_an_error_of_the_body_is_not_hidden_by_the_comparison() -> None:
+    with pytest.raises(ZeroDivisionError), compared(RecordedJob(), None):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "script", [plain.STEPS, plain.FAILING, injected_plain.STEPS, test_hang.TOGETHER, test_sigterm.SAVES]
+)
+def test_the_scripts_of_the_jobs_compile(script: str) -> None:
+    compile(script, "script", "exec")
+
+
+def test_the_steps_that_a_script_writes_are_read_with_their_round_and_time(tmp_path: Path) -> None:
+    # given a script as the tests' jobs run it
+    file = tmp_path / "steps"
+    script = STEP.replace(STEP_FILE, str(file)) + "step(1)\nstep(2)\n"
+    env = {**os.environ, "UNDERSTUDY_ROUND": "7.2.3", "PYTHONPATH": "sidecar"}
+    before = time.time()
+    subprocess.run([sys.executable, "-c", script], env=env, check=True, timeout=20)
+    # then both steps are known
+    first, second = steps_in(file.read_text())
+    assert first.round == second.round == (7, 2, 3)
+    assert before <= first.at <= second.at <= time.time()
