@@ -143,7 +143,13 @@ class PlainJob:
             ready = status.get("spares", {}).get("ready", 0) >= self.spares
             return status.get("phase") == "Running" and ready and "progress" in status
 
-        return self.wait_for("the job runs with all its spares", whole)
+        status = self.wait_for("the job runs with all its spares", whole)
+        if STEP in self.script:  # status has heard of the first rank that has stepped
+            wait_until("each active has reported a step", self._all_have_stepped, 30, seen=self.reported_steps)
+        return status
+
+    def _all_have_stepped(self) -> bool:
+        return len(self.reported_steps()) >= self.actives
 
     def apply_until_a_spare_coordinates(self) -> None:
         """Apply the job under another name if an active coordinates: on a busy machine no spare was up after 10 s."""
