@@ -298,12 +298,16 @@ class JobWorker:
         return True
 
     async def _has_ended_by_itself(self, plan: Plan) -> bool:
-        """Before status says that the job is suspended: its coordinator may have closed the rendezvous as succeeded."""
+        """Before status says that the job is suspended: its coordinator may have closed the rendezvous as succeeded.
+
+        True also if the coordinator stops responding here. The next pass decides how long to wait for the pods' report.
+        """
         end = plan.link.end if isinstance(plan.link, Unfollow) else None
         if plan.status is None or self._link is None or end is None or end.reason is not CloseReason.SUSPENDED:
             return False
+        responded = bool(self._link.coordination.in_office)
         closed = await self._link.end(end)
-        return closed is not None and closed.reason in TERMINAL_STATES
+        return responded if closed is None else closed.reason in TERMINAL_STATES
 
     def _still_valid(self, intents: Sequence[PodIntent], observed_at: float) -> Sequence[PodIntent]:
         """Without the deletions, if the writes before them took so long that a lost member may be back."""

@@ -59,7 +59,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     office = plan_office(observed, now)
     status = plan_status(observed, office, now)
     checks = () if ended else plan_checks(observed, sidecar_image)
-    turns = _turns(observed)
+    turns = _turns(observed, now)
     claims = plan_claims(observed, sidecar_image, now)
     # Where an attempt ends nothing else is done: the next pass finds it in status.
     still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
@@ -95,13 +95,13 @@ def _unhindered(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:
     return tuple(intent for intent in intents if not isinstance(intent, PatchPod) or intent.name not in as_seen)
 
 
-def _turns(observed: Observed) -> Unfollow | None:
+def _turns(observed: Observed, now: float) -> Unfollow | None:
     """The last words to the members, where this pass ends the attempt of the world."""
     what = outcome(observed)
     whole = isinstance(what, Restart) and (what.alone is None or what.alone.of_world)
     if isinstance(what, Restart) and whole and observed.job.spec.world is not None:
         return Unfollow(End(CloseReason.DELETED, f"the job restarts: {what.message}"))
-    if rests(observed):
+    if rests(observed, now):
         return SUSPENDED if observed.job.spec.suspend else Unfollow(End(CloseReason.SUSPENDED, TOLD))
     return None
 

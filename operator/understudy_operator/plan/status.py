@@ -34,6 +34,8 @@ PROGRESS_EVERY_S = 10.0
 PROGRESS = {"progress"}
 #: Of recoveriesByStrategy: what no coordinator counts, because none outlives it.
 OF_THE_JOB = "jobRestart"
+#: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
+END_REPORTED_S = 10.0
 NO_SPARES = {"desired": 0, "ready": 0, "claimed": 0}
 
 
@@ -64,20 +66,29 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     status["phase"] = phase(observed, status, jobs)
     if isinstance(what, Restart):
         status = restarted(observed, status, what, now)
-    elif rests(observed):
+    elif rests(observed, now):
         status = without_open(renewed(job, status, now))
         status["phase"] = "Suspended" if job.spec.suspend else "Restarting"
     status["conditions"] = plan_conditions(observed, status, what, now)
     return status
 
 
-def rests(observed: Observed) -> bool:
+def rests(observed: Observed, now: float) -> bool:
     """Whether the attempt of the world ends in this pass because the job is suspended, or was so unseen."""
     if is_missed_by_world(observed):
         return True
     if not observed.job.spec.suspend or observed.job.spec.world is None or observed.close is not None:
         return False
-    return begun(observed)
+    return begun(observed) and not _may_have_ended(observed, now)
+
+
+def _may_have_ended(observed: Observed, now: float) -> bool:
+    """Whether training may just have ended by itself: no coordinator responds, and pods have not reported their end."""
+    known = observed.coordination
+    closed = known.snapshot is not None and known.snapshot.closed is not None
+    if known.in_office or closed or observed.job.round < 0 or all(pod.over for pod in observed.pods):
+        return False
+    return not reached(known.since + END_REPORTED_S, now)
 
 
 def worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: float) -> bool:

@@ -23,6 +23,7 @@ from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
+from understudy_protocol import wire
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import End, Lost
 from understudy_protocol.words import CloseReason, Fault, RoundToken
@@ -244,14 +245,20 @@ async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_n
     assert owners == {"second"}
 
 
-def a_lost_pod(world: World) -> Coordination:
-    """Its coordinator lost it more than 15 s ago."""
-    owned = {"namespace": "research", "labels": {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}}
+def a_pod_of_the_job(world: World) -> Raw:
+    labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
+    owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
     pod = {"kind": "Pod", "metadata": owned, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}
-    world.store.put(Kind.POD, world.api.put(POD, pod))
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     world.store.put(Kind.NODE, world.api.put("/api/v1/nodes/n", {"metadata": {"name": "n"}, "status": ready}))
-    uid = world.api.objects[POD]["metadata"]["uid"]
+    raw = world.api.put(POD, pod)
+    world.store.put(Kind.POD, raw)
+    return raw
+
+
+def a_lost_pod(world: World) -> Coordination:
+    """Its coordinator lost it more than 15 s ago."""
+    uid = a_pod_of_the_job(world)["metadata"]["uid"]
     entry = Lost(uid, "llm-workers-0-0-a", "n", Fault.POD, "its connection ended", time.time() - 60)
     return Coordination(a_snapshot(lost=(entry,)), since=time.time())
 
@@ -720,3 +727,37 @@ async def test_a_job_that_is_suspended_just_after_it_has_succeeded_has_succeeded
         # then the coordinator is asked before status says so, and its close counts
         await world.until(lambda: world.status().get("phase") == phase)
     assert world.status().get("terminalState") == state
+
+
+async def test_so_it_has_if_its_coordinator_is_gone_before_it_can_be_asked_and_a_pod_reports_later(
+    world: World, links: list[FakeLink]
+):
+    # given a job whose coordinator ends while it is asked how the rendezvous has closed
+    world.apply_job(status=APPOINTED, spares={"replicas": 1})
+    pod = a_pod_of_the_job(world)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        links[0].coordination = Coordination(a_snapshot(), in_office="uid-s", since=time.time())
+        asked = 0
+
+        async def nobody_answers(end: End) -> Close | None:
+            del end
+            nonlocal asked
+            asked += 1
+            links[0].coordination = Coordination(a_snapshot(), since=time.time())
+            return None
+
+        links[0].end = nobody_answers  # type: ignore[method-assign]
+        # when the job is suspended
+        world.apply_job(status=world.status(), spares={"replicas": 1}, suspend=True)
+        world.wake()
+        await world.until(lambda: asked == 1 and world.status().get("phase") == "Suspended")
+        # and the kubelet reports then that the pod has succeeded
+        message = wire.encode(SUCCEEDED)
+        sidecar = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 0, "message": message}}}
+        pod["status"] = {"phase": "Succeeded", "initContainerStatuses": [sidecar]}
+        world.store.put(Kind.POD, world.api.put(POD, pod))
+        world.wake()
+        # then the job has
+        await world.until(lambda: world.status().get("phase") == "Succeeded")
+    assert world.status()["terminalState"] == "Completed"

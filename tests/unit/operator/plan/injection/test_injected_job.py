@@ -277,7 +277,7 @@ def test_a_job_that_is_suspended_is_told_so_and_what_its_pods_end_for_is_no_reco
 
 def test_while_it_rests_nothing_is_written_or_appointed() -> None:
     """Also while its last pods are still about to go."""
-    first = plan(suspended(in_round(3, epoch=7), PODS)).status
+    first = plan(suspended(in_round(3, epoch=7), PODS, snapshot=a_snapshot(number=3, epoch=7))).status
     for pods in (PODS, ()):
         again = plan(suspended(first, pods, snapshot=a_snapshot(number=3, epoch=7)))
         assert again.status is None
