@@ -83,8 +83,8 @@ ifndef E2E
 	$(PYTEST) -m "not nightly and alone" tests/e2e
 endif
 
-e2e-nightly:  ## all injected kinds, and torchrun in a TrainingJob, through all faults
-	$(PYTEST) tests/e2e/test_inject.py tests/e2e/test_torchrun.py
+e2e-nightly:  ## all injected kinds through all faults
+	$(PYTEST) tests/e2e/test_inject.py
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill

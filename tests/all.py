@@ -102,7 +102,7 @@ def test(run: Run) -> None:
         return
     with run.beside("simulation", "torchrun", "rollout", nice=10):
         run.make("e2e-lanes")
-    with run.beside("integration", "WORKERS=2"):
+    with run.beside("integration", "WORKERS=3"):
         run.make("e2e-alone")
 
 

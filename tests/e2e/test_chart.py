@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from tests.e2e.objects import listed
 from tests.e2e.plain import PlainJob
 from tests.e2e.test_access_rights import NETWORKS, lines
 from tests.e2e.training import Raw
+from tests.e2e.truth import unix
 from tests.e2e.waiting import wait_until
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_webhook import openssl
@@ -34,7 +36,7 @@ from understudy_webhook.rotation import Made
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
 
-STEPS = 20  # that have to be told after something, for the training to have gone on
+STEPS_S = 2.0  # in which a job steps 20 times
 #: The operator lists policies when it begins to lead.
 POLICY_S = 60
 WEBHOOK_PODS = "app.kubernetes.io/component=webhook"
@@ -89,10 +91,9 @@ def operators(cluster: Cluster) -> set[str]:
 
 
 def steps_go_on(job: PlainJob) -> None:
-    """As the operator tells: one leads, and is on the coordinator's line. After a recovery the job steps from 1 on."""
-    told = job.status()["progress"]["step"]
-    other = job.wait_for("a step is told", lambda status: status["progress"]["step"] != told, 120)["progress"]["step"]
-    job.wait_for(f"training is {STEPS} steps on", lambda status: status["progress"]["step"] > other + STEPS)
+    """Wait until status has a step of some time from now: training goes on, and an operator leads and hears of it."""
+    later = time.time() + STEPS_S
+    job.wait_for("status has a later step", lambda status: unix(status["progress"]["at"]) > later, 120)
 
 
 def revision(cluster: Cluster) -> Raw:

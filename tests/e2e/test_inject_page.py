@@ -111,7 +111,7 @@ def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, 
     # when it is applied
     shell.write(jobset)
     shell.must("kubectl apply -f train.yaml")
-    # then all its pods train, and it completes
+    # then all its pods train
     listing = "kubectl -n research get injectedjobs"
     wanted = {"PHASE": "Running", "ACTIVE": "4", "DESIRED": "4", "SPARES": "0"}
 
@@ -119,4 +119,10 @@ def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, 
         return wanted.items() <= columns(shell.must(listing), "jobset.pytorch").items()
 
     wait_until("the InjectedJob is listed with four pods", listed, 120, seen=lambda: shell.must(listing))
+    # when one of them is deleted, then the pod that its Job creates instead trains with the others in the next round
+    pods = f"kubectl -n {NAMESPACE} get pods -l jobset.sigs.k8s.io/jobset-name=pytorch -o name"
+    shell.must(f"kubectl -n {NAMESPACE} delete --wait=false {shell.must(pods).split()[-1]}")
+    wanted["ROUND"] = str(int(columns(shell.must(listing), "jobset.pytorch")["ROUND"]) + 1)
+    wait_until("the InjectedJob is listed in the next round", listed, 120, seen=lambda: shell.must(listing))
+    # and the JobSet completes
     shell.must("kubectl -n research wait --for=condition=Completed jobset/pytorch --timeout=120s")

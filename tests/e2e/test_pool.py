@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 FENCED = {"fenceTimeout": "10s"}
 RECOVERED_S = 90
 #: Of each kind of claim. `make e2e-kills` kills 50 times, which takes twenty minutes.
-KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "2"))
+KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "1"))
 #: How long a refill takes at least, so that there is a time without a spare.
 REFILL_S = 8
 MakeJob = Callable[..., PlainJob]

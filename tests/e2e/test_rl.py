@@ -47,15 +47,29 @@ def uids(pods: list[Raw]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-def test_a_server_killed_in_a_transfer_restarts_the_job(make_job: MakeJob) -> None:
+def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_the_job(make_job: MakeJob) -> None:
     # given a job that has updated its servers
     job = make_job("rl-job")
     job.apply()
     with clients(job) as seen:
         job.wait_for_whole_updates(2)
         wait_until("answers come", lambda: seen["whole"] > 10, 30, seen=lambda: seen)
-        former = uids(job.pods("rollout")) | uids(job.pods("trainer"))
+        servers, before = uids(job.pods("rollout")), job.status()["round"]
+        # when the trainer is killed in mid transfer
+        job.wait_for_transfer()
+        (trainer,) = job.pods("trainer")
+        os.kill(worker_pids(job, trainer["metadata"]["name"])[0], signal.SIGKILL)
+        # then it restarts in place, with its servers Uncertain until it has updated them
+        status = job.wait_for(
+            "the trainer has recovered", lambda s: s["round"] > before and s["rollouts"]["fresh"] == 2
+        )
+        assert status["recoveries"][0]["fault"] == "Process"
+        assert status["recoveries"][0]["strategy"] == "InPlace"
+        assert uids(job.pods("rollout")) == servers
+        assert status["restarts"] == 0
+
         # when a server is killed in mid transfer
+        former = servers | uids([trainer])
         job.wait_for_transfer()
         os.kill(server_pid(job, job.pods("rollout")[1]), signal.SIGKILL)
         # then the whole job restarts, and says why
@@ -65,8 +79,8 @@ def test_a_server_killed_in_a_transfer_restarts_the_job(make_job: MakeJob) -> No
         # and it goes on with new pods, whose weights are whole
         job.wait_for_whole_updates(2)
         assert not former & (uids(job.pods("rollout")) | uids(job.pods("trainer")))
-        before = seen["whole"]
-        wait_until("answers come again", lambda: seen["whole"] > before + 10, 30, seen=lambda: seen)
+        answers = seen["whole"]
+        wait_until("answers come again", lambda: seen["whole"] > answers + 10, 30, seen=lambda: seen)
 
 
 def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
@@ -85,26 +99,6 @@ def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
         assert (status["rollouts"]["fresh"], status["restarts"]) == (2, 0)
         assert not servers & uids(job.pods("rollout"))
         assert uids(job.pods("trainer")) == trainer
-
-
-def test_a_trainer_killed_in_a_transfer_updates_its_servers_in_its_next_round(make_job: MakeJob) -> None:
-    job = make_job("rl-trainer")
-    job.apply()
-    with clients(job):
-        job.wait_for_whole_updates(2)
-        servers, before = uids(job.pods("rollout")), job.status()["round"]
-        # when the trainer is killed in mid transfer
-        job.wait_for_transfer()
-        (pod,) = job.pods("trainer")
-        os.kill(worker_pids(job, pod["metadata"]["name"])[0], signal.SIGKILL)
-        # then it restarts in place, with its servers Uncertain until it has updated them
-        status = job.wait_for(
-            "the trainer has recovered", lambda s: s["round"] > before and s["rollouts"]["fresh"] == 2
-        )
-        assert status["recoveries"][0]["fault"] == "Process"
-        assert status["recoveries"][0]["strategy"] == "InPlace"
-        assert uids(job.pods("rollout")) == servers
-        assert status["restarts"] == 0
 
 
 def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob) -> None:

@@ -63,7 +63,6 @@ def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     acts.settle(training)
 
 
-@pytest.mark.nightly  # test_inject.py powers off a node under torchrun in each run
 def test_powered_off_node_is_replaced(training: Training) -> None:
     act = acts.power_off_node(training)
     assert (act.fault, act.strategy) == ("Node", "SpareSwap")
