@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.cluster import Cluster
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.objects import find, listed
@@ -193,8 +194,10 @@ def test_without_room_it_says_so_and_rolls_when_a_claim_takes_the_spare(
     assert pool.status()["available"] == 1
 
     # and when a job claims the spare, the new one takes its place
-    take_away(job, victim(job))
-    wait_until("the job's pod stands in the spare's place", lambda: from_pool(job), RECOVERED_S, seen=pool.text)
+    lost = victim(job)
+    with compared(job, fault_of(lost, "Pod", "SpareSwap"), RECOVERED_S):
+        take_away(job, lost)
+        wait_until("the job's pod stands in the spare's place", lambda: from_pool(job), RECOVERED_S, seen=pool.text)
     wait_until("the pool has rolled", lambda: pool.condition("Rolling")["status"] == "False", 60, seen=pool.text)
     pool.wait_until_full()
 

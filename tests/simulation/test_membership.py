@@ -5,7 +5,7 @@ import pytest
 from tests.simulation.run import draw_case, run_case
 
 BATCH = 25
-SEEDS = 200
+SEEDS = 100
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

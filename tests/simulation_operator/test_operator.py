@@ -7,7 +7,7 @@ from tests.simulation_operator.mutations import MUTATIONS, Mutation, broken
 from tests.simulation_operator.run import draw_case, run_case
 from tests.simulation_operator.world import Violation
 
-SEEDS = 50
+SEEDS = 25
 SEEDS_TO_FIND = 60
 
 

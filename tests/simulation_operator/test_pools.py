@@ -11,7 +11,7 @@ from tests.simulation_operator.mutations import POOL_MUTATIONS, Mutation, broken
 from tests.simulation_operator.run import Case, draw_pool_case, run_case
 from tests.simulation_operator.world import Violation
 
-SEEDS = 50
+SEEDS = 25
 SEEDS_TO_FIND = 200
 
 
@@ -47,7 +47,7 @@ def test_the_runs_have_what_they_are_for() -> None:
     assert seen["told"] > 2
 
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(15))
 def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(number: int) -> None:
     # given two replicas that know of no lease
     case = draw_pool_case(number)
