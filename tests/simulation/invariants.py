@@ -132,7 +132,8 @@ class Invariants:
         """Whatever coordinators came and went in it."""
         if recovery.pause_s is None:
             return
-        paused = [s for token, s in self.cluster.training.paused_before.items() if token.round >= recovery.round]
+        before = self.cluster.training.paused_before
+        paused = [s for token, pauses in before.items() if token.round >= recovery.round for s in pauses]
         if not any(abs(recovery.pause_s - s) < PAUSE_ERROR_S for s in paused):
             raise Violation(f"round {recovery.round}: a pause of {recovery.pause_s:.2f} s is reported, it was {paused}")
 

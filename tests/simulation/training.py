@@ -80,7 +80,8 @@ class Training:
         self.newest_stepped = RoundToken(0, 0, -1)
         self.stepped_at: float | None = None
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
-        self.paused_before: dict[RoundToken, float] = {}  # for how long no round had stepped, at each one's first step
+        self.began_to_step: dict[RoundToken, float] = {}  # when each round made its first step
+        self.paused_before: dict[RoundToken, list[float]] = {}  # when it made its first: how long since a last one
         self.total_steps = 0
         self.stale_saves = 0
         self.stale_savers: set[str] = set()  # pods
@@ -197,15 +198,26 @@ class Training:
             self.newest_stepped, self.newest_since = group.token, self.world.now
         elif group.token < self.newest_stepped:
             self.stale_for_s = max(self.stale_for_s, self.world.now - self.newest_since)
-        if group.token not in self.stepped_in and self.stepped_at is not None:
-            self.paused_before[group.token] = self.world.now - self.stepped_at
-        self.stepped_at = self.stepped_in[group.token] = self.world.now
         if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
-            return
+            return  # nobody reports a step that could not be saved
+        if group.token not in self.stepped_in:
+            self.paused_before[group.token] = [self.world.now - at for at in self._last_steps()]
+            self.began_to_step[group.token] = self.world.now
+        self.stepped_at = self.stepped_in[group.token] = self.world.now
         for worker in group.workers.values():
             worker.stepped = True
             worker.on_step(group.step)
         self.resume(group)
+
+    def _last_steps(self) -> list[float]:
+        """Of the newest round, and of each that stepped beside a newer one, cut off from it: its pods know no other."""
+        newest = [] if self.stepped_at is None else [self.stepped_at]
+        beside = [
+            at
+            for token, at in self.stepped_in.items()
+            if any(token < newer and began < at for newer, began in self.began_to_step.items())
+        ]
+        return newest + beside
 
     def _check_step(self, group: Group) -> None:
         tokens = {worker.token for worker in group.workers.values() if worker.alive}
