@@ -131,8 +131,10 @@ def worker_pids(training: HasCluster, pod: str) -> list[int]:
 
 
 def _children(pid: int) -> dict[int, str]:
-    """The names of a process's children, by host pid."""
-    told = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    """The names of a process's children, by host pid, the first to be started first."""
+    # Not by pid: that of a later child is lower where the kernel has begun again at the lowest.
+    command = ["ps", "-o", "pid=,comm=", "--sort=start_time,pid", "--ppid", str(pid)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
     pairs = (line.split(None, 1) for line in told.stdout.splitlines())
     return {int(pid): name.strip() for pid, name in pairs}
 

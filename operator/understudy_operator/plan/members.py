@@ -32,7 +32,7 @@ from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, with_findings
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.pods import TORCHRUN, pod_manifest
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
@@ -42,8 +42,8 @@ SETTLED_S = 30.0
 FAILED_PODS_KEPT = 5
 #: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
 RETURN_S = 15.0
-#: After the close pods end by themselves; what has not by then is removed.
-CLOSED_S = 10.0
+#: After the close pods end by themselves; one that still runs then is deleted. On a busy machine it took over 10 s.
+CLOSED_S = 60.0
 
 
 def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[PodIntent, ...]:
@@ -283,8 +283,8 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield _delete(pod, "the job has ended, and its training has not")
-        elif reached(since + CLOSED_S, now):
-            yield _delete(pod, "the job has ended, and it has not")
+        elif observed.job.world.mode != TORCHRUN and reached(since + CLOSED_S, now):
+            yield _delete(pod, "the job has ended, and it has not")  # a script may go on after its torchrun
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

@@ -462,13 +462,19 @@ def test_after_the_close_who_has_not_started_is_removed():
     assert reasons(given) == ["the job has ended before it started"]
 
 
-def test_after_the_close_who_does_not_end_is_deleted_in_the_end():
-    def after(seconds: float) -> Observed:
-        job = a_job(status=in_round(0, terminalState="Completed"), completed_at=NOW - seconds)
-        return observed(job, (ended(A0), ended(A1), S))
+def closed_since(seconds: float, mode: str) -> Observed:
+    """A job that has ended, whose pod s has not."""
+    job = a_job(mode=mode, status=in_round(0, terminalState="Completed"), completed_at=NOW - seconds)
+    return observed(job, (ended(A0), ended(A1), S))
 
-    assert deleted(after(members.CLOSED_S - 0.1)) == {}
-    assert deleted(after(members.CLOSED_S)) == {"s": None}
+
+def test_a_pod_that_does_not_end_within_60_s_of_the_close_is_deleted():
+    assert deleted(closed_since(59.9, "Wrap")) == {}
+    assert deleted(closed_since(60.0, "Wrap")) == {"s": None}
+
+
+def test_a_script_that_goes_on_after_its_torchrun_is_left_alone():
+    assert deleted(closed_since(3600.0, "Torchrun")) == {}
 
 
 def test_after_the_close_pods_on_a_dead_node_are_removed_at_once():

@@ -43,7 +43,6 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
-from understudy_operator.plan.members import CLOSED_S
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
 from understudy_operator.plan.reconcile import LOOK_AGAIN_S, LOOK_ANYWAY_S, reconcile
 from understudy_operator.plan.refusals import Refusal, Why
@@ -91,7 +90,7 @@ def test_a_job_that_is_being_deleted_is_let_go():
 
 def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is_looked_at():
     running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), has_secret=False))
-    assert (running.objects, running.again_in_s) == ((), CLOSED_S)
+    assert (running.objects, running.again_in_s) == ((), 30.0)
     finished = plan_of(observed(pods=(ended(A0, SUCCEEDED), ended(A1))))
     assert (finished.link, finished.again_in_s) == (Unfollow(), None)
 
