@@ -125,8 +125,11 @@ async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_tells
     assert said[("understudy_api_requests_total", "pods", "Ok", "create")] >= 3
     assert said[("understudy_reconcile_seconds_count", "TrainingJob")] > 0
 
-    # and who stands by says nothing of it
-    (other,) = [told for name, told in (await replicas.said()).items() if name != first]
+    # and the replica that stands by reports nothing of it
+    async def standby() -> Said:
+        return next((said for name, said in (await replicas.said()).items() if name != first), {})
+
+    other = await kube.until("the other replica serves its metrics", standby)
     assert (other[LEADER], other[COUNTED], RUNNING in other) == (0, 0, False)
 
     # when the leader is killed, and the coordinator tells the same to the next one
