@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -100,13 +101,22 @@ def test_a_driver_that_hangs_holds_up_nobody(launch: Launch, library: Path, fold
 
 
 def test_a_library_that_crashes_harms_the_process_that_asks_alone(launch: Launch, library: Path, folder: Path) -> None:
+    # given a process that asks for devices which do not answer
     launched = given(launch, library, folder, devices=1, there=1)
     (folder / "gpus").unlink()
-    launched.sidecar.send(CheckReadiness(1))
-    (asks,) = wait_for(lambda: children(launched.process.pid), "devices are asked")
-    os.kill(asks, signal.SIGSEGV)
-    told = launched.sidecar.expect(Readiness)
-    assert (told.ready, "ended without an answer" in told.reason) == (False, True)
+    told, number = Readiness(0, False, SILENT), 0
+    while told.reason == SILENT:  # on a busy machine its time is over before it can be killed
+        number += 1
+        launched.sidecar.send(CheckReadiness(number))
+        (asks,) = wait_for(lambda: children(launched.process.pid), "devices are asked")
+        # when it crashes
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(asks, signal.SIGSEGV)
+        told = launched.sidecar.expect(Readiness)
+    # then the spare is not ready for that reason, and its launcher lives
+    assert told == Readiness(number, False, "the process that looks for its devices has ended without an answer")
+    (folder / "gpus").write_text("1")
+    assert check(launched, number + 1) == Readiness(number + 1, True)
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a device")
