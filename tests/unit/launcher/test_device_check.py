@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, children, wait_for
+from tests.unit.launcher.fake_sidecar import Launched, children, name_of, wait_for
 from understudy_launcher.devices import LIBRARY
 from understudy_launcher.readiness import SILENT
 from understudy_protocol import pod
@@ -63,6 +63,11 @@ def given(launch: Launch, library: Path, folder: Path, devices: int, there: int)
     return launched
 
 
+def looker(launched: Launched) -> int:
+    """The process that asks for devices, by its name, which each of the launcher's processes gets after its fork."""
+    return next((pid for pid in children(launched.process.pid) if name_of(pid) == "devices"), 0)
+
+
 def check(launched: Launched, number: int) -> Readiness:
     launched.sidecar.send(CheckReadiness(number))
     return launched.sidecar.expect(Readiness)
@@ -87,7 +92,7 @@ def test_a_driver_that_hangs_holds_up_nobody(launch: Launch, library: Path, fold
     launched = given(launch, library, folder, devices=1, there=1)
     (folder / "gpus").unlink()
     launched.sidecar.send(CheckReadiness(1))
-    (asks,) = wait_for(lambda: children(launched.process.pid), "devices are asked")
+    asks = wait_for(lambda: looker(launched), "devices are asked")
 
     # then that is told, and whoever asks is ended
     assert launched.sidecar.expect(Readiness) == Readiness(1, False, SILENT)
@@ -108,7 +113,7 @@ def test_a_library_that_crashes_harms_the_process_that_asks_alone(launch: Launch
     while told.reason == SILENT:  # on a busy machine its time is over before it can be killed
         number += 1
         launched.sidecar.send(CheckReadiness(number))
-        (asks,) = wait_for(lambda: children(launched.process.pid), "devices are asked")
+        asks = wait_for(lambda: looker(launched), "devices are asked")
         # when it crashes
         with contextlib.suppress(ProcessLookupError):
             os.kill(asks, signal.SIGSEGV)
