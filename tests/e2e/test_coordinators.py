@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import PlainJob
 from tests.e2e.training import Raw
+from tests.e2e.truth import unix
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -86,9 +88,12 @@ def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(
 
 
 def test_without_a_majority_the_operator_appoints(job: PlainJob) -> None:
+    # given an operator that knows who votes: it has heard of a step that was made later
+    counted_at = time.time()
+    job.wait_for("the operator has heard of a later step", lambda s: unix(s["progress"]["at"]) > counted_at)
     before, victim = job.status(), actives(job)[0]
     with compared(job, fault_of(victim, "Pod", "SpareSwap", "PodRecreate")):
-        # given an electorate of three; when two of them have ended, and their kubelets say so
+        # when two of three voters have ended, and their kubelets report it
         kill(job, coordinator(job), victim)
         # then no election is possible, and the operator gives the office in a newer epoch
         after = job.wait_for(
