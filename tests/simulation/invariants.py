@@ -29,7 +29,8 @@ FENCED_S = 30.0 + 3.0
 #: A reported pause of the training differs by so little from the true one.
 PAUSE_ERROR_S = 0.2
 #: After the close every launcher that can be told has exited in so many seconds.
-EXIT_S = 60.0
+#: One that does not exit is deleted by the operator after 30 s, and gets SIGKILL after a grace period of 30 s.
+EXIT_S = 75.0
 
 
 @dataclass

@@ -43,7 +43,7 @@ FAILED_PODS_KEPT = 5
 #: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
 RETURN_S = 15.0
 #: After the close pods end by themselves; one that still runs then is deleted. On a busy machine it took over 10 s.
-CLOSED_S = 60.0
+CLOSED_S = 30.0
 
 
 def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[PodIntent, ...]:

@@ -468,9 +468,9 @@ def closed_since(seconds: float, mode: str) -> Observed:
     return observed(job, (ended(A0), ended(A1), S))
 
 
-def test_a_pod_that_does_not_end_within_60_s_of_the_close_is_deleted():
-    assert deleted(closed_since(59.9, "Wrap")) == {}
-    assert deleted(closed_since(60.0, "Wrap")) == {"s": None}
+def test_a_pod_that_does_not_end_within_30_s_of_the_close_is_deleted():
+    assert deleted(closed_since(29.9, "Wrap")) == {}
+    assert deleted(closed_since(30.0, "Wrap")) == {"s": None}
 
 
 def test_a_script_that_goes_on_after_its_torchrun_is_left_alone():
