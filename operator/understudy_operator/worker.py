@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Unconfirmed:
-    """A status that was sent and had no answer. The API server may have written it."""
+    """A status with events that was sent and had no answer. The API server may have written it."""
 
     over: str  # the resourceVersion that it replaces
     status: Raw
@@ -327,11 +327,12 @@ class JobWorker:
         """False: the job has changed since it was read."""
         self._ends.writes(job.resource_version, job.status, status)
         sent = _Unconfirmed(job.resource_version, status, events)
-        self._unconfirmed.append(sent)
+        if events:
+            self._unconfirmed.append(sent)
         done = await self._gateway.status(job, status)
         if done:
             self._unconfirmed.clear()  # it replaced the version that all of them would have replaced
-        else:
+        elif events:
             self._unconfirmed.remove(sent)
         self._ends.wrote(done=done)
         if done and is_news(job.status, status):

@@ -128,7 +128,7 @@ def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: Injec
     (sidecar,) = acts._children(supervisor)
     with compared(training, None):
         os.kill(sidecar, signal.SIGKILL)
-        wait_until("it is started anew", lambda: set(acts._children(supervisor)) not in ({sidecar}, set()), 30)
+        wait_until("it is restarted", lambda: set(acts._children(supervisor)) not in ({sidecar}, set()), 30)
         acts.settle(training)
     assert acts.restarts(training) == 0
     assert failed_pods(training) == 0

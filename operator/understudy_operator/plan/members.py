@@ -35,7 +35,7 @@ from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, w
 from understudy_operator.plan.pods import TORCHRUN, pod_manifest
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault
+from understudy_protocol.words import CloseReason, Fault
 
 #: A coordinator that has been in office for so long knows who holds which rank.
 SETTLED_S = 30.0
@@ -283,8 +283,14 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield _delete(pod, "the job has ended, and its training has not")
-        elif observed.job.world.mode != TORCHRUN and reached(since + CLOSED_S, now):
-            yield _delete(pod, "the job has ended, and it has not")  # a script may go on after its torchrun
+        elif not _may_continue(observed) and reached(since + CLOSED_S, now):
+            yield _delete(pod, "the job has ended, and it has not")
+
+
+def _may_continue(observed: Observed) -> bool:
+    """Whether a script may still have work to do after its torchrun has succeeded, such as an upload."""
+    succeeded = observed.close is not None and observed.close.reason is CloseReason.SUCCEEDED
+    return succeeded and observed.job.world.mode == TORCHRUN
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

@@ -729,7 +729,7 @@ async def test_a_job_that_is_suspended_just_after_it_has_succeeded_has_succeeded
     assert world.status().get("terminalState") == state
 
 
-async def test_so_it_has_if_its_coordinator_is_gone_before_it_can_be_asked_and_a_pod_reports_later(
+async def test_a_success_that_a_pod_reports_counts_though_the_job_was_suspended_and_its_coordinator_is_gone(
     world: World, links: list[FakeLink]
 ):
     # given a job whose coordinator ends while it is asked how the rendezvous has closed

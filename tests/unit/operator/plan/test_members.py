@@ -462,9 +462,11 @@ def test_after_the_close_who_has_not_started_is_removed():
     assert reasons(given) == ["the job has ended before it started"]
 
 
-def closed_since(seconds: float, mode: str) -> Observed:
+def closed_since(seconds: float, mode: str, state: str = "Completed") -> Observed:
     """A job that has ended, whose pod s has not."""
-    job = a_job(mode=mode, status=in_round(0, terminalState="Completed"), completed_at=NOW - seconds)
+    conditions = [{"type": state, "status": "True", "message": ""}]
+    status = in_round(0, terminalState=state, conditions=conditions)
+    job = a_job(mode=mode, status=status, completed_at=NOW - seconds)
     return observed(job, (ended(A0), ended(A1), S))
 
 
@@ -473,8 +475,9 @@ def test_a_pod_that_does_not_end_within_30_s_of_the_close_is_deleted():
     assert deleted(closed_since(30.0, "Wrap")) == {"s": None}
 
 
-def test_a_script_that_goes_on_after_its_torchrun_is_left_alone():
+def test_a_script_that_continues_after_its_torchrun_is_left_alone_if_the_job_has_succeeded():
     assert deleted(closed_since(3600.0, "Torchrun")) == {}
+    assert deleted(closed_since(30.0, "Torchrun", "Failed")) == {"s": None}
 
 
 def test_after_the_close_pods_on_a_dead_node_are_removed_at_once():
