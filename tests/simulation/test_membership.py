@@ -25,6 +25,11 @@ def test_invariants_hold_under_random_faults(seeds: list[int]) -> None:
         run_case(draw_case(seed))
 
 
+def test_a_pod_that_was_cut_off_from_the_newest_round_reports_its_own_pause() -> None:
+    """Two halves trained for a second, and the model knew the last step of one."""
+    run_case(draw_case(5380))
+
+
 def test_a_seed_replays_to_the_letter() -> None:
     first, again = (run_case(draw_case(7)) for _ in range(2))
     assert list(first.world.trace) == list(again.world.trace)
