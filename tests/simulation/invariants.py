@@ -211,9 +211,13 @@ class Invariants:
             raise Violation(f"no step and no close for {now - since:.0f} s")
 
     def workers_of_older_rounds_end(self) -> None:
-        """5. Where their machine runs and has a network: told by their coordinator, or by the fence."""
+        """5. Where their machine runs and has a network: told by their coordinator, or by the fence.
+
+        One that has got SIGKILL and sleeps in the kernel cannot end, whoever wants it.
+        """
         now, newest = self.cluster.world.now, self.cluster.training.newest_stepped
-        stale = {x for x in self.cluster.workers if x.token < newest and x.machine.answers and x.alive}
+        workers = (x for x in self.cluster.workers if not (x.unkillable and x.killed))
+        stale = {x for x in workers if x.token < newest and x.machine.answers and x.alive}
         self._stale_since = {worker: self._stale_since.get(worker, now) for worker in stale}
         for worker, since in self._stale_since.items():
             if now - since > FENCED_S + GRACE_S:

@@ -132,7 +132,7 @@ def on_time(desk: Desk, now: float) -> None:
         _decide(desk, dismissal, now)
     elif now >= dismissal.until:
         reason = "it did not answer when workers of its peers had failed"
-        for member in [desk.roster.members[uid] for uid in dismissal.pending if uid in desk.roster.members]:
+        for member in [desk.roster.members[uid] for uid in sorted(dismissal.pending) if uid in desk.roster.members]:
             faults.lose(desk, member, Fault.NODE, reason, now)
         dismissal.pending.clear()
 

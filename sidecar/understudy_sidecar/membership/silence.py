@@ -114,7 +114,7 @@ class SilenceWatch:
 
     def _regular(self, roster: Roster, now: float) -> tuple[list[Member], list[Silent]]:
         if not self._to_come:
-            self._to_come = list(roster.linked)
+            self._to_come = sorted(roster.linked)
         slices = max(1, -(-len(roster.linked) // SLICE))
         self.heartbeat_at = now + self.heartbeat_s_of(len(roster.linked)) / slices
         uids, self._to_come = self._to_come[:SLICE], self._to_come[SLICE:]
@@ -146,7 +146,7 @@ class SilenceWatch:
         if self.ack_until is None or now < self.ack_until:
             return
         self.ack_until = None
-        for uid in list(roster.unacked):
+        for uid in sorted(roster.unacked):
             within_s = self.answer_s_of(len(roster.holders))
             reason = f"it did not acknowledge its assignment within {within_s:.3g} s"
             yield Silent(roster.members[uid], reason)
