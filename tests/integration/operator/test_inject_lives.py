@@ -34,6 +34,14 @@ async def secret_of(kube: Kube, pod: Raw) -> Raw | None:
     return next((x for x in await kube.list("secrets") if x["metadata"]["name"] == wanted), None)
 
 
+async def collect_services(kube: Kube) -> None:
+    """As the garbage collector does; it is to be called again: the operator makes one anew until it sees the end."""
+    owners = {x["metadata"]["uid"] for x in await kube.list("injectedjobs")}
+    for service in await kube.list("services"):
+        if not owners & {owner["uid"] for owner in service["metadata"]["ownerReferences"]}:
+            await kube.call("DELETE", f"services/{service['metadata']['name']}")
+
+
 async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_with_its_predecessor(kube: Kube) -> None:
     # given a Job, whose pods have their Secret
     _, (pod, *_) = await injected(kube)
@@ -52,9 +60,12 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     assert await secret_of(kube, other) is None
     # and have a Secret of their own as soon as the first one's InjectedJob is gone
     await kube.call("DELETE", "injectedjobs/job.train")
-    for service in await kube.list("services"):  # as the garbage collector does
-        await kube.call("DELETE", f"services/{service['metadata']['name']}")
-    second = await kube.until("the second one's Secret", lambda: secret_of(kube, other))
+
+    async def secret_of_the_second() -> Raw | None:
+        await collect_services(kube)
+        return await secret_of(kube, other)
+
+    second = await kube.until("the second one's Secret", secret_of_the_second)
     assert second is not None
     assert second["data"][names.KEY_FILE] != first["data"][names.KEY_FILE]
     told = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
