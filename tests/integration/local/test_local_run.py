@@ -282,15 +282,16 @@ def test_each_node_is_shown_once_while_a_lost_member_is_replaced(start: Callable
     folder = next(folder for folder in run_folder.live() if folder.name == run.name)
     shown: list[list[str]] = []
 
-    def replaced() -> bool:
+    def is_whole() -> bool:
         members = control.ask(folder.control, {"show": True})["members"]
         shown.append([member["node"] for member in members])
         return len(members) == 3 and sorted(member["role"] for member in members) == ["active", "active", "spare"]
 
+    run.wait_for(is_whole, "all are there, the spare too")
     # when the launcher of an active member is killed, and another member takes its place
     next(each for each in descendants(run) if is_launcher_of_an_active(each)).kill()
     run.says("Recovered: SpareSwap")
-    run.wait_for(replaced, "another spare")
+    run.wait_for(is_whole, "another spare")
     run.round_of(2, above=number)
     # then no node is shown twice
     assert [nodes for nodes in shown if len(set(nodes)) < len(nodes)] == []
