@@ -1,15 +1,30 @@
-"""Unix seconds as the API writes times."""
+"""Unix seconds as the API writes times.
+
+Each number can be written: times before 1970 and after the year 9999 are written as the nearest time that RFC 3339 has.
+A text that is no time is a ValueError.
+"""
 
 from datetime import UTC, datetime
 
+#: 9999-12-31T23:59:59Z.
+LAST = 253402300799.0
+
 
 def micro_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _time(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def whole_seconds(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _time(at).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unix(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+    """Raises ValueError. A time without a zone is in UTC."""
+    if not isinstance(text, str):
+        raise ValueError(f"expected a time such as 2026-11-20T10:00:00Z, got {type(text).__name__}")
+    at = datetime.fromisoformat(text)
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _time(at: float) -> datetime:
+    return datetime.fromtimestamp(min(max(0.0, at), LAST), UTC)  # in this order NaN becomes 0

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from understudy_operator.plan.answers import NEVER, Answers
 from understudy_operator.plan.intents import Callee, Follow
+from understudy_operator.plan.message_limits import MessageLimits
 from understudy_operator.plan.observed import Coordination, has_majority, office_of
 from understudy_protocol.observer import MemberView, NodeFact, Nodes, Refused, Snapshot, Stepping, Superseded
 from understudy_protocol.words import NO_OFFICE, Office
@@ -60,6 +61,7 @@ class Search:
         self._counted: tuple[MemberView, ...] | None = None
         self._majority = False  # of those
         self._out: list[Say] = []
+        self._limits = MessageLimits()
 
     def settled(self, now: float) -> bool:
         """Whether who is in office is beyond doubt."""
@@ -102,6 +104,8 @@ class Search:
         return dict(self._lines)
 
     def heard(self, callee: Callee, message: object, now: float) -> list[Say]:
+        """Raises WireError if the message is beyond the limits of plan/message_limits.py."""
+        message = self._limits.apply(message, now)
         if self._lines.get(callee.pod_uid) is not callee:
             return []  # on a line that another one has replaced
         match message:

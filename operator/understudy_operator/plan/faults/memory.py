@@ -13,10 +13,12 @@ OFFENCES.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from understudy_operator.plan.message_limits import AHEAD_S
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol.recovery import SWAPPED
@@ -27,8 +29,10 @@ OFFENDS = 2.0
 MOST_OF_OTHERS = 1.0
 OFFENCES = 6
 NODES = 400
-#: An offence that counts less is forgotten: after a week.
-LEAST = 2.0**-7
+#: When an offence counts so little that it is forgotten: after seven half-lives.
+FORGOTTEN_S = 7 * HALF_LIFE_S
+#: The name of a node, which is a key of a ConfigMap.
+_NODE = re.compile("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 REASON_CHARACTERS = 80
 #: Jobs by name in the words of a node.
 NAMED = 3
@@ -70,7 +74,10 @@ class Offenders:
 
 @dataclass(frozen=True)
 class Memory:
-    """Offences by node, the oldest first; never more than the rules of the module keep."""
+    """Offences by node, the oldest first; never more than the rules of the module keep.
+
+    A time that is ahead of this clock by more than clocks differ is none: such an offence is not kept.
+    """
 
     by_node: Mapping[str, tuple[Offence, ...]]
 
@@ -106,10 +113,11 @@ def offences_of(job: Mapping[str, Any]) -> Iterator[tuple[str, Offence]]:
     for entry in job.get("status", {}).get("recoveries", ()):
         cause: Mapping[str, Any] = entry.get("cause", {})
         fault = next((fault for fault in _WEIGHTS if fault.value == entry.get("fault")), None)
-        if fault is not None and cause.get("node") and entry.get("reason") != SWAPPED:
+        node = str(cause.get("node", ""))
+        if fault is not None and _NODE.fullmatch(node) and entry.get("reason") != SWAPPED:
             reason = str(cause.get("message", ""))[:REASON_CHARACTERS]
             who = (metadata["uid"], f"{metadata['namespace']}/{metadata['name']}")
-            yield str(cause["node"]), Offence(unix(entry["detectedAt"]), *who, fault, reason)
+            yield node, Offence(unix(entry["detectedAt"]), *who, fault, reason)
 
 
 def _recoveries_of(job: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -132,7 +140,7 @@ def read(data: Mapping[str, str]) -> Memory:
     for node, text in data.items():
         try:
             entries = [Offence(float(at), str(u), str(j), Fault(f), str(r)) for at, u, j, f, r in json.loads(text)]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             continue
         found[node] = tuple(sorted(entries))
     return Memory(found)
@@ -170,7 +178,7 @@ def score(offences: Iterable[Offence], now: float) -> float:
 
 
 def _kept(offences: Iterable[Offence], now: float) -> Iterator[Offence]:
-    fresh = [offence for offence in offences if 0.5 ** ((now - offence.at) / HALF_LIFE_S) >= LEAST]
+    fresh = [offence for offence in offences if -AHEAD_S <= now - offence.at <= FORGOTTEN_S]
     yield from sorted(fresh)[-OFFENCES:]
 
 

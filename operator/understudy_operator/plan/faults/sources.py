@@ -13,7 +13,7 @@ from enum import Enum
 
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.faults.xids import named
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import LAST, unix
 from understudy_protocol.words import FaultClass
 
 
@@ -108,7 +108,7 @@ def findings(signals: Iterable[Signal], annotations: Mapping[str, str], table: I
 def time_in(text: str) -> float | None:
     """Of RFC 3339 text, or Unix seconds; None where it is neither."""
     try:
-        return float(text) if text.strip().isdigit() else unix(text.strip())
+        return min(float(text), LAST) if text.strip().isdigit() else unix(text.strip())
     except ValueError:
         return None
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.unit.operator.fake_api import FakeApi
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock
@@ -112,3 +114,61 @@ async def test_without_a_place_it_lasts_as_long_as_the_process() -> None:
     await replica.memory.look()
     assert set(replica.memory.offenders.nodes) == {"n1"}
     assert api.calls == []
+
+
+@pytest.mark.attack(
+    "A3",
+    "writes a recovery three years ahead into a status, or has a coordinator whose clock is wrong",
+    before="OverflowError ended the memory of nodes for everybody, in each successor too",
+)
+@pytest.mark.parametrize("ahead_s", [3600.0, 3 * 365 * 86400.0, 5000 * 365 * 86400.0])
+async def test_a_fault_that_is_ahead_of_time_is_none_and_all_others_count(ahead_s: float) -> None:
+    # given a job with a recovery in the future, and three others with faults of now
+    api = FakeApi()
+    replica = Replica(api).saw("a").saw("b").saw("c")
+    recovery = {"fault": "Node", "cause": {"node": "n1"}, "detectedAt": micro_time(Clock().wall() + ahead_s)}
+    metadata = {"uid": "x", "namespace": "ns", "name": "x", "resourceVersion": "1"}
+    replica.store.put(Kind.JOB, {"metadata": metadata, "status": {"recoveries": [recovery]}})
+    # when the leader looks, and its successor
+    await replica.memory.look()
+    second = Replica(api)
+    await second.memory.look()
+    # then both remember the others alone
+    assert jobs_in(api) == ["ns/a", "ns/b", "ns/c"]
+    assert set(replica.memory.offenders.nodes) == set(second.memory.offenders.nodes) == {"n1"}
+
+
+@pytest.mark.attack(
+    "A3", "breaks the ConfigMap of the memory", before="OverflowError or RecursionError ended the memory of nodes"
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[1e400, "u", "ns/x", "Node", ""]]',
+        '[[-1e300, "u", "ns/x", "Node", ""]]',
+        f'[[{"9" * 400}, "u", "ns/x", "Node", ""]]',
+        '[[NaN, "u", "ns/x", "Node", ""]]',
+        "[" * 5000 + "]" * 5000,
+    ],
+    ids=["infinite", "long ago", "huge", "no number", "deep"],
+)
+async def test_what_is_stored_and_means_nothing_is_forgotten(text: str) -> None:
+    api = FakeApi()
+    api.put(PATH, {"kind": "ConfigMap", "metadata": {"name": "node-faults"}, "data": {"n1": text}})
+    replica = Replica(api).saw("a")
+    await replica.memory.look()
+    assert jobs_in(api) == ["ns/a"]
+
+
+@pytest.mark.attack(
+    "A3", "names a node that cannot be a key of a ConfigMap", before="the API server refused the whole memory for ever"
+)
+@pytest.mark.parametrize("node", ["a/b", "..", "x" * 300, "ä", "n1 "])
+async def test_a_name_that_no_node_can_have_is_not_remembered(node: str) -> None:
+    api = FakeApi()
+    replica = Replica(api).saw("a")
+    recovery = {"fault": "Node", "cause": {"node": node}, "detectedAt": micro_time(Clock().wall())}
+    metadata = {"uid": "x", "namespace": "ns", "name": "x", "resourceVersion": "1"}
+    replica.store.put(Kind.JOB, {"metadata": metadata, "status": {"recoveries": [recovery]}})
+    await replica.memory.look()
+    assert list(api.objects[PATH]["data"]) == ["n1"]

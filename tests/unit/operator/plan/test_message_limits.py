@@ -1,0 +1,112 @@
+"""What a coordinator sends is brought within limits before anything is decided by it."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.operator.given import A0, NOW, a_recovery, a_snapshot, lost, member
+from understudy_operator.plan.message_limits import MessageLimits
+from understudy_operator.plan.recoveries import history
+from understudy_operator.plan.rfc3339 import micro_time, unix, whole_seconds
+from understudy_protocol.observer import Cause, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.rollouts import Rollouts, UpdateFailure
+from understudy_protocol.wire import WireError
+from understudy_protocol.words import RoundToken
+
+THREE_YEARS_S = 3 * 365 * 86400.0
+
+
+def limited(snapshot: Snapshot, by: MessageLimits | None = None, now: float = NOW) -> Snapshot:
+    message = (by or MessageLimits()).apply(snapshot, now)
+    assert isinstance(message, Snapshot)
+    return message
+
+
+def test_an_ordinary_snapshot_is_taken_as_it_is() -> None:
+    progress = StepProgress(7, 100, NOW - 1)
+    snapshot = a_snapshot(recoveries=[a_recovery(NOW + 2.0, NOW + 3.0)], lost=[lost(A0)], progress=progress)
+    assert limited(snapshot) == snapshot
+
+
+def test_a_time_far_ahead_becomes_the_time_at_which_it_was_first_received_and_stays_that() -> None:
+    # given a coordinator whose clock is three years ahead
+    by, snapshot = MessageLimits(), a_snapshot(recoveries=[a_recovery(NOW + THREE_YEARS_S)])
+    # when it sends the same recovery again and again, then that stays one
+    first, second = limited(snapshot, by, NOW), limited(snapshot, by, NOW + 60.0)
+    assert first.recoveries[0].detected_at == second.recoveries[0].detected_at == NOW
+    status = history(history([], first, NOW), second, NOW)
+    assert [entry["detectedAt"] for entry in status] == [micro_time(NOW)]
+
+
+def test_what_is_not_sent_any_more_is_not_kept() -> None:
+    by = MessageLimits()
+    for number in range(100):
+        limited(a_snapshot(recoveries=[a_recovery(NOW + THREE_YEARS_S + number)]), by, NOW + number)
+    assert len(by._first_received) == 1
+
+
+@pytest.mark.parametrize("at", [-1e300, -1.0, 1e18, 1.7e308])
+def test_no_time_is_beyond_what_can_be_written(at: float) -> None:
+    cause = Cause(None, "p", "n", None, None, "")
+    rollouts = Rollouts(0, 0, 0, "", UpdateFailure("u", "v", "m", 1, at), cause)
+    snapshot = a_snapshot(
+        recoveries=[a_recovery(at, at, pause_s=at, running_at=at)],
+        lost=[lost(A0, at=at)],
+        progress=StepProgress(1, None, at),
+        rollouts=rollouts,
+    )
+    told = limited(snapshot)
+    assert told.progress is not None
+    assert told.rollouts is not None
+    assert told.rollouts.failure is not None
+    times = (told.recoveries[0].detected_at, told.lost[0].at, told.progress.at, told.rollouts.failure.at)
+    assert all(0.0 <= time <= NOW + 300.0 for time in times)
+    stepping = MessageLimits().apply(Stepping(StepProgress(1, None, at)), NOW)
+    assert isinstance(stepping, Stepping)
+    assert 0.0 <= stepping.progress.at <= NOW + 300.0
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        replace(a_snapshot(), token=RoundToken(2**60, 1, 0)),
+        replace(a_snapshot(), token=RoundToken(1, 1, -(2**60))),
+        a_snapshot(members=[replace(member(A0, 0), group_rank=2**40)]),
+        a_snapshot(members=[replace(member(A0, 0), index=-(2**40))]),
+        a_snapshot(progress=StepProgress(2**60, None, NOW)),
+        a_snapshot(recoveries=[replace(a_recovery(), round=2**60)]),
+        replace(a_snapshot(), actives=2**40),
+    ],
+    ids=["epoch", "round", "group rank", "index", "step", "round of a recovery", "actives"],
+)
+def test_numbers_that_status_cannot_hold_end_the_line(snapshot: Snapshot) -> None:
+    with pytest.raises(WireError, match=r"Snapshot\.\w+.*: expected at most"):
+        MessageLimits().apply(snapshot, NOW)
+
+
+def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
+    cause = Cause(2**40, "p", "n", -(2**40), None, "x" * 10_000)
+    told = limited(a_snapshot(recoveries=[a_recovery(cause=cause)], counts={"": 1, "InPlace": 2, "Other": -1}))
+    assert (told.recoveries[0].cause.rank, told.recoveries[0].cause.exit_code) == (None, None)
+    assert len(told.recoveries[0].cause.message) == 2000
+    assert told.recoveries_by_strategy == {"InPlace": 2}
+    refused = MessageLimits().apply(Refused("x" * 10_000), NOW)
+    assert isinstance(refused, Refused)
+    assert len(refused.reason) == 2000
+
+
+@pytest.mark.parametrize("at", [float("inf"), float("-inf"), float("nan"), 1e300, -1e300])
+def test_every_number_can_be_written_as_a_time(at: float) -> None:
+    assert 0.0 <= unix(micro_time(at)) <= 253402300799.0
+    assert 0.0 <= unix(whole_seconds(at)) <= 253402300799.0
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0000-01-01T00:00:00Z", "2026-13-01T00:00:00Z", 3, None, "9" * 5000])
+def test_a_text_that_is_no_time_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        unix(text)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-01", "0001-01-01"])
+def test_every_time_that_can_be_told_can_be_read(text: str) -> None:
+    assert isinstance(unix(text), float)
