@@ -1,8 +1,9 @@
-"""GET /healthz: 200 while all that is to run does, else 500, and the kubelet starts the container anew. GET /readyz:
+"""GET /healthz: 200 while the operator runs and answers, else 500, and the kubelet restarts the container. GET /readyz:
 200 once the store has been filled: from then on this replica leads, or can take over at once. Both say in a word what
-it is.
+the replica does, and name each task that has ended and waits to be started again (supervisor.py).
 
-An API server that is away changes neither: an operator that started anew would know less.
+Neither an API server that is away nor a task that fails changes the 200: a restarted operator would know less, and find
+the same objects.
 """
 
 from aiohttp import web
@@ -30,4 +31,5 @@ async def serve(operator: Operator, port: int) -> web.AppRunner:
 
 def _told(operator: Operator, well: bool) -> web.Response:
     what = "leads" if operator.leads() else "stands by" if operator.synced else "fills its store"
-    return web.Response(text=f"{what}\n", status=200 if well else 500)
+    failing = "".join(f"{name} ended ({error}), and starts again soon\n" for name, error in operator.waiting.items())
+    return web.Response(text=f"{what}\n{failing}", status=200 if well else 500)

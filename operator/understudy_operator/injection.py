@@ -10,7 +10,7 @@ at the gateway's pace (apply/pace.py). A JobSet that has restarted is done with 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
@@ -30,6 +30,9 @@ from understudy_protocol import logs
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 30.0
+#: What reading a Job, a JobSet or a PyTorchJob raises if a field of it is not as its own controller would accept it.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+LONGEST_WHY = 500
 log = logging.getLogger(__name__)
 
 
@@ -55,13 +58,20 @@ class Injection:
         key = job_key_of(pod)
         if key is None or not is_injected(key[1]) or not _lives(pod):
             return
+        try:
+            self._look(key, pod)
+        except Objection as objection:
+            self._store.complain(Kind.POD, pod, str(objection))
+
+    def _look(self, key: Key, pod: Raw) -> None:
+        """Raises Objection."""
         if not nproc_told(pod):
             if self._verdict(pod) is not None:
                 self._start(key_of(pod), lambda: self._tell(pod))
         else:
-            owner, there = _owner(pod), self._store.get(Kind.INJECTED, key)
-            is_there = owner is not None and there is not None and _target_uid(there) == owner.uid
-            if owner is not None and not is_there and self._refused.get(key) != owner.uid:
+            owner, there = read_owner(pod), self._store.get(Kind.INJECTED, key)
+            is_there = there is not None and _target_uid(there) == owner.uid
+            if not is_there and self._refused.get(key) != owner.uid:
                 # Pods of a deleted Job of the same name may still be there: each owner is asked about by itself.
                 self._start((key[0], f"{key[1]}/{owner.uid}"), lambda: self._make(key, owner, pod))
 
@@ -89,7 +99,13 @@ class Injection:
 
     def _start(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
         if key not in self._tasks:
-            self._tasks[key] = asyncio.create_task(self._until_done(key, attempt), name=f"injected {'/'.join(key)}")
+            task = asyncio.create_task(self._until_done(key, attempt), name=f"injected {'/'.join(key)}")
+            self._tasks[key] = task
+            task.add_done_callback(lambda _: self._ended(key, task))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
 
     async def _until_done(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
         logs.about(namespace=key[0], job=key[1].partition("/")[0])
@@ -104,7 +120,6 @@ class Injection:
                 log.exception("%s; again in %.1f s", "/".join(key), retry_s)
             await asyncio.sleep(jittered(retry_s))
             retry_s = min(2 * retry_s, LONGEST_RETRY_S)
-        self._tasks.pop(key, None)
 
     async def _make(self, key: Key, owner: Owner, pod: Raw) -> None:
         """The InjectedJob, from what its target says."""
@@ -116,9 +131,14 @@ class Injection:
             return  # it is gone, and so is the pod soon
         try:
             manifest = manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
-        except Objection as objection:
+        except (Objection, *UNREADABLE) as objection:
             self._refused[key] = owner.uid
-            await self._say(namespace, owner, Event("Warning", "NotInjected", str(objection), owner.uid))
+            why = (
+                str(objection)
+                if isinstance(objection, Objection)
+                else f"it cannot be read: {objection!r}"[:LONGEST_WHY]
+            )
+            await self._say(namespace, owner, Event("Warning", "NotInjected", why, owner.uid))
             return
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/injectedjobs"
         if owner.attempt:
@@ -160,8 +180,10 @@ class Injection:
 
     def _verdict(self, pod: Raw) -> PatchPod | None:
         """What the pod has to be told; None if it has been."""
-        node = self._store.fact(Kind.NODE, ("", pod["spec"].get("nodeName", "")), self._read_node)
-        return patch_of(read_pod(pod), node, self._clock.wall())
+        fact = self._store.fact(Kind.POD, key_of(pod), read_pod)
+        if fact is None:
+            return None
+        return patch_of(fact, self._store.fact(Kind.NODE, ("", fact.node), self._read_node), self._clock.wall())
 
     async def _get(self, path: str) -> Raw | None:
         try:
@@ -177,16 +199,9 @@ class Injection:
         await send_event(self._api, self._pace, {**regarding, "namespace": namespace}, event)
 
 
-def _owner(pod: Raw) -> Owner | None:
-    try:
-        return read_owner(pod)
-    except Objection as objection:  # its labels are not as they were when it was injected
-        log.warning("pod %s: %s", "/".join(key_of(pod)), objection)
-        return None
-
-
 def _target_uid(injected: Raw) -> str:
-    return str(injected.get("spec", {}).get("target", {}).get("uid", ""))
+    target = injected.get("spec", {}).get("target", {})
+    return str(target.get("uid", "")) if isinstance(target, Mapping) else ""
 
 
 def _lives(pod: Raw) -> bool:

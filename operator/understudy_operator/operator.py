@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.malformed_events import MalformedEvents
 from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
@@ -19,13 +19,14 @@ from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
-from understudy_operator.observe.store import Key, Kind, Store, job_key_of, job_kind, key_of
+from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, job_kind, key_of
 from understudy_operator.plan.leadership import Times
 from understudy_operator.plan.network_policy import Rules
 from understudy_operator.plan.observed import Node
 from understudy_operator.pool_worker import PoolWorker
-from understudy_operator.resync import Resync
+from understudy_operator.resync import MANY, Resync
 from understudy_operator.standing import OperatorStanding
+from understudy_operator.supervisor import Supervisor
 from understudy_operator.watch import Watch
 from understudy_operator.worker import JobWorker
 from understudy_protocol import logs
@@ -40,6 +41,10 @@ WRITTEN_BY_LEADERS = (Kind.POD, Kind.POOL, Kind.INJECTED, Kind.JOB)
 #: all writes have had their answers.
 FINISH_S = 2.0
 FINISH_WRITES_S = 1.0
+BEGIN, ELECTION = "begin to lead", "election"
+#: What a leader does beside caring for jobs.
+NODE_MEMORY, NETWORK_POLICIES, MALFORMED = "memory of nodes", "network policies", "events of malformed objects"
+OF_A_LEADER = (BEGIN, NODE_MEMORY, NETWORK_POLICIES, MALFORMED)
 log = logging.getLogger(__name__)
 
 
@@ -76,17 +81,19 @@ class Operator:
         self._gateway = Gateway(self._writer, self.store, clock)
         self._injection = Injection(self._writer, self.store, self._wake, clock, self._gateway.pace, self._read_node)
         watches = tuple(watches)
-        self._resync = Resync(api, self.store, clock, self._wake_all, watches)
+        self._resync = Resync(api, self.store, clock, self._wake_all, [kind for kind in watches if kind in MANY])
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
-        self._network_policies = NetworkPolicies(self._writer, network_rules, self.store, clock, self._gateway.pace)
+        self._network_policies = None
+        if network_rules is not None:
+            self._network_policies = NetworkPolicies(self._writer, network_rules, self.store, clock, self._gateway.pace)
+        self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace)
         self._kueue = KueueDiscovery(api, self._wake_all)
         self._watches = [Watch(api, kind, self._resync, self.saw, self._metrics) for kind in watches]
-        self._keeping: list[asyncio.Task[None]] = []  # what a leader does beside caring for jobs
+        self._supervisor = Supervisor(self._metrics)
         self._sidecar_image, self._log_format = sidecar_image, log_format
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
-        self._beginning: asyncio.Task[None] | None = None
         self._metrics.read(
             OperatorStanding(
                 self.store,
@@ -99,24 +106,22 @@ class Operator:
                 lambda: len(self._node_memory.offenders.nodes),
             )
         )
-        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Keep the store warm from now on, and act as soon as it is and this replica leads."""
-        self._tasks.append(asyncio.create_task(self._resync.run(), name="resync"))
-        self._tasks.append(asyncio.create_task(self._kueue.run(), name="discovery of Kueue"))
-        self._tasks += [asyncio.create_task(watch.run(), name=watch.name) for watch in self._watches]
+        self._supervisor.start("resync", self._resync.run)
+        self._supervisor.start("discovery of Kueue", self._kueue.run)
+        for watch in self._watches:
+            self._supervisor.start(watch.name, watch.run)
         if self._election is None:
             log.warning("there is no lease (UNDERSTUDY_LEASE): this operator takes itself to be the only one")
             self._lead()
         else:
-            self._tasks.append(asyncio.create_task(self._election.run(), name="election"))
+            self._supervisor.start(ELECTION, self._election.run)
 
     async def stop(self) -> None:
         """Stop acting, then let another replica."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._supervisor.stop()
         await self._stop_acting(FINISH_S)
         finished = await self._writer.finish(FINISH_WRITES_S)
         self._writer.give_up()
@@ -137,22 +142,27 @@ class Operator:
 
     @property
     def alive(self) -> bool:
-        """Whether all that is to run does. An API server that is away is no reason to start anew: the store is warm."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks) and not self._failed_to_begin
+        """Whether it was started, and not stopped. What ends by itself is started again."""
+        return bool(self._supervisor.names)
 
     @property
-    def _failed_to_begin(self) -> bool:
-        begun = self._beginning
-        return begun is not None and begun.done() and not begun.cancelled() and begun.exception() is not None
+    def waiting(self) -> Mapping[str, str]:
+        """How each long-lived task has ended that waits to be started again."""
+        return self._supervisor.waiting
 
-    def saw(self, kind: Kind, event_type: str | None, raw: dict[str, Any]) -> None:
+    def saw(self, kind: Kind, event_type: str | None, raw: Raw) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
-        before = self.store.fact(kind, key_of(raw), self._read_node) if kind is Kind.NODE else None
+        key = key_of(raw)
+        was = self.store.get(kind, key)
+        before = self.store.fact(kind, key, self._read_node) if kind is Kind.NODE else None
         echo = event_type != "DELETED" and self.store.knows(kind, raw)
-        if event_type == "DELETED":
-            self.store.remove(kind, raw)
-        else:
-            self.store.put(kind, raw)
+        take = self.store.remove if event_type == "DELETED" else self.store.put
+        kept = take(kind, raw) or was
+        if kept is not None:  # else it is malformed, or nobody knew it
+            self._wake_for(kind, event_type, kept, before, echo=echo)
+
+    def _wake_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, echo: bool) -> None:
+        """raw: as it was kept, or is now."""
         if kind is Kind.NODE:
             self._saw_node(before, self.store.fact(kind, key_of(raw), self._read_node))
         elif kind in (Kind.JOB, Kind.INJECTED):
@@ -160,7 +170,7 @@ class Operator:
                 self._wake(key_of(raw))
             if kind is Kind.INJECTED and event_type == "DELETED" and self._acts and self.synced:
                 self._injection.look_at_job(key_of(raw))
-            self._wake_pools(raw["metadata"].get("namespace", ""))
+            self._wake_pools(key_of(raw)[0])
         elif kind is Kind.POOL:
             self._wake_pool(key_of(raw))
         else:
@@ -184,17 +194,17 @@ class Operator:
             if worker.is_concerned(before, node):
                 worker.wake()
 
-    def _saw_of_pool(self, raw: dict[str, Any]) -> None:
+    def _saw_of_pool(self, raw: Raw) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
         if key := pool_key_of(raw):
             self._wake_pool(key)
             for job in interested(self.store, raw):
                 self._wake(job)
         elif names.LABEL_FROM_POOL in raw["metadata"].get("labels", {}):
-            self._wake_pools(raw["metadata"]["namespace"])
+            self._wake_pools(key_of(raw)[0])
 
     def _lead(self) -> None:
-        self._beginning = asyncio.create_task(self._begin(), name="begin to lead")
+        self._supervisor.start(BEGIN, self._begin, once=True)
 
     async def _begin(self) -> None:
         """Act, once it is known what a former leader has made and written last: its pods, and what it told of jobs."""
@@ -206,10 +216,12 @@ class Operator:
                 log.warning("no list of %s before this replica acts, which is tried again: %r", due[0].value, error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
-        self._keeping = [
-            asyncio.create_task(self._node_memory.run(), name="memory of nodes"),
-            asyncio.create_task(self._network_policies.run(), name="network policies"),
-        ]
+        of_a_leader = {NODE_MEMORY: self._node_memory.run, MALFORMED: self._malformed_events.run}
+        if self._network_policies is not None:
+            of_a_leader[NETWORK_POLICIES] = self._network_policies.run
+        for name, run in of_a_leader.items():
+            if name not in self._supervisor.names:  # else it was started before, by a begin that failed after here
+                self._supervisor.start(name, run)
         self._wake_all()
 
     async def _stand_by(self) -> None:
@@ -219,16 +231,13 @@ class Operator:
 
     async def _stop_acting(self, finish_s: float) -> None:
         """Begin nothing more. Reconciles that run have so long to end by themselves."""
-        if self._beginning is not None:
-            self._beginning.cancel()
-            await asyncio.gather(self._beginning, return_exceptions=True)
-        for task in self._keeping:
-            task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._supervisor.stop(*OF_A_LEADER)
         self._acts = False
         workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
         self._workers, self._pool_workers = {}, {}
-        await asyncio.gather(*(worker.stop(finish_s) for worker in workers))
+        for error in await asyncio.gather(*(worker.stop(finish_s) for worker in workers), return_exceptions=True):
+            if isinstance(error, Exception):
+                log.error("a worker could not be stopped in peace: %r", error)
         await self._injection.stop()
         self._gateway.forget()
 

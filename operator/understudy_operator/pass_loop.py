@@ -74,6 +74,7 @@ class PassLoop:
         logs.about(**self._about)
         backoff_s = FIRST_BACKOFF_S
         again_in_s: float | None = None
+        reported = ""  # the error whose traceback was logged last
         while True:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
             with contextlib.suppress(TimeoutError):
@@ -83,8 +84,10 @@ class PassLoop:
             try:
                 passed = await self._run_one()
             except Exception as error:
-                unexpected = None if isinstance(error, TROUBLE) else error
-                log.warning("%s: a pass failed: %r; again in %.1f s", self._name, error, backoff_s, exc_info=unexpected)
+                known = isinstance(error, TROUBLE) or repr(error) == reported
+                reported = reported if isinstance(error, TROUBLE) else repr(error)
+                trace = None if known else error
+                log.warning("%s: a pass failed: %r; again in %.1f s", self._name, error, backoff_s, exc_info=trace)
                 if self._is_last:
                     return
                 pause_s = jittered(backoff_s)

@@ -25,6 +25,7 @@ from understudy_operator.observe.read_pool import (
 )
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
+from understudy_operator.plan.events import failed_reconcile
 from understudy_operator.plan.intents import CREATE_POD, Intent, PoolPlan
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.ownership import POOL_KIND
@@ -87,26 +88,33 @@ class PoolWorker:
             await self._outbox.stop()
             return None
         with self._metrics.a_pass(POOL_KIND, TROUBLE):
-            return await self._pass_over()
+            try:
+                return await self._pass_over()
+            except TROUBLE:
+                raise
+            except Exception as error:
+                if (pool := self._read()) is not None:
+                    self._gateway.pools.add_events(self._outbox, pool, [failed_reconcile(error)])
+                raise
 
     async def _pass_over(self) -> Passed:
-        pool = self._store.fact(Kind.POOL, self._key, read_pool)
+        pool = self._read()
+        if pool is None and self._store.get(Kind.POOL, self._key) is not None:
+            return Passed(None)  # it cannot be read: the store has said why, and what changes it wakes this worker
         if pool is None:
             wanted, moment = claimants(self._store, self._key[0]), Moment(self._clock.wall())
             releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
             await self._release(without_paused_of_pool(releases, self._retries.paused(moment), moment))
             return Passed(min(moment.left_s, TRY_AGAIN_S))
-        pool = replace(pool, log_format=self._log_format)
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
             self._pool_uid, self._tried = pool.uid, 0
         now = self._clock.wall()
         await self._gateway.settle(pool, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
         await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
-        pool = self._store.fact(Kind.POOL, self._key, read_pool)
+        pool = self._read()
         if pool is None or pool.uid != self._pool_uid:
             return Passed(0.0)  # it is gone since, or another one of its name is there
-        pool = replace(pool, log_format=self._log_format)
         if pool.generation != self._tried:
             self._retries = Retries()  # what was refused of another spec says nothing about this one
         observed, began = self._observe(pool), self._clock.steady()
@@ -114,6 +122,11 @@ class PoolWorker:
         thought_s = self._clock.steady() - began
         done = await self._execute(pool, plan)
         return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
+
+    def _read(self) -> Pool | None:
+        """None if there is none, or none that can be read."""
+        pool = self._store.fact(Kind.POOL, self._key, read_pool)
+        return None if pool is None else replace(pool, log_format=self._log_format)
 
     def _observe(self, pool: Pool) -> ObservedPool:
         owner = (pool.namespace, pool.uid)

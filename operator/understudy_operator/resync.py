@@ -17,7 +17,7 @@ from understudy_operator.plan.ownership import API_VERSION
 from understudy_protocol import pod as names
 
 RESYNC_S = 60.0
-#: Of kinds with a watch of our own, which misses nothing that the API server tells: there are thousands of them.
+#: Of kinds that there are thousands of. Their watches miss nothing that the API server tells.
 RESYNC_WATCHED_S = 600.0
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
@@ -32,11 +32,12 @@ PATHS = {
     Kind.POOL: (f"/apis/{API_VERSION}/hotsparepools", ""),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }
+MANY = (Kind.POD, Kind.NODE)
 log = logging.getLogger(__name__)
 
 
 class Resync:
-    """on_listed: is called after each turn. watched: the kinds that have a watch of our own."""
+    """on_listed: is called after each turn. watched: the kinds that a watch tells of, and that are listed seldom."""
 
     def __init__(
         self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None], watched: Iterable[Kind] = ()

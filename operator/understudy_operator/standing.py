@@ -2,11 +2,13 @@
 pods are not.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from understudy_operator.clock import Clock
+from understudy_operator.observe.read_injected import raw_jobs
 from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.observed import Node
 from understudy_operator.pool_worker import PoolWorker
@@ -30,13 +32,16 @@ class OperatorStanding:
         return self.leads() and self.filled()
 
     def jobs(self) -> list[Raw]:
-        return [*self.store.all(Kind.JOB), *self.store.all(Kind.INJECTED)]
+        return raw_jobs(self.store)
 
     def pools(self) -> list[Raw]:
-        return self.store.all(Kind.POOL)
+        return [{"status": pool.status} for pool in self.store.facts(Kind.POOL, read_pool)]
 
     def nodes(self) -> list[Node]:
         return self.store.facts(Kind.NODE, self.read_node)
+
+    def malformed(self) -> Mapping[str, int]:
+        return {kind.value: len(self.store.malformed(kind)) for kind in Kind}
 
     def waiting(self) -> int:
         jobs = sum(worker.waits for worker in self.workers())

@@ -1,7 +1,8 @@
-"""Our own watch of a kind that there are thousands of: a line becomes what is kept of the object, and nothing else.
+"""The watch of one kind: a line becomes what is kept of the object, and nothing else.
 
 Rules: it goes on from where a list ended; when the API server ends it, or its machine goes silent, from the last
-version it told of; and where that is too long ago (410), from a new list, which also tells what is gone.
+version it told of; and where that is too long ago (410), or a line cannot be decoded, from a new list, which also tells
+what is gone. No object ends it: an error in its event is logged and counted, and the next event follows.
 """
 
 import asyncio
@@ -9,11 +10,13 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
+import msgspec
+
+from understudy_operator.apply.api import GONE, TROUBLE, Api, ApiError
 from understudy_operator.clock import Backoffs
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Raw, Told, object_of
-from understudy_operator.observe.store import Kind
+from understudy_operator.observe.store import Kind, key_of, version_of
 from understudy_operator.resync import PATHS, Resync
 
 log = logging.getLogger(__name__)
@@ -65,7 +68,14 @@ class Watch:
                 self._heard(event)
 
     def _heard(self, told: Told) -> None:
-        raw = object_of(self._kind.value, told)
+        try:
+            raw = object_of(self._kind.value, told)
+        except msgspec.DecodeError as error:
+            raise ApiError(GONE, "Undecodable", f"a line of the {self.name}: {error}") from error
         if told.type != "BOOKMARK":
-            self._saw(self._kind, told.type, raw)
-        self._version = raw["metadata"]["resourceVersion"]
+            try:
+                self._saw(self._kind, told.type, raw)
+            except Exception:
+                self._metrics.event_failed(self._kind.value)
+                log.exception("the %s goes on without %s", self.name, "/".join(key_of(raw)))
+        self._version = version_of(raw) or self._version

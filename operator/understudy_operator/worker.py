@@ -16,14 +16,15 @@ from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
-from understudy_operator.observe.read_injected import read_injected, told_in_secret
+from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
-from understudy_operator.observe.read_pool import decode_key, key_of_pool, split, view_of
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind
+from understudy_operator.observe.read_pool import split, view_of
+from understudy_operator.observe.read_secret import MembershipSecret, key_of_pool, last_secret_of, secret_at
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind, key_of
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.elections import UNREACHABLE_S
-from understudy_operator.plan.events import recorded_events
+from understudy_operator.plan.events import failed_reconcile, recorded_events
 from understudy_operator.plan.intents import (
     CREATE_POD,
     AdoptSpare,
@@ -121,9 +122,13 @@ class JobWorker:
         """Whether the job has trained, and nobody is found in office."""
         if self._link is None:
             return False
-        raw, told = self._store.get(job_kind(self._key), self._key), self._link.coordination
-        began = raw is not None and int(raw.get("status", {}).get("round", -1)) >= 0
-        return began and not told.in_office and self._clock.wall() - told.since >= UNREACHABLE_S
+        job, told = self._read(), self._link.coordination
+        return (
+            job is not None
+            and job.round >= 0
+            and not told.in_office
+            and self._clock.wall() - told.since >= UNREACHABLE_S
+        )
 
     async def stop(self, finish_s: float = 0.0) -> None:
         """finish_s: what a reconcile that runs, and events that wait, have left."""
@@ -135,6 +140,8 @@ class JobWorker:
 
     async def _pass(self) -> Passed | None:
         raw = self._store.get(job_kind(self._key), self._key)
+        if raw is None and self._store.is_malformed(job_kind(self._key), self._key):
+            return Passed(None)  # it is there, and was not deleted
         if raw is None:
             await self._forget_job()
             raw = self._store.get(job_kind(self._key), self._key)  # one that was made anew meanwhile
@@ -142,11 +149,20 @@ class JobWorker:
             await self._outbox.stop()
             self._on_gone(self._key)
             return None
+        job = self._read()
+        if job is None:
+            return Passed(None)  # it cannot be read: the store has said why, and what changes it wakes this worker
         with self._metrics.a_pass(kind_at(self._key), TROUBLE):
-            return await self._pass_over(raw)
+            try:
+                return await self._pass_over(job)
+            except TROUBLE:
+                raise
+            except Exception as error:
+                self._gateway.add_events(self._outbox, job, [failed_reconcile(error)])
+                raise
 
-    async def _pass_over(self, raw: Raw) -> Passed:
-        job = self._read(raw)
+    async def _pass_over(self, job: Job) -> Passed:
+        self._prepare(job)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid, self._ends = job.uid, OfJob(self._metrics)
@@ -154,10 +170,11 @@ class JobWorker:
         self._add_unconfirmed_events(job)
         self._ends.seen(job.resource_version, job.status)
         await self._gather(job)
-        raw_now = self._store.get(job_kind(self._key), self._key)
-        if raw_now is None or raw_now["metadata"]["uid"] != raw["metadata"]["uid"]:
+        now = self._read()
+        if now is None or object_uid(now) != object_uid(job):
             return Passed(0.0)  # it is gone since, or another one of its name is there
-        job = self._read(raw_now)
+        job = now
+        self._prepare(job)
         # From here to the plan nothing is awaited: all of it is known of one moment.
         observed, began = self._observe(job), self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
@@ -165,13 +182,16 @@ class JobWorker:
         done = await self._execute(job, plan, began)
         return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
 
-    def _read(self, raw: Raw) -> Job:
+    def _read(self) -> Job | None:
+        """None if there is none, or none that can be read."""
         read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
-        job = replace(read(raw), log_format=self._log_format)
+        job = self._store.fact(job_kind(self._key), self._key, read)
+        return None if job is None else replace(job, log_format=self._log_format)
+
+    def _prepare(self, job: Job) -> None:
         self._topology_key = "" if job.spec.world is None else job.world.topology_key
         if job.generation != self._tried:
             self._retries = Retries()  # what was refused of another spec says nothing about this one
-        return job
 
     async def _gather(self, job: Job) -> None:
         """All that the API server has to be asked for. It may take half a minute, in which much can change."""
@@ -201,7 +221,7 @@ class JobWorker:
 
     def _observe(self, job: Job) -> Observed:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
-        address = "" if service is None else service["spec"].get("clusterIP", "")
+        address = "" if service is None else str(service.get("spec", {}).get("clusterIP", ""))
         pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
         world = job.spec.world
         return Observed(
@@ -230,7 +250,7 @@ class JobWorker:
         )
 
     def _children(self, job: Job) -> tuple[ChildJob, ...]:
-        return tuple(read_child(child) for child in self._store.of_job(Kind.CHILD, _owner(job)))
+        return self._store.facts_of_job(Kind.CHILD, _owner(job), read_child)
 
     def _claims(self, job: Job) -> Iterator[str]:
         """Those that are there. One that outlives jobs may be anybody's."""
@@ -242,21 +262,22 @@ class JobWorker:
 
     def _key_of(self, job: Job) -> str:
         """The job's key, also when its Secret is gone by now; "" if it was never seen."""
-        secret = self._ours(Kind.SECRET, job, secret_name(job)) or self._last_secret(job)
-        return "" if secret is None else decode_key(secret)
+        ours = self._ours(Kind.SECRET, job, secret_name(job))
+        secret = self._last_secret(job) if ours is None else secret_at(self._store, key_of(ours))
+        return "" if secret is None else secret.key
 
     def _told_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""
         if job.injected is not None:
             secret = self._last_secret(job)
-            return "" if secret is None else told_in_secret(secret)
+            return "" if secret is None else secret.address
         pods = sorted(
-            self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: str(pod["metadata"]["creationTimestamp"])
+            self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
         )
         return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
 
-    def _last_secret(self, job: Job) -> Raw | None:
-        return self._store.last_secret((job.namespace, object_uid(job)))
+    def _last_secret(self, job: Job) -> MembershipSecret | None:
+        return last_secret_of(self._store, (job.namespace, object_uid(job)))
 
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""

@@ -152,7 +152,9 @@ class World:
         operator = process.operator
         assert operator is not None
         workers: list[JobWorker | PoolWorker] = [*operator._workers.values(), *operator._pool_workers.values()]
-        doomed = [*operator._tasks, operator._beginning, *(worker.passes.task for worker in workers)]
+        supervised = list(operator._supervisor._tasks.values())
+        operator._supervisor._tasks.clear()  # nothing is started again
+        doomed = [*(entry.task for entry in supervised), *(worker.passes.task for worker in workers)]
         doomed += [task for worker in operator._workers.values() for task in worker._adopter._tasks.values()]
         for task in doomed:
             if task is not None:

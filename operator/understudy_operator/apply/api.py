@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import msgspec
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -36,6 +37,8 @@ LISTS = 3
 #: How long a watch is asked for; and how long one may be silent, though the API server marks time once a minute.
 WATCH_S = 300
 SILENCE_S = 100.0
+#: Status of an answer from where nothing goes on but a new list.
+GONE = 410
 
 
 class ApiError(Exception):
@@ -48,7 +51,7 @@ class ApiError(Exception):
     @property
     def gone(self) -> bool:
         """Where a list or a watch is to go on from is too long ago: only a new list tells how things are now."""
-        return self.status == 410
+        return self.status == GONE
 
     @property
     def is_of_a_quota(self) -> bool:
@@ -140,7 +143,10 @@ class Api:
         query += [("resourceVersion", version), ("labelSelector", selector)]
         async with aclosing(self.lines(path, [(name, value) for name, value in query if value])) as lines:
             async for line in lines:
-                told = shapes.told(line)
+                try:
+                    told = shapes.told(line)
+                except msgspec.DecodeError as error:
+                    raise ApiError(GONE, "Undecodable", f"a line of the watch of {path}: {error}") from error
                 if told.type == "ERROR":
                     raise _error(0, bytes(told.object), {})
                 yield told
@@ -224,7 +230,10 @@ class Api:
         text = await response.read()
         if not 200 <= response.status <= 299:
             raise _error(response.status, text or b"", response.headers)
-        return shapes.decoder(method, path)(text)  # type: ignore[no-any-return]
+        try:
+            return shapes.decoder(method, path)(text)  # type: ignore[no-any-return]
+        except msgspec.DecodeError as error:
+            raise ApiError(500, "Undecodable", f"the answer to {method} {path}: {error}") from error
 
     async def lines(self, path: str, query: Query) -> AsyncGenerator[bytes]:
         """Of an answer that goes on: each as it comes. Raises an ApiError, or one of NO_ANSWER."""
@@ -274,7 +283,7 @@ def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiErr
         status = status or int(told.get("code", 0))
         reason, message = str(told.get("reason", "")), str(told.get("message", ""))
         after = headers.get("Retry-After") or told.get("details", {}).get("retryAfterSeconds")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         reason, message, after = "", str(body)[:500], headers.get("Retry-After")
     return ApiError(status, reason, message, _seconds(after))
 
@@ -282,6 +291,7 @@ def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiErr
 def _seconds(retry_after: object) -> float:
     """Of the header; one that is a date, or missing, says nothing."""
     try:
-        return float(str(retry_after))
+        after_s = float(str(retry_after))
     except ValueError:
         return RETRY_AFTER_S
+    return after_s if 0.0 <= after_s <= LONGEST_RETRY_AFTER_S else LONGEST_RETRY_AFTER_S

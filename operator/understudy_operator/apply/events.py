@@ -53,7 +53,7 @@ def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
         "kind": "Event",
         "metadata": {
             "name": f"{regarding['name'][:NAME_CHARACTERS]}.{digest}",
-            "namespace": regarding["namespace"],
+            "namespace": namespace_of(regarding),
         },
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "type": event.type,
@@ -66,9 +66,14 @@ def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
     }
 
 
+def namespace_of(regarding: Mapping[str, str]) -> str:
+    """Where the events of an object are: those of a node are where Kubernetes writes them, too."""
+    return regarding.get("namespace", "default")
+
+
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
     """Raises one of TROUBLE if the event has to be sent again. One that is refused is logged, and no more."""
-    namespace = regarding["namespace"]
+    namespace = namespace_of(regarding)
     await pace.turn()
     try:
         await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
@@ -122,6 +127,8 @@ class Outbox:
                     await asyncio.sleep(next(pauses))
                     continue
                 log.warning("event %s on %s was not written: %r", event.reason, regarding["name"], error)
+            except Exception:
+                log.exception("event %s on %s was not written", event.reason, regarding["name"])
             pauses = iter(Backoffs())
             if self._waiting and self._waiting[0] is entry:  # else newer events have pushed it out meanwhile
                 self._waiting.popleft()

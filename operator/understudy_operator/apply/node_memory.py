@@ -12,8 +12,9 @@ from typing import Any
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe.read_injected import raw_jobs
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.store import Kind, Store
+from understudy_operator.observe.store import Store
 from understudy_operator.plan.faults.memory import NOTHING, Offenders, offenders, read, written
 
 #: How often statuses are looked through, and the most often that the ConfigMap is written.
@@ -60,8 +61,7 @@ class NodeMemory:
 
     def _learn(self) -> None:
         now = self._clock.wall()
-        jobs = (*self._store.all(Kind.JOB), *self._store.all(Kind.INJECTED))
-        self._memory = self._memory.after(jobs, now)
+        self._memory = self._memory.after(raw_jobs(self._store), now)
         nodes = self._store.nodes(self._read_node)
         found = offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses

@@ -1,5 +1,6 @@
 """The metrics of one process: a registry of its own, and a list of what is in it: docs/metrics.md is made from that."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: A value by the values of its labels, in their order.
 Values = Mapping[tuple[str, ...], float]
+log = logging.getLogger(__name__)
 
 # Else each counter has a second series, which says when this process has first counted.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -70,6 +72,11 @@ class _Reading(Collector):
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in self._read().items():
+        try:
+            values = self._read()
+        except Exception:
+            log.exception("%s cannot be told; all other metrics are", self._name)
+            return
+        for labels, value in values.items():
             family.add_metric(labels, value)
         yield family

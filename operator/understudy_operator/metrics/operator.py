@@ -23,8 +23,6 @@ KINDS = ("TrainingJob", "InjectedJob", "HotSparePool")
 #: Of a pass that failed: the API server's doing, or a bug.
 TROUBLE, BUG = "Trouble", "Bug"
 STRATEGIES = (*(strategy.value for strategy in Strategy), "JobRestart")
-#: What is watched by kopf.
-OTHER = "other"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _PATH = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?"
@@ -47,6 +45,9 @@ class Standing(Protocol):
     def nodes(self) -> list[Node]: ...
     def offenders(self) -> int:
         """Nodes that have failed jobs again and again."""
+
+    def malformed(self) -> Mapping[str, int]:
+        """Objects that cannot be read, or not all of them, by resource."""
 
     def waiting(self) -> int:
         """Jobs and pools of which something has changed, and no pass has begun since."""
@@ -106,14 +107,23 @@ class OperatorMetrics:
         )
         self._watch_failures = book.counter(
             "understudy_watch_failures_total",
-            "Watches that could not be opened; of pods and nodes also those that broke off. other: of all others.",
+            "Watches that could not be opened, or broke off.",
             ("resource",),
         )
-        self._watch_failures.labels(OTHER)
         self._watch_restarts = book.counter(
             "understudy_watch_restarts_total",
-            "Watches of pods and nodes that have ended, and go on; each does after five minutes.",
+            "Watches that have ended, and go on; each does after five minutes.",
             ("resource",),
+        )
+        self._failed_events = book.counter(
+            "understudy_watch_event_errors_total",
+            "Events of a watch over which the operator failed, which is a bug: the watch goes on.",
+            ("resource",),
+        )
+        self._task_restarts = book.counter(
+            "understudy_task_restarts_total",
+            "Long-lived tasks of the operator that have ended, which is a bug, and were started again.",
+            ("task",),
         )
 
     # Told by the edges -----------------------------------------------------------------------------------------------
@@ -139,6 +149,7 @@ class OperatorMetrics:
         """There is a watch of our own."""
         self._watch_failures.labels(resource)
         self._watch_restarts.labels(resource)
+        self._failed_events.labels(resource)
 
     def watch_failed(self, resource: str) -> None:
         self._watch_failures.labels(resource).inc()
@@ -146,9 +157,16 @@ class OperatorMetrics:
     def watch_restarts(self, resource: str) -> None:
         self._watch_restarts.labels(resource).inc()
 
-    def watch_asked_again(self) -> None:
-        """One of kopf's, which does not say which."""
-        self.watch_failed(OTHER)
+    def event_failed(self, resource: str) -> None:
+        """The operator failed over an event of a watch."""
+        self._failed_events.labels(resource).inc()
+
+    def supervises(self, task: str) -> None:
+        """There is such a long-lived task."""
+        self._task_restarts.labels(task)
+
+    def task_restarts(self, task: str) -> None:
+        self._task_restarts.labels(task).inc()
 
     def ended(self, ends: Ends) -> None:
         for entry in ends.recoveries:
@@ -217,6 +235,12 @@ class OperatorMetrics:
             one(lambda: standing.avoided_nodes(of.jobs())),
         )
         reading("understudy_repeat_offenders", "Nodes that have failed jobs again and again.", (), one(of.offenders))
+        reading(
+            "understudy_malformed_objects",
+            "Objects that cannot be read, or not all of them: an Event on each says why.",
+            ("resource",),
+            led(lambda: {(resource,): count for resource, count in of.malformed().items()}),
+        )
         reading(
             "understudy_queue_depth",
             "Jobs and pools that have changed, and wait for a pass.",

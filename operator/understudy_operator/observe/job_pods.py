@@ -1,9 +1,10 @@
 """Asks for pods of a job's child Jobs, as plan/jobset/job_pods.py says, and remembers the answer until the next one."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from understudy_operator.observe.read import read_pod
-from understudy_operator.observe.store import Raw
+from understudy_operator.observe.store import Raw, key_of
 from understudy_operator.observe.trim import trimmed_pod
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.job_pods import EVERY_S, PODS, Asks, asks, pause_s
@@ -13,6 +14,7 @@ from understudy_protocol import pod as names
 
 #: namespace, label selector, field selector, how many
 ListSome = Callable[[str, str, str, int], Awaitable[Sequence[Raw]]]
+log = logging.getLogger(__name__)
 
 
 class JobPods:
@@ -44,7 +46,16 @@ class JobPods:
         raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
         uids = {child.uid for child in children}  # labels may be copied
         own = (raw for answer in raws for raw in answer if controller_uid(raw) in uids)
-        found = {raw["metadata"]["uid"]: read_pod(trimmed_pod(raw)) for raw in own}
+        found = {pod.uid: pod for pod in map(_read, own) if pod is not None}
         self._pods = tuple(found[uid] for uid in sorted(found))
         self._pause_s = pause_s(self._pause_s if wanted == self._asked else 0.0, self._pods)
         self._asked, self._again_at = wanted, self._steady() + self._pause_s
+
+
+def _read(raw: Raw) -> Pod | None:
+    """None if the pod is malformed: then nothing can be told of it."""
+    try:
+        return read_pod(trimmed_pod(raw))
+    except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this pod alone)
+        log.info("pod %s is malformed: %r", "/".join(key_of(raw)), error)
+        return None

@@ -1,14 +1,20 @@
-"""Raw objects -> the plan's frozen facts. The only place that knows where Kubernetes keeps what."""
+"""Raw objects -> the plan's frozen facts. The only place that knows where Kubernetes keeps what.
+
+A pod's labels, annotations, variables and messages are anything that its namespace's users write. The operator makes
+pods from their templates: so no text there makes a pod malformed, or the operator would not see the pods that it makes.
+"""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
+from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Raw
+from understudy_operator.plan.malformed import PartlyMalformed, number_in
 from understudy_operator.plan.observed import Job, Pod
 from understudy_operator.plan.queue import read_queue
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
@@ -19,8 +25,9 @@ _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 
 def read_job(raw: Raw) -> Job:
     metadata = raw["metadata"]
-    created_at, completed_at = read_times(raw)
-    return Job(
+    status, wrong = read_job_status(raw)
+    created_at, completed_at = read_times(raw, status)
+    job = Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -30,22 +37,24 @@ def read_job(raw: Raw) -> Job:
         orphans="orphan" in metadata.get("finalizers", ()),
         created_at=created_at,
         completed_at=completed_at,
-        status=raw.get("status", {}),
+        status=status,
         spec=read_spec(raw),
         queue=read_queue(metadata.get("labels", {})),
     )
+    if wrong:
+        raise PartlyMalformed(wrong, job)
+    return job
 
 
-def read_times(raw: Raw) -> tuple[float, float | None]:
+def read_times(raw: Raw, status: Raw) -> tuple[float, float | None]:
     """When a job was created, and when it ended."""
-    ended = raw.get("status", {}).get("completionTime")
+    ended = status.get("completionTime")
     return unix(raw["metadata"]["creationTimestamp"]), unix(ended) if ended else None
 
 
 def counted(labels: Mapping[str, str], name: str) -> int:
     """A number in a label; 0 where there is none, or somebody has written something else."""
-    text = labels.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return number_in(labels.get(name)) or 0
 
 
 def read_pod(raw: Raw) -> Pod:
@@ -54,7 +63,7 @@ def read_pod(raw: Raw) -> Pod:
     sidecar = _container(status.get("initContainerStatuses", ()), names.SIDECAR_CONTAINER)
     spec = raw["spec"]
     deleted = metadata.get("deletionTimestamp")
-    index = _environment(spec, names.ENV_INDEX)
+    index = number_in(_environment(spec, names.ENV_INDEX))
     sidecar_ran = bool(sidecar.get("started")) or _ended_once(sidecar)
     return Pod(
         uid=metadata["uid"],
@@ -62,8 +71,8 @@ def read_pod(raw: Raw) -> Pod:
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         phase=status.get("phase", "Pending"),
-        spare=not index,
-        index=int(index) if index else None,
+        spare=index is None,
+        index=index,
         labels=labels,
         annotations=annotations,
         created_at=unix(metadata["creationTimestamp"]),
@@ -91,7 +100,7 @@ def read_pod(raw: Raw) -> Pod:
 
 
 def _key_secret(spec: Mapping[str, Any]) -> str:
-    told = (x for x in spec.get("volumes", ()) if x["name"] == names.KEY_VOLUME)
+    told = (x for x in spec.get("volumes", ()) if x.get("name") == names.KEY_VOLUME)
     volume: Raw = next(told, {})
     return str(volume.get("secret", {}).get("secretName", ""))
 
@@ -108,20 +117,15 @@ def told_address(raw: Raw) -> str:
     return _environment(raw["spec"], names.ENV_COORDINATOR)
 
 
-def unix(rfc3339: str) -> float:
-    return datetime.fromisoformat(rfc3339).timestamp()
-
-
 def _container(statuses: Any, name: str) -> Mapping[str, Any]:
-    return next((status for status in statuses if status["name"] == name), {})
+    return next((status for status in statuses if status.get("name") == name), {})
 
 
 def _environment(spec: Mapping[str, Any], variable: str) -> str:
-    for container in spec.get("initContainers", ()):
-        for entry in container.get("env", ()):
-            if entry["name"] == variable:
-                return str(entry.get("value", ""))
-    return ""
+    """Of the sidecar: every other init container is the template's own."""
+    sidecar = _container(spec.get("initContainers", ()), names.SIDECAR_CONTAINER)
+    told = (entry.get("value", "") for entry in sidecar.get("env", ()) if entry.get("name") == variable)
+    return str(next(told, ""))
 
 
 def _ended_once(container: Mapping[str, Any]) -> bool:
@@ -176,7 +180,7 @@ def _waits_since(status: Mapping[str, Any]) -> float:
 
 
 def _variables(container: Mapping[str, Any]) -> set[str]:
-    return {entry["name"] for entry in container.get("env", ())}
+    return {entry.get("name", "") for entry in container.get("env", ())}
 
 
 def _trouble(status: Mapping[str, Any]) -> str:

@@ -1,11 +1,12 @@
 """A raw Job of batch/v1 -> a ChildJob."""
 
-from understudy_operator.observe.read import counted, unix
+from understudy_operator.observe.read import counted
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import FINGERPRINT
 from understudy_operator.plan.observed import ChildJob
 from understudy_operator.plan.queue import QUEUE
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 
 _ENDS = ("Complete", "Failed")

@@ -1,15 +1,13 @@
 """A raw InjectedJob -> a Job with a world, whose pods somebody else makes."""
 
-import base64
-import json
-
-from understudy_operator.observe.read import read_times
-from understudy_operator.observe.store import Raw
+from understudy_operator.observe.read import read_job, read_times
+from understudy_operator.observe.read_status import read_job_status
+from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.injection.facts import InjectedJob
 from understudy_operator.plan.injection.settings import PREFIX, read_settings
+from understudy_operator.plan.malformed import PartlyMalformed
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.spec import JobSpec, Network
-from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 
 
@@ -20,8 +18,9 @@ def read_injected(raw: Raw) -> Job:
     members = int(spec["members"])
     world = settings.of_world(int(spec["nprocPerNode"]), members, int(spec["pods"]) - members)
     groups = tuple(PodGroup(x["name"], int(x["first"]), int(x["podsPerJob"])) for x in spec["podGroups"])
-    created_at, completed_at = read_times(raw)
-    return Job(
+    status, wrong = read_job_status(raw)
+    created_at, completed_at = read_times(raw, status)
+    job = Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=f"{target['uid']}-{attempt}" if attempt else target["uid"],
@@ -32,14 +31,21 @@ def read_injected(raw: Raw) -> Job:
         created_at=created_at,
         completed_at=completed_at,
         spec=JobSpec(replicated_jobs=world.groups, world=world, network=Network(hostnames=False)),
-        status=raw.get("status", {}),
+        status=status,
         injected=InjectedJob(
             metadata["uid"], groups, int(spec.get("graceSeconds", 30)), target["kind"], target["name"]
         ),
     )
+    if wrong:
+        raise PartlyMalformed(wrong, job)
+    return job
 
 
-def told_in_secret(secret: Raw) -> str:
-    """The address of the coordinator's Service that the job's pods are told."""
-    told = secret.get("data", {}).get(names.INJECTED_FILE, "")
-    return str(json.loads(base64.b64decode(told))["coordinator"]) if told else ""
+def jobs(store: Store) -> list[Job]:
+    """All that can be read: TrainingJobs, and InjectedJobs."""
+    return [*store.facts(Kind.JOB, read_job), *store.facts(Kind.INJECTED, read_injected)]
+
+
+def raw_jobs(store: Store) -> list[Raw]:
+    """All that there are, also those that cannot be read, with what of their status can be relied on."""
+    return [{**raw, "status": read_job_status(raw)[0]} for kind in (Kind.JOB, Kind.INJECTED) for raw in store.all(kind)]

@@ -1,21 +1,27 @@
 """A raw HotSparePool -> a Pool; and the parts of the store that a pool and its jobs look at."""
 
-import base64
+from collections.abc import Mapping
+from typing import Any
 
-from understudy_operator.observe.read import read_pod, unix
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store
-from understudy_operator.plan.observed import Pod, PoolView
+from understudy_operator.observe.read import read_job, read_pod
+from understudy_operator.observe.read_secret import key_of_pool
+from understudy_operator.observe.read_status import read_pool_status
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, key_of
+from understudy_operator.plan.malformed import Malformed, PartlyMalformed
+from understudy_operator.plan.observed import Job, Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
 from understudy_operator.plan.pool.manifest import fingerprint
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.pool.warm_manifest import key_id
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
 
 def read_pool(raw: Raw) -> Pool:
     metadata, spec = raw["metadata"], raw["spec"]
-    return Pool(
+    status, wrong = read_pool_status(raw)
+    pool = Pool(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -23,12 +29,21 @@ def read_pool(raw: Raw) -> Pool:
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,
         replicas=int(spec.get("replicas", 0)),
-        template=spec["template"],
+        template=_template(spec.get("template")),
         auto=_auto(spec["auto"]) if "auto" in spec else None,
         topology_key=spec.get("topologyKey", ""),
         launcher=_launcher(spec["launcher"]) if "launcher" in spec else None,
-        status=raw.get("status", {}),
+        status=status,
     )
+    if wrong:
+        raise PartlyMalformed(wrong, pool)
+    return pool
+
+
+def _template(template: Any) -> Raw:
+    if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
+        raise Malformed("spec.template: expected a pod template")
+    return template
 
 
 def view_of(store: Store, namespace: str, name: str) -> PoolView:
@@ -42,20 +57,9 @@ def view_of(store: Store, namespace: str, name: str) -> PoolView:
     return PoolView(name, True, wanted, fingerprint(pool), pods, pool, key_id_of(store, owner))
 
 
-def key_of_pool(store: Store, pool: Owner) -> str:
-    """The key that its warm spares know; "" if there is none."""
-    found = store.of_job(Kind.SECRET, pool)
-    return decode_key(found[0]) if found else ""
-
-
 def key_id_of(store: Store, pool: Owner) -> str:
     key = key_of_pool(store, pool)
     return key_id(key) if key else ""
-
-
-def decode_key(secret: Raw) -> str:
-    """A membership key as the sidecars read it from the mounted file; keys are printable."""
-    return base64.b64decode(secret["data"][names.KEY_FILE]).decode()
 
 
 def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
@@ -78,42 +82,41 @@ def pods_from_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
 
 def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
     """Pods of the pool of that name that jobs have claimed, whether or not there still is such a pool."""
-    namespace, name = key
-    pods = (raw for raw in store.all(Kind.POD) if raw["metadata"].get("labels", {}).get(names.LABEL_POOL) == name)
-    read = (read_pod(raw) for raw in pods if raw["metadata"]["namespace"] == namespace)
-    return tuple(pod for pod in read if claimant(pod))
+    pods = (raw for raw in store.all(Kind.POD) if raw["metadata"].get("labels", {}).get(names.LABEL_POOL) == key[1])
+    read = (store.fact(Kind.POD, key_of(raw), read_pod) for raw in pods if key_of(raw)[0] == key[0])
+    return tuple(pod for pod in read if pod is not None and claimant(pod))
 
 
 def claimants(store: Store, namespace: str) -> frozenset[str]:
     """Uids of the jobs there that may still want what they have claimed."""
-    jobs = (raw for raw in store.all(Kind.JOB) if raw["metadata"]["namespace"] == namespace)
-    return frozenset(str(raw["metadata"]["uid"]) for raw in jobs if _wants(raw))
+    jobs = (raw for raw in store.all(Kind.JOB) if key_of(raw)[0] == namespace)
+    return frozenset(str(raw["metadata"].get("uid", "")) for raw in jobs if _wants(store, raw))
 
 
 def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
     """The jobs that name the pool."""
-    found = []
-    for raw in store.all(Kind.JOB):
-        named = raw["spec"].get("spares", {}).get("pool", "")
-        if (raw["metadata"]["namespace"], named) == (pool.namespace, pool.name):
-            found.append(_client(store, raw))
-    return tuple(found)
+    jobs = store.facts(Kind.JOB, read_job)
+    return tuple(_client(store, job) for job in jobs if _pool_named_by(job) == (pool.namespace, pool.name))
 
 
-def _client(store: Store, raw: Raw) -> Client:
-    pods = store.facts_of_job(Kind.POD, (raw["metadata"]["namespace"], raw["metadata"]["uid"]), read_pod)
-    told = raw.get("status", {}).get("recoveries", ())
+def _client(store: Store, job: Job) -> Client:
+    pods = store.facts_of_job(Kind.POD, (job.namespace, job.uid), read_pod)
     failures = tuple(
         (str(entry.get("cause", {}).get("node", "")), unix(entry["detectedAt"]))
-        for entry in told
+        for entry in job.status.get("recoveries", ())
         if entry["fault"] == Fault.NODE.value
     )
     return Client(frozenset(pod.node for pod in pods if pod.node and pod.alive), failures)
 
 
-def _wants(raw: Raw) -> bool:
-    ended = raw.get("status", {}).get("terminalState")
-    return not (ended or raw["spec"].get("suspend") or "deletionTimestamp" in raw["metadata"])
+def _pool_named_by(job: Job) -> Key:
+    return job.namespace, "" if job.spec.world is None else job.spec.world.pool
+
+
+def _wants(store: Store, raw: Raw) -> bool:
+    """A job that cannot be read may."""
+    job = store.fact(Kind.JOB, key_of(raw), read_job)
+    return job is None or not (job.terminal or job.spec.suspend or job.deleting)
 
 
 def _launcher(spec: Raw) -> PoolLauncher:
@@ -145,10 +148,5 @@ def pool_key_of(raw: Raw) -> Key | None:
 def interested(store: Store, raw: Raw) -> list[Key]:
     """The jobs that a pool's pod is about: who has claimed it, and who may claim one of that pool."""
     pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
-    found = []
-    for job in store.all(Kind.JOB):
-        metadata = job["metadata"]
-        named = (metadata["namespace"], job["spec"].get("spares", {}).get("pool", ""))
-        if metadata["uid"] == claimed_by or named == pool:
-            found.append((metadata["namespace"], metadata["name"]))
-    return found
+    jobs = store.facts(Kind.JOB, read_job)
+    return [(job.namespace, job.name) for job in jobs if job.uid == claimed_by or _pool_named_by(job) == pool]

@@ -1,92 +1,131 @@
-"""The fields of pods and nodes that the operator decodes, keeps and reads: the one list of them.
+"""The fields of pods and nodes that the operator decodes, keeps and reads: the one list of them, with their types.
 
 There are thousands of both: a pod of 10 KB becomes the objects of 2 KB, and no more are ever made. trim.py keeps these
 fields also of an object that was decoded whole, so that a field that read.py needs and this list lacks is missing in
-every test. No value is checked here: the API server's objects are taken as they are.
+every test. An object whose fields have other types is decoded whole, and the store refuses it: so the items of a list,
+and the lines of a watch, are decoded one by one, and none of them spoils the others.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypedDict
 
 import msgspec
 
+from understudy_operator.plan.malformed import Malformed
+
 Raw = dict[str, Any]
+#: How deeply the API server lets an object be nested.
+DEEPEST = 10_000
+#: Key of an object of which only the metadata was decoded. No object of the API server has it.
+TOO_DEEP = "is nested too deeply"
+
+
+class OwnerReference(TypedDict, total=False):
+    apiVersion: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None
+    blockOwnerDeletion: bool | None
 
 
 class Metadata(TypedDict, total=False):
     """All but managedFields, which is the longest part of most objects."""
 
-    name: Any
-    generateName: Any
-    namespace: Any
-    uid: Any
-    resourceVersion: Any
-    generation: Any
-    creationTimestamp: Any
-    deletionTimestamp: Any
-    deletionGracePeriodSeconds: Any
-    labels: Any
-    annotations: Any
-    ownerReferences: Any
-    finalizers: Any
+    name: str
+    generateName: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+    generation: int
+    creationTimestamp: str | None
+    deletionTimestamp: str
+    deletionGracePeriodSeconds: int | None
+    labels: dict[str, str] | None
+    annotations: dict[str, str] | None
+    ownerReferences: list[OwnerReference] | None
+    finalizers: list[str] | None
 
 
 class _Variable(TypedDict, total=False):
-    name: Any
-    value: Any
+    name: str
+    value: str | None
 
 
 class _Resources(TypedDict, total=False):
-    limits: Any
+    limits: dict[str, str | int | float] | None
 
 
 class _Container(TypedDict, total=False):
-    name: Any
+    name: str
     env: list[_Variable] | None
     resources: _Resources | None
 
 
 class _Source(TypedDict, total=False):
-    secretName: Any
+    secretName: str
 
 
 class _Volume(TypedDict, total=False):
-    name: Any
+    name: str
     secret: _Source | None
 
 
+class _Gate(TypedDict, total=False):
+    name: str
+
+
 class _PodSpec(TypedDict, total=False):
-    nodeName: Any
-    terminationGracePeriodSeconds: Any
-    schedulingGates: Any
+    nodeName: str
+    terminationGracePeriodSeconds: int | None
+    schedulingGates: list[_Gate] | None
     initContainers: list[_Container] | None
     containers: list[_Container] | None
     volumes: list[_Volume] | None
 
 
+class _Waiting(TypedDict, total=False):
+    reason: str
+    message: str
+
+
+class _Terminated(TypedDict, total=False):
+    exitCode: int
+    reason: str
+    message: str
+
+
+class _State(TypedDict, total=False):
+    running: dict[str, Any]
+    waiting: _Waiting
+    terminated: _Terminated
+
+
 class _ContainerStatus(TypedDict, total=False):
-    name: Any
-    state: Any
-    lastState: Any
-    started: Any
-    ready: Any
-    restartCount: Any
+    name: str
+    state: _State
+    lastState: _State
+    started: bool | None
+    ready: bool
+    restartCount: int
 
 
 class _Condition(TypedDict, total=False):
-    type: Any
-    status: Any
-    reason: Any
-    message: Any
-    lastTransitionTime: Any
+    type: str
+    status: str
+    reason: str
+    message: str
+    lastTransitionTime: str | None
 
 
 class _PodStatus(TypedDict, total=False):
-    phase: Any
-    podIP: Any
-    nominatedNodeName: Any
-    reason: Any
-    message: Any
+    phase: str
+    podIP: str
+    nominatedNodeName: str
+    reason: str
+    message: str
     initContainerStatuses: list[_ContainerStatus] | None
     containerStatuses: list[_ContainerStatus] | None
     conditions: list[_Condition] | None
@@ -98,9 +137,16 @@ class _Pod(TypedDict, total=False):
     status: _PodStatus
 
 
+class _Taint(TypedDict, total=False):
+    key: str
+    value: str
+    effect: str
+    timeAdded: str | None
+
+
 class _NodeSpec(TypedDict, total=False):
-    taints: Any
-    unschedulable: Any
+    taints: list[_Taint] | None
+    unschedulable: bool | None
 
 
 class _NodeStatus(TypedDict, total=False):
@@ -113,14 +159,53 @@ class _Node(TypedDict, total=False):
     status: _NodeStatus
 
 
-class _Pods(TypedDict):
-    metadata: Raw
-    items: list[_Pod]
+class _JobSpec(TypedDict, total=False):
+    """Of a Job: the numbers that are read. Everything else of it is kept as it is."""
+
+    parallelism: int | None
+    completions: int | None
+    backoffLimit: int | None
+    suspend: bool | None
+    template: dict[str, Any]
 
 
-class _Nodes(TypedDict):
+class _JobCondition(TypedDict, total=False):
+    type: str
+    status: str
+    reason: str
+    message: str
+    lastTransitionTime: str | None
+
+
+class _Uncounted(TypedDict, total=False):
+    succeeded: list[str] | None
+
+
+class _JobStatus(TypedDict, total=False):
+    startTime: str | None
+    failed: int
+    active: int
+    terminating: int | None
+    ready: int | None
+    succeeded: int
+    conditions: list[_JobCondition] | None
+    uncountedTerminatedPods: _Uncounted | None
+
+
+class _Job(TypedDict, total=False):
+    spec: _JobSpec
+    status: _JobStatus
+
+
+class _Page(TypedDict):
     metadata: Raw
-    items: list[_Node]
+    items: list[msgspec.Raw] | None
+
+
+class _TooDeep(msgspec.Struct):
+    """What is read of an object that is nested too deeply."""
+
+    metadata: Metadata = {}
 
 
 class Told(msgspec.Struct):
@@ -136,37 +221,101 @@ _OBJECTS: dict[str, Decode] = {
     "pods": msgspec.json.Decoder(_Pod).decode,
     "nodes": msgspec.json.Decoder(_Node).decode,
 }
-_LISTS: dict[str, Decode] = {
-    "pods": msgspec.json.Decoder(_Pods).decode,
-    "nodes": msgspec.json.Decoder(_Nodes).decode,
-}
-told: Callable[[bytes], Told] = msgspec.json.Decoder(Told).decode
+_PAGE = msgspec.json.Decoder(_Page).decode
+_TOLD = msgspec.json.Decoder(Told).decode
+_TOO_DEEP = msgspec.json.Decoder(_TooDeep).decode
+
+
+def told(line: bytes) -> Told:
+    """Raises msgspec.DecodeError if the line is none of a watch."""
+    try:
+        return _TOLD(line)
+    except RecursionError:
+        with _deep_stack():
+            return _TOLD(line)
 
 
 def pod_fields(raw: Any) -> Raw:
-    """A new object with the listed fields of a pod."""
-    fields: Raw = msgspec.convert(raw, _Pod)
-    return fields
+    """A new object with the listed fields of a pod. Raises Malformed."""
+    return _fields(raw, _Pod)
 
 
 def node_fields(raw: Any) -> Raw:
-    """A new object with the listed fields of a node."""
-    fields: Raw = msgspec.convert(raw, _Node)
-    return fields
+    """A new object with the listed fields of a node. Raises Malformed."""
+    return _fields(raw, _Node)
+
+
+def check_job(raw: Any) -> None:
+    """Raises Malformed."""
+    _fields(raw, _Job)
+
+
+def metadata_fields(raw: Any) -> Raw:
+    """The same of an object's metadata. Raises Malformed."""
+    return _fields(raw, Metadata, "metadata")
 
 
 def object_of(resource: str, event: Told) -> Raw:
-    """The object that the line tells of."""
-    raw: Raw = _OBJECTS.get(resource, _ANY)(event.object)
+    """The object that the line tells of. Raises msgspec.DecodeError if there is none."""
+    raw: Raw = _one(resource)(event.object)
     return raw
 
 
 def decoder(method: str, path: str) -> Decode:
     """Of the answer to that request. What a deletion answers with may be of another kind: a Status."""
-    if method == "DELETE" or not path.startswith("/api/v1/"):
-        return _ANY
-    parts = path.split("/")[3:]
+    _, prefix, *parts = path.split("/")
+    parts = parts[1 if prefix == "api" else 2 :]
+    if method == "DELETE" or not parts:
+        return _one("")
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]
-    lists = len(parts) == 1 and method == "GET"
-    return (_LISTS if lists else _OBJECTS).get(parts[0], _ANY)
+    resource = parts[0] if prefix == "api" else ""
+    return _page_of(_one(resource)) if len(parts) == 1 and method == "GET" else _one(resource)
+
+
+def _one(resource: str) -> Decode:
+    decode = _OBJECTS.get(resource, _ANY)
+
+    def read(data: bytes | msgspec.Raw) -> Any:
+        try:
+            return decode(data)
+        except msgspec.ValidationError:
+            return _ANY(data)
+        except RecursionError:
+            with _deep_stack():
+                return {"metadata": _TOO_DEEP(data).metadata, TOO_DEEP: True}
+
+    return read
+
+
+def _page_of(one: Decode) -> Decode:
+    def read(data: bytes | msgspec.Raw) -> Any:
+        try:
+            page = _PAGE(data)
+        except RecursionError:
+            with _deep_stack():
+                page = _PAGE(data)
+        return {"metadata": page["metadata"], "items": [one(item) for item in page["items"] or ()]}
+
+    return read
+
+
+@contextmanager
+def _deep_stack() -> Iterator[None]:
+    """To skip what is nested as deeply as the API server allows it; it is not decoded."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + 2 * DEEPEST)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _fields(raw: Any, shape: Any, where: str = "") -> Raw:
+    try:
+        fields: Raw = msgspec.convert(raw, shape)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        field = f"{where}{path.rstrip('`')}".lstrip(".") or "the object"
+        raise Malformed(f"{field}: {text}") from None
+    return fields

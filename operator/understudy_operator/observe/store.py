@@ -10,16 +10,21 @@ Rules:
 - A job's Secret is remembered as long as the job is there, also once somebody has deleted it: its pods have the key.
 - Labels select the objects that are watched. Its ownerReferences say which job an object belongs to: a copy with the
   same labels belongs to none, so nothing counts or deletes it. Objects of a job are in the namespace of the job.
+- An object that is malformed concerns itself alone. The store does not keep one that lacks the basic shape (trim.py).
+  If a reader cannot read a kept one, the store has its raw object and no fact. In both cases it logs the object once
+  for each of its states, and lists it in `malformed` for as long as that state lasts.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from understudy_operator.observe.trim import trimmed, trimmed_node, trimmed_pod
+from understudy_operator.observe.trim import trimmed, trimmed_job, trimmed_node, trimmed_pod
 from understudy_operator.plan.injection.owner import is_injected, is_of_target
+from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Node, Nodes
 from understudy_operator.plan.ownership import INJECTED_KIND, controller_of
 from understudy_protocol import pod as names
@@ -28,6 +33,11 @@ Raw = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
 Owner = tuple[str, str]  # namespace and uid of a job, or of a pool
 T = TypeVar("T")
+#: Of what an exception that is not Malformed says.
+MESSAGE_CHARACTERS = 200
+#: Of a resourceVersion: it counts the writes to etcd, in 64 bits.
+VERSION_DIGITS = 20
+log = logging.getLogger(__name__)
 
 
 class Kind(Enum):
@@ -42,20 +52,32 @@ class Kind(Enum):
     CLAIM = "persistentvolumeclaims"  # also somebody else's in the place of one: until the next list, which lacks it
 
 
-_TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {Kind.POD: trimmed_pod, Kind.NODE: trimmed_node}
+_TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {
+    Kind.POD: trimmed_pod,
+    Kind.NODE: trimmed_node,
+    Kind.CHILD: trimmed_job,
+}
+
+
+@dataclass(frozen=True)
+class MalformedObject:
+    """One state of an object that cannot be read, or not all of it."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    message: str  # the field, and what is wrong with it
 
 
 @dataclass
 class _Entry:
     raw: Raw
     arrived: float
+    owners: tuple[Owner, ...]
     fact: Any = None  # what a reader has made of it; readers never give None
-
-    def read(self, reader: Callable[[Raw], T]) -> T:
-        """Once for each state of the object: a pass looks at thousands of them, of which few have changed."""
-        if self.fact is None:
-            self.fact = reader(self.raw)
-        return self.fact  # type: ignore[no-any-return]
+    is_malformed: bool = False  # the reader could not read it
 
 
 class Store:
@@ -69,29 +91,50 @@ class Store:
         self._nodes: Nodes | None = None  # until a node changes
         self._last_secret: dict[Owner, Raw] = {}
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
+        self._malformed: dict[Kind, dict[Key, MalformedObject]] = {kind: {} for kind in Kind}
 
-    def put(self, kind: Kind, raw: Raw) -> None:
+    def put(self, kind: Kind, raw: Raw) -> Raw | None:
+        """The newest state of the object, as it is kept; None if that is malformed."""
+        return self._put(kind, raw, is_newest=False)
+
+    def _put(self, kind: Kind, raw: Raw, *, is_newest: bool) -> Raw | None:
+        """is_newest: whatever its version."""
         key = key_of(raw)
         known = self._entries[kind].get(key)
-        if raw["metadata"].get("uid") in self._removed[kind]:
-            return
-        if known is not None and _version(raw) < _version(known.raw):
-            return
-        self._keep(kind, key, raw)
+        if known is not None and not is_newest and _version(raw) < _version(known.raw):
+            return known.raw
+        try:
+            kept = _TRIM.get(kind, trimmed)(raw)
+            owners = owners_of(kept)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
+            if kind is not Kind.NODE:  # jobs would take the pods of a node that is not there for lost
+                self._forget(kind, key)
+            self._note(kind, raw, _message(kind, error))
+            return None
+        if _state(kept)[0] not in self._removed[kind]:
+            self._keep(kind, key, kept, owners)
+        return kept
 
-    def remove(self, kind: Kind, raw: Raw) -> None:
-        """Forget an object; one of the same name that was created since stays."""
-        uid = raw["metadata"].get("uid")
+    def remove(self, kind: Kind, raw: Raw) -> Raw | None:
+        """Forget an object; one of the same name that was created since stays. What it was last; None if malformed."""
+        key, (uid, _) = key_of(raw), _state(raw)
         if uid:
             self._removed[kind][uid] = self._now()
-            self._last_secret.pop((key_of(raw)[0], uid), None)  # where it is the job that is gone
-        known = self._entries[kind].get(key_of(raw))
-        if known is not None and known.raw["metadata"].get("uid") == uid:
-            self._forget(kind, key_of(raw))
+            self._last_secret.pop((key[0], uid), None)  # where it is the job that is gone
+        known, noted = self._entries[kind].get(key), self._malformed[kind].get(key)
+        if noted is not None and noted.uid == uid:
+            del self._malformed[kind][key]
+        if known is not None and known.raw["metadata"].get("uid", "") == uid:
+            self._forget(kind, key)
+        try:
+            return _TRIM.get(kind, trimmed)(raw)
+        except Exception:  # noqa: BLE001 (its end tells nothing about other objects)
+            return None
 
     def replace(self, kind: Kind, raws: Iterable[Raw], asked_at: float) -> None:
         """A consistent list, asked for at `asked_at`: what it lacks is gone."""
         listed = {key_of(raw): raw for raw in raws}
+        self._malformed[kind] = {key: noted for key, noted in self._malformed[kind].items() if key in listed}
         removed = {uid: at for uid, at in self._removed[kind].items() if at >= asked_at}
         for key, entry in list(self._entries[kind].items()):
             if key not in listed and entry.arrived < asked_at:
@@ -102,13 +145,10 @@ class Store:
             known = self._entries[kind].get(key)
             if known is not None and _state(known.raw) == _state(raw):
                 continue  # nothing has changed, as of almost all of them: what was read of it stays
-            if known is not None and known.arrived >= asked_at:
-                self.put(kind, raw)
-            elif raw["metadata"].get("uid") not in removed:
-                self._keep(kind, key, raw)
+            self._put(kind, raw, is_newest=known is None or known.arrived < asked_at)
         if kind is Kind.JOB:
             kinds = (Kind.JOB, Kind.INJECTED)
-            jobs = {(key[0], x.raw["metadata"]["uid"]) for some in kinds for key, x in self._entries[some].items()}
+            jobs = {(key[0], _state(x.raw)[0]) for some in kinds for key, x in self._entries[some].items()}
             self._last_secret = {job: secret for job, secret in self._last_secret.items() if job in jobs}
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
@@ -131,12 +171,35 @@ class Store:
         return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job), ()))]
 
     def fact(self, kind: Kind, key: Key, reader: Callable[[Raw], T]) -> T | None:
-        """What the kind's reader makes of that object; None if there is none."""
+        """What the kind's reader makes of that object; None if there is none, or if it is malformed.
+
+        Each state of an object is read once: a reconcile looks at thousands of objects, and few of them have changed.
+        """
         entry = self._entries[kind].get(key)
-        return None if entry is None else entry.read(reader)
+        if entry is not None and entry.fact is None and not entry.is_malformed:
+            try:
+                entry.fact = reader(entry.raw)
+            except PartlyMalformed as error:
+                entry.fact = error.fact
+                self._note(kind, entry.raw, str(error))
+            except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
+                entry.is_malformed = True
+                self._note(kind, entry.raw, _message(kind, error))
+        return None if entry is None else entry.fact
 
     def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
-        return [entry.read(reader) for entry in self._entries[kind].values()]
+        return self._facts(kind, self._entries[kind], reader)
+
+    def malformed(self, kind: Kind) -> list[MalformedObject]:
+        """Those that are there."""
+        return list(self._malformed[kind].values())
+
+    def is_malformed(self, kind: Kind, key: Key) -> bool:
+        return key in self._malformed[kind]
+
+    def complain(self, kind: Kind, raw: Raw, message: str) -> None:
+        """The object counts, and something in it cannot be carried out."""
+        self._note(kind, raw, message)
 
     def nodes(self, reader: Callable[[Raw], Node]) -> Nodes:
         """All nodes by name: one mapping for all who ask until a node changes."""
@@ -150,7 +213,7 @@ class Store:
             keys = sorted(self._of_job.get((kind, job), ()))
             if not keys:
                 return ()
-            self._facts_of_job[kind, job] = tuple(self._entries[kind][key].read(reader) for key in keys)
+            self._facts_of_job[kind, job] = tuple(self._facts(kind, keys, reader))
         return self._facts_of_job[kind, job]
 
     def size(self) -> int:
@@ -161,15 +224,29 @@ class Store:
             + len(self._of_job)
             + len(self._last_secret)
             + sum(len(removed) for removed in self._removed.values())
+            + sum(len(malformed) for malformed in self._malformed.values())
         )
 
-    def _keep(self, kind: Kind, key: Key, raw: Raw) -> None:
+    def _facts(self, kind: Kind, keys: Iterable[Key], reader: Callable[[Raw], T]) -> list[T]:
+        found = (self.fact(kind, key, reader) for key in keys)
+        return [fact for fact in found if fact is not None]
+
+    def _note(self, kind: Kind, raw: Raw, message: str) -> None:
+        noted = MalformedObject(kind, *key_of(raw), *_state(raw), message)
+        key = (noted.namespace, noted.name)
+        if self._malformed[kind].get(key) != noted:
+            self._malformed[kind][key] = noted
+            log.warning("%s %s/%s is malformed: %s", kind.value, *key, message)
+
+    def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[Owner, ...]) -> None:
         self._forget(kind, key)
-        kept = _TRIM.get(kind, trimmed)(raw)
-        self._entries[kind][key] = _Entry(kept, self._now())
+        noted = self._malformed[kind].get(key)
+        if noted is not None and (noted.uid, noted.version) != _state(kept):
+            del self._malformed[kind][key]
+        self._entries[kind][key] = _Entry(kept, self._now(), owners)
         if kind is Kind.NODE:
             self._nodes = None
-        for owner in owners_of(kept):
+        for owner in owners:
             self._of_job.setdefault((kind, owner), set()).add(key)
             self._facts_of_job.pop((kind, owner), None)
             if kind is Kind.SECRET:
@@ -179,7 +256,7 @@ class Store:
         entry = self._entries[kind].pop(key, None)
         if kind is Kind.NODE:
             self._nodes = None
-        for owner in () if entry is None else owners_of(entry.raw):
+        for owner in () if entry is None else entry.owners:
             of_job = self._of_job[kind, owner]
             of_job.discard(key)
             self._facts_of_job.pop((kind, owner), None)
@@ -188,8 +265,8 @@ class Store:
 
 
 def key_of(raw: Raw) -> Key:
-    metadata = raw["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+    """Of any object, also of a malformed one."""
+    return _text(raw, "namespace"), _text(raw, "name")
 
 
 def owners_of(raw: Raw) -> tuple[Owner, ...]:
@@ -224,9 +301,31 @@ def job_key_of(raw: Raw) -> Key | None:
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
 
 
+def version_of(raw: Raw) -> str:
+    """The resourceVersion of any object; "" if it has none."""
+    version = _text(raw, "resourceVersion")
+    return version if version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS else ""
+
+
 def _state(raw: Raw) -> tuple[str, str]:
-    return raw["metadata"].get("uid", ""), raw["metadata"].get("resourceVersion", "")
+    return _text(raw, "uid"), _text(raw, "resourceVersion")
 
 
 def _version(raw: Raw) -> int:
-    return int(raw["metadata"]["resourceVersion"])
+    return int(version_of(raw) or 0)
+
+
+def _text(raw: Raw, field: str) -> str:
+    metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
+    value = metadata.get(field) if isinstance(metadata, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _message(kind: Kind, error: Exception) -> str:
+    if isinstance(error, Malformed):
+        return str(error)
+    if isinstance(error, KeyError):
+        return f"the field {error} is missing"[:MESSAGE_CHARACTERS]
+    # What an exception says of a Secret may be its content.
+    seen = "" if kind is Kind.SECRET else f": {error}"
+    return f"it cannot be read: {type(error).__name__}{seen}"[:MESSAGE_CHARACTERS]

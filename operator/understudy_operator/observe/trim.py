@@ -4,18 +4,21 @@ Rules: of a pod and of a node the fields of shapes.py. Metadata without managedF
 (kubectl's copy of the manifest is the longest); of a node's long ones the beginning. Of a pod's containers the
 variables that tell what it was made for, and of its volumes the one with the job's key. A job keeps its spec: its pods
 are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that have the same ones
-once.
+once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
 """
 
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from understudy_operator.observe.shapes import node_fields, pod_fields
+from understudy_operator.observe.shapes import TOO_DEEP, check_job, metadata_fields, node_fields, pod_fields
+from understudy_operator.plan.malformed import Malformed
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
+#: Fields of any object that are objects themselves.
+_OBJECTS = ("spec", "status", "data")
 _CONTAINERS = ("initContainers", "containers")
 _NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
 #: Annotations that are kept however long they are.
@@ -26,11 +29,25 @@ _VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
 
 def trimmed(raw: Raw) -> Raw:
     """An object of any kind but the two that there are thousands of."""
-    return {**raw, "metadata": _metadata(raw["metadata"])}
+    if not isinstance(raw, Mapping):
+        raise Malformed(f"expected an object, got {type(raw).__name__}")
+    if TOO_DEEP in raw:
+        raise Malformed("spec: it is nested too deeply: remove the fields that no Kubernetes version knows")
+    for field in _OBJECTS:
+        if not isinstance(raw.get(field, {}), Mapping):
+            raise Malformed(f"{field}: expected an object, got {type(raw[field]).__name__}")
+    return {**raw, "metadata": _metadata(metadata_fields(raw.get("metadata")))}
+
+
+def trimmed_job(raw: Raw) -> Raw:
+    """A Job of batch/v1."""
+    check_job(raw)
+    return trimmed(raw)
 
 
 def trimmed_pod(raw: Raw) -> Raw:
     kept = pod_fields(raw)
+    kept["metadata"] = _metadata(kept.get("metadata", {}))
     spec = kept.setdefault("spec", {})
     kept.setdefault("status", {})
     for field in _CONTAINERS:
@@ -38,8 +55,7 @@ def trimmed_pod(raw: Raw) -> Raw:
             spec[field] = [_container(container) for container in spec[field] or ()]
     volumes = spec.pop("volumes", None) or ()
     if names.ANNOTATION_PLACE in (raw["metadata"].get("annotations") or {}):
-        spec["volumes"] = [volume for volume in volumes if volume["name"] == names.KEY_VOLUME]
-    kept["metadata"] = _metadata(kept["metadata"])
+        spec["volumes"] = [volume for volume in volumes if volume.get("name") == names.KEY_VOLUME]
     if nodes := {name: sys.intern(text) for name, text in _annotations(raw) if name in _NODES}:
         kept["metadata"]["annotations"] |= nodes
     return kept
@@ -48,8 +64,8 @@ def trimmed_pod(raw: Raw) -> Raw:
 def trimmed_node(raw: Raw) -> Raw:
     """With all of its conditions and annotations: which say something is for the table of fault sources to tell."""
     kept = node_fields(raw)
+    metadata = _metadata(kept.get("metadata", {}))
     annotations = {name: text[:LONGEST_ANNOTATION] for name, text in _annotations(raw)}
-    metadata = _metadata(kept["metadata"])
     kept["metadata"] = {**metadata, "annotations": annotations} if annotations else metadata
     return kept
 
@@ -60,7 +76,10 @@ def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:
 
 
 def _metadata(metadata: Raw) -> dict[str, Any]:
-    kept = {name: value for name, value in metadata.items() if name != "managedFields"}
+    """Of fields that shapes.py has checked."""
+    kept = {name: value for name, value in metadata.items() if value is not None}
+    if not kept.get("name"):
+        raise Malformed("metadata.name: missing")
     if "annotations" in kept:
         annotations = kept["annotations"].items()
         kept["annotations"] = {
@@ -70,8 +89,8 @@ def _metadata(metadata: Raw) -> dict[str, Any]:
 
 
 def _container(container: Raw) -> dict[str, Any]:
-    kept: dict[str, Any] = {"name": container["name"]}
-    if variables := [entry for entry in container.get("env") or () if entry["name"] in _VARIABLES]:
+    kept: dict[str, Any] = {"name": container.get("name", "")}
+    if variables := [entry for entry in container.get("env") or () if entry.get("name") in _VARIABLES]:
         kept["env"] = variables
     limits = (container.get("resources") or {}).get("limits") or {}
     if memory := limits.get("memory"):

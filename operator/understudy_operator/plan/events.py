@@ -21,6 +21,8 @@ from understudy_operator.plan.told_before import condition, told_refusal
 
 #: A new leader sends again what status has recorded within this time.
 RECENT_S = 600.0
+#: Of an error that nobody has expected.
+ERROR_CHARACTERS = 200
 #: Of the job's end, which there is one of.
 END = "end"
 
@@ -125,7 +127,7 @@ def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
 def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
     how = entry.get("strategy", "resumed")
     why = f" ({entry['reason']})" if entry.get("reason") else ""
-    end = f"in {entry['seconds']} s" if "seconds" in entry else f"runs again since {entry['runningAt']}"
+    end = f"in {entry['seconds']} s" if "seconds" in entry else f"runs again since {entry.get('runningAt')}"
     message = f"{how} {end}, round {entry['round']}: {_cause(entry)}{why}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 
@@ -149,3 +151,13 @@ def _cause(entry: Mapping[str, Any]) -> str:
     where = f" (node {cause['node']})" if cause.get("node") else ""
     said = cause.get("message", "")
     return f"{who}{where}: {said}" if who else str(said)
+
+
+def failed_reconcile(error: Exception) -> Event:
+    """A reconcile of this object failed, and not because of the API server. Each error is one event."""
+    seen = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+    message = (
+        f"the operator failed to reconcile this object: {seen}. This is a bug of Understudy, which something in the "
+        "object brings out. The operator retries, and goes on with all other objects; its log has the traceback"
+    )
+    return Event("Warning", "ReconcileFailed", message, f"ReconcileFailed/{seen}")

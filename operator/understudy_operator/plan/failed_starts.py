@@ -12,6 +12,7 @@ forgotten, so one that starts and runs for a while begins anew.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from understudy_operator.plan.malformed import number_in
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_protocol import pod as names
@@ -77,4 +78,4 @@ def _newest(observed: Observed, now: float) -> Sequence[Pod]:
 
 
 def _in_a_row(pod: Pod) -> int:
-    return int(pod.annotations.get(names.ANNOTATION_FAILED_STARTS, 0)) + 1
+    return (number_in(pod.annotations.get(names.ANNOTATION_FAILED_STARTS)) or 0) + 1

@@ -70,5 +70,5 @@ def set_right(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> It
         found = there.get((job.namespace, wanted["metadata"]["name"]))
         if found is None or controller_uid(found) != object_uid(job):
             continue
-        if has_members(job) and found["spec"] != wanted["spec"]:
+        if has_members(job) and found.get("spec") != wanted["spec"]:
             yield {**found, "spec": wanted["spec"]}

@@ -318,7 +318,7 @@ class Observed:
         for reason, state in TERMINAL_STATES.items():
             if self.job.status.get("terminalState") == state:
                 conditions = self.job.status.get("conditions", ())
-                return Close(reason, next((x["message"] for x in conditions if x["type"] == state), ""))
+                return Close(reason, next((x.get("message", "") for x in conditions if x["type"] == state), ""))
         return self.close_by_itself
 
     @cached_property

@@ -249,7 +249,8 @@ async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_rests(
 ):
     # given a job that has claimed a spare
     metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "1"}
-    job = {"metadata": {**metadata, **change.get("metadata", {})}, "spec": change.get("spec", {})}
+    metadata |= {"creationTimestamp": CREATED, **change.get("metadata", {})}
+    job = {"metadata": metadata, "spec": {"replicatedJobs": [], **change.get("spec", {})}}
     world.store.put(Kind.JOB, {**job, "status": change.get("status", {})})
     world.apply(replicas=1)
     async with at_work(world) as worker:

@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from tests.unit.operator.test_worker import FakeLink, World, at_work, links, world
-from understudy_operator.observe.read_pool import key_id_of, key_of_pool, pods_of_pool
+from understudy_operator.observe.read_pool import key_id_of, pods_of_pool
+from understudy_operator.observe.read_secret import key_of_pool
 from understudy_operator.observe.store import Kind, Store
 from understudy_protocol import pod as names
 from understudy_protocol import wire

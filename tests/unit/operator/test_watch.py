@@ -123,4 +123,3 @@ async def test_each_end_is_counted_and_which_of_them_were_failures(slept: list[f
     said = scraped(metrics.book.text())
     assert said[("understudy_watch_restarts_total", "pods")] == 3
     assert said[("understudy_watch_failures_total", "pods")] == 2
-    assert said[("understudy_watch_failures_total", "other")] == 0

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.injection.settings import AUTO, NONE, PREFIX, TORCHRUN, WRAP, Objection, Settings
+from understudy_operator.plan.malformed import number_in
 
 _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:$|[\s;&|)])|torch\.distributed\.(?:run|launch)\b")
 _NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")
@@ -41,15 +42,18 @@ def nproc_of(trainer: Mapping[str, Any], settings: Settings, mode: str) -> int:
     if not told:
         return settings.nproc_per_node or 1
     key = f"{PREFIX}nproc-per-node"
-    if not told.isdecimal():
+    nproc = number_in(told)
+    if nproc is None:
         if settings.nproc_per_node:
             return settings.nproc_per_node
-        raise Objection(f"torchrun's --nproc-per-node is {told}, which is no number yet: say it in annotation {key}")
-    if settings.nproc_per_node not in (0, int(told)):
+        raise Objection(
+            f"torchrun's --nproc-per-node is {told[:80]}, which is no number yet: say it in annotation {key}"
+        )
+    if settings.nproc_per_node not in (0, nproc):
         raise Objection(
             f"annotation {key} is {settings.nproc_per_node}, and torchrun's --nproc-per-node {told}: remove one of them"
         )
-    return int(told)
+    return nproc
 
 
 def _told_nproc(trainer: Mapping[str, Any]) -> str:

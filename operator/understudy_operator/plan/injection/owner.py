@@ -13,6 +13,7 @@ from typing import Any
 
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.malformed import number_in
 from understudy_operator.plan.ownership import controller_of
 from understudy_protocol import pod as names
 from understudy_protocol.pod import Place
@@ -63,7 +64,9 @@ def is_injected(name: str) -> bool:
 def is_of_target(raw: Mapping[str, Any], uid: str) -> bool:
     """Whether a pod or a Job of an injected job is the target's. uid: what the job's members prove to belong to."""
     owner = controller_of(raw)
-    if raw["metadata"].get("uid") == uid or (owner.get("kind") == "JobSet" and _is_attempt_of(uid, owner["uid"])):
+    if raw["metadata"].get("uid") == uid or (
+        owner.get("kind") == "JobSet" and _is_attempt_of(uid, owner.get("uid", ""))
+    ):
         return True  # the target itself, or a JobSet's Job
     try:
         return read_owner(raw).membership == uid
@@ -108,18 +111,17 @@ def _of_jobset(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Own
     place = Place(
         _label(labels, keys.REPLICATED_JOB), _number(labels, keys.JOB_INDEX), _completion_index(labels, annotations)
     )
-    attempt = labels.get(keys.RESTART_ATTEMPT, "0")
-    return Owner("JobSet", labels[keys.NAME], labels[keys.UID], place, int(attempt) if attempt.isdecimal() else 0)
+    return Owner("JobSet", labels[keys.NAME], labels[keys.UID], place, number_in(labels.get(keys.RESTART_ATTEMPT)) or 0)
 
 
 def _completion_index(labels: Mapping[str, str], annotations: Mapping[str, str]) -> int:
-    told = annotations.get(keys.COMPLETION_INDEX, labels.get(keys.COMPLETION_INDEX, ""))
-    if not told.isdecimal():
+    index = number_in(annotations.get(keys.COMPLETION_INDEX, labels.get(keys.COMPLETION_INDEX, "")))
+    if index is None:
         raise Objection(
             "the Job's completionMode has to be Indexed, because each pod of a training has its own ranks: set "
             "completionMode: Indexed, and completions to parallelism"
         )
-    return int(told)
+    return index
 
 
 def _check_controller(kind: str, name: str, matches: bool) -> None:
@@ -137,7 +139,9 @@ def _of_pytorch_job(labels: Mapping[str, str], owner: Mapping[str, Any]) -> Owne
             "none can be injected; remove it"
         )
     kind = labels.get(PYTORCH_REPLICA, "").lower()
-    return Owner(_PYTORCH_KIND, labels[PYTORCH_JOB_NAME], owner["uid"], Place(kind, 0, _number(labels, PYTORCH_INDEX)))
+    return Owner(
+        _PYTORCH_KIND, labels[PYTORCH_JOB_NAME], owner.get("uid", ""), Place(kind, 0, _number(labels, PYTORCH_INDEX))
+    )
 
 
 def _label(labels: Mapping[str, str], key: str) -> str:
@@ -148,9 +152,10 @@ def _label(labels: Mapping[str, str], key: str) -> str:
 
 def _number(labels: Mapping[str, str], key: str) -> int:
     told = labels.get(key, "0")
-    if not told.isdecimal():
+    number = number_in(told)
+    if number is None:
         raise Objection(f"the pod's label {key} is {told!r}, and its controller writes a number: {_AS_IT_IS}")
-    return int(told)
+    return number
 
 
 def shortened(name: str, longest: int) -> str:

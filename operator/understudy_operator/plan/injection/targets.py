@@ -16,6 +16,7 @@ from understudy_operator.plan.injection.settings import (
     read_settings,
     settings_of,
 )
+from understudy_operator.plan.malformed import number_in
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 
@@ -101,11 +102,18 @@ def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
 
 
 def nproc_told(pod: Raw) -> int:
-    """Workers of an injected pod, as its trainer is told; 0 if it has no launcher."""
+    """Workers of an injected pod, as its trainer is told; 0 if it has no launcher. Raises Objection."""
     for container in pod["spec"].get("containers", ()):
         for variable in container.get("env", ()):
-            if variable["name"] == names.ENV_NPROC:
-                return int(variable["value"])
+            if variable.get("name") == names.ENV_NPROC:
+                nproc = number_in(variable.get("value"))
+                if not nproc:
+                    raise Objection(
+                        f"the variable {names.ENV_NPROC} of container {container.get('name')} is "
+                        f"{variable.get('value')!r}, and the injection webhook writes a number, 1 or more: remove it "
+                        "from the pod template, and delete the pod"
+                    )
+                return nproc
     return 0
 
 

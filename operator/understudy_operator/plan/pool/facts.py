@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_operator.plan.faults.sources import time_in
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.refusals import Refusal
-from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
 
@@ -75,8 +75,8 @@ def claimant(pod: Pod) -> str:
 
 
 def claimed_at(pod: Pod) -> float:
-    at = pod.annotations.get(names.ANNOTATION_CLAIMED_AT, "")
-    return unix(at) if at else 0.0
+    """0 if the annotation says no time."""
+    return time_in(pod.annotations.get(names.ANNOTATION_CLAIMED_AT, "")) or 0.0
 
 
 def pool_of(pod: Pod) -> str:

@@ -48,7 +48,7 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | N
     likely, source = _likelihood(pool.auto, told)
     nodes = _nodes(observed, pool.auto)
     wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
-    known = _bounded(int(pool.status["desired"]), pool.auto) if before else wanted
+    known = _bounded(int(pool.status.get("desired", wanted)), pool.auto) if before else wanted
     since = unix(before["lessSince"]) if "lessSince" in before else now
     shrinks = wanted < known and not reached(since + SHRINK_AFTER_S, now)
     status = {
@@ -75,7 +75,7 @@ def spares_for(nodes: int, likely: float, most: int) -> int:
 
 def history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> History:
     """What is known after this pass; before: status.auto."""
-    if "countedUntil" not in before:
+    if not {"countedUntil", "nodeDays", "failures"} <= before.keys():
         return History(0.0, 0.0, now)
     known = History(float(before["nodeDays"]), float(before["failures"]), unix(before["countedUntil"]))
     until = now - LATE_S

@@ -52,7 +52,7 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
             yield Event("Normal", "Rolled", "all spares are of the newest template")
     if (reason := condition(status, "Ready")["reason"]) not in (SPARES, condition(before, "Ready").get("reason")):
         yield Event("Warning", reason, condition(status, "Ready")["message"])
-    if before.get("auto") and before.get("desired") != status["desired"]:
+    if before.get("auto") and before.get("desired", status["desired"]) != status["desired"]:
         auto = status.get("auto", {})
         why = (
             f"{auto.get('nodes')} nodes, of which {auto.get('failuresPerNodeDay')} fail in a day ({auto.get('source')})"

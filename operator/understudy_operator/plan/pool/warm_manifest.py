@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import Any
 
+from understudy_operator.plan.malformed import number_in
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import POOL_KIND, reference
 from understudy_operator.plan.pods import pod_manifest, trainer_of
@@ -48,7 +49,8 @@ def devices_of(trainer: dict[str, Any]) -> int:
     """How many devices the container asks for. Of a quantity that is no plain number only that there are some."""
     resources = trainer.get("resources", {})
     told = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
-    return int(told) if told.isdecimal() else 1
+    devices = number_in(told)
+    return 1 if devices is None else devices
 
 
 def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:

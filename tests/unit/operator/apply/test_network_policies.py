@@ -91,10 +91,24 @@ async def test_one_of_a_deleted_job_of_the_same_name_is_waited_for(
     assert await leader.calls() == ["LIST", "POST"]
 
 
-async def test_where_the_chart_says_nothing_there_are_none() -> None:
-    api = Server()
-    await NetworkPolicies(api, None, Store(), Clock(), Pace(time.monotonic)).run()
-    assert api.calls == []
+@pytest.mark.attack(
+    "A1", "has its job's NetworkPolicy refused, as by a quota", before="no job after it in the list got a policy"
+)
+async def test_a_policy_that_is_refused_keeps_no_other_job_from_its_own(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a job whose policy the API server refuses, and another job
+    leader.api.refuse = lambda body: "exceeded quota" if body["metadata"]["name"] == "a-members" else ""
+    leader.apply("a")
+    leader.apply("b")
+    # when the leader looks, then the other one has its policy
+    assert await leader.calls() == ["LIST", "POST", "POST"]
+    assert f"{GROUP}/namespaces/research/networkpolicies/b-members" in leader.api.objects
+    # and the first one's is sent again with the next list, and not before
+    assert await leader.calls() == []
+    monkeypatch.setattr(network_policies, "LIST_S", 0.0)
+    leader.api.refuse = lambda _: ""
+    assert await leader.calls() == ["LIST", "POST"]
 
 
 def test_rules_are_what_the_chart_says() -> None:

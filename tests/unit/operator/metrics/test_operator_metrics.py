@@ -15,7 +15,20 @@ from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.plan.observed import Node
 
 #: What may be a label: a closed set each, of a few words.
-LABELS = {"fault", "strategy", "outcome", "kind", "error", "verb", "resource", "result", "phase", "state", "class"}
+LABELS = {
+    "fault",
+    "strategy",
+    "outcome",
+    "kind",
+    "error",
+    "verb",
+    "resource",
+    "result",
+    "phase",
+    "state",
+    "class",
+    "task",
+}
 
 
 @dataclass
@@ -41,6 +54,9 @@ class Told:
 
     def offenders(self) -> int:
         return 1
+
+    def malformed(self) -> dict[str, int]:
+        return {"pods": 2}
 
     def waiting(self) -> int:
         return 3

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe.read import read_job, read_pod, unix
+from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.queue import Queue
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close

@@ -1,0 +1,70 @@
+"""Writes an Event on each malformed object, while this replica leads.
+
+Rules: an Event is written once for each object and message: its name is made of both. A tenant decides how many of its
+objects are malformed, so at most EVENTS are written in EVERY_S; the others follow.
+"""
+
+import asyncio
+import logging
+
+from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.events import send_event
+from understudy_operator.apply.pace import Pace
+from understudy_operator.observe.store import Kind, MalformedObject, Store
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.ownership import API_VERSION, INJECTED_KIND, KIND, POOL_KIND
+
+EVERY_S = 2.0
+EVENTS = 20
+#: How an Event refers to an object.
+_REFERENCES = {
+    Kind.JOB: (API_VERSION, KIND),
+    Kind.POOL: (API_VERSION, POOL_KIND),
+    Kind.INJECTED: (API_VERSION, INJECTED_KIND),
+    Kind.POD: ("v1", "Pod"),
+    Kind.NODE: ("v1", "Node"),
+    Kind.SERVICE: ("v1", "Service"),
+    Kind.SECRET: ("v1", "Secret"),
+    Kind.CHILD: ("batch/v1", "Job"),
+    Kind.CLAIM: ("v1", "PersistentVolumeClaim"),
+}
+log = logging.getLogger(__name__)
+
+
+class MalformedEvents:
+    def __init__(self, api: Api, store: Store, pace: Pace) -> None:
+        self._api, self._store, self._pace = api, store, pace
+        self._written: set[tuple[Kind, str, str]] = set()
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Once."""
+        malformed = [found for kind in Kind for found in self._store.malformed(kind) if found.uid]
+        self._written &= {_identity(found) for found in malformed}
+        new = [found for found in malformed if _identity(found) not in self._written]
+        for found in new[:EVENTS]:
+            try:
+                await send_event(self._api, self._pace, _regarding(found), _event(found))
+            except TROUBLE as error:
+                log.info("the event on %s %s is sent again: %r", found.kind.value, found.name, error)
+                return
+            self._written.add(_identity(found))
+
+
+def _identity(found: MalformedObject) -> tuple[Kind, str, str]:
+    return found.kind, found.uid, found.message
+
+
+def _regarding(found: MalformedObject) -> dict[str, str]:
+    api_version, kind = _REFERENCES[found.kind]
+    named = {"apiVersion": api_version, "kind": kind, "name": found.name, "uid": found.uid}
+    return named | ({"namespace": found.namespace} if found.namespace else {})
+
+
+def _event(found: MalformedObject) -> Event:
+    message = f"{found.message}. Correct this object; the operator goes on without what it cannot read"
+    return Event("Warning", "Malformed", message, f"Malformed/{found.message}")

@@ -1,0 +1,257 @@
+"""The status of a TrainingJob, an InjectedJob and a HotSparePool: the fields that can be relied on.
+
+The operator writes it, and continues from it after a restart. Others may write it, too: a user with the rights, or an
+operator of another version. So each field has a type here. A field of another type is left out, as if it had never been
+written; of a list single entries are. The next reconcile writes the status whole. What the operator always writes of a
+recovery, and the CRD does not require, is filled in.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, TypedDict, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from understudy_operator.plan.jobset.restart import JOB_RESTART
+from understudy_operator.plan.observed import TERMINAL_STATES
+from understudy_operator.plan.rfc3339 import unix
+from understudy_protocol.words import Fault, Strategy
+
+Raw = Mapping[str, Any]
+#: Any JSON number that every program reads exactly.
+_MOST = 2**53
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
+Signed = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+Seconds = Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)]
+FaultName = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(fault.value for fault in Fault)})$")]
+StrategyName = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join((*Strategy, JOB_RESTART))})$")]
+#: How a job has ended, as JobSet spells it.
+End = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(TERMINAL_STATES.values())})?$")]
+#: A number as text, as in 0.125.
+Decimal = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,12})?$")]
+
+
+class Time(str):
+    """RFC 3339."""
+
+    __slots__ = ()
+
+
+class _Condition(TypedDict):
+    type: str
+    status: str
+    reason: str
+    message: str
+    lastTransitionTime: Time
+    observedGeneration: NotRequired[Number]
+
+
+class _ReplicatedJob(TypedDict):
+    name: str
+    ready: NotRequired[Count]
+    succeeded: NotRequired[Count]
+    failed: NotRequired[Count]
+    active: NotRequired[Count]
+    suspended: NotRequired[Count]
+    jobRestarts: NotRequired[list[Count]]
+    jobRestartsCountTowardsMax: NotRequired[list[Count]]
+
+
+class _Members(TypedDict, total=False):
+    desired: Count
+    active: Count
+    ready: Count
+
+
+class _Spares(TypedDict, total=False):
+    desired: Count
+    ready: Count
+    claimed: Count
+
+
+class _Promoted(TypedDict):
+    pod: str
+    groupRank: Count
+
+
+class _Coordinator(TypedDict, total=False):
+    epoch: Number
+    term: Number
+    formerEpoch: Number
+    podName: str
+    podUID: str
+
+
+class _UpdateFailure(TypedDict):
+    update: str
+    version: NotRequired[str]
+    message: NotRequired[str]
+    inARow: NotRequired[Count]
+    at: NotRequired[Time]
+
+
+class _Rollouts(TypedDict, total=False):
+    fresh: Count
+    updating: Count
+    uncertain: Count
+    version: str
+    failure: _UpdateFailure
+    restartedFor: str
+
+
+class _ByStrategy(TypedDict, total=False):
+    inPlace: Count
+    spareSwap: Count
+    podRecreate: Count
+    jobRestart: Count
+
+
+class _Cause(TypedDict, total=False):
+    rank: Signed
+    pod: str
+    node: str
+    exitCode: Signed
+    signal: str
+    message: str
+
+
+class _Recovery(TypedDict):
+    fault: FaultName
+    strategy: NotRequired[StrategyName]
+    reason: NotRequired[str]
+    round: NotRequired[Number]
+    cause: NotRequired[_Cause]
+    detectedAt: Time
+    runningAt: NotRequired[Time]
+    resumedAt: NotRequired[Time]
+    seconds: NotRequired[Seconds]
+
+
+class _Progress(TypedDict, total=False):
+    step: Signed
+    total: Signed
+    at: Time
+
+
+_AvoidedNode = TypedDict(
+    "_AvoidedNode",
+    {
+        "node": str,
+        "source": str,
+        "class": NotRequired[str],
+        "reason": str,
+        "until": NotRequired[Time],
+        "preferred": NotRequired[bool],
+        "pods": NotRequired[list[str]],
+    },
+)
+
+
+class JobStatus(TypedDict, total=False):
+    """In the order of the CRD."""
+
+    observedGeneration: Number
+    conditions: list[_Condition]
+    phase: str
+    terminalState: End
+    startTime: Time
+    attemptStartTime: Time
+    completionTime: Time
+    restarts: Count
+    restartsCountTowardsMax: Count
+    replicatedJobsStatus: list[_ReplicatedJob]
+    members: _Members
+    spares: _Spares
+    promotedSpares: list[_Promoted]
+    round: Number
+    term: Number
+    coordinator: _Coordinator
+    rollouts: _Rollouts
+    recoveriesByStrategy: _ByStrategy
+    lastRecovery: _Recovery
+    recoveries: list[_Recovery]
+    progress: _Progress
+    avoidedNodes: list[_AvoidedNode]
+
+
+class _AutoSize(TypedDict, total=False):
+    nodes: Count
+    failuresPerNodeDay: Decimal
+    source: str
+    nodeDays: Decimal
+    failures: Decimal
+    countedUntil: Time
+    lessSince: Time
+
+
+class PoolStatus(TypedDict, total=False):
+    """In the order of the CRD."""
+
+    observedGeneration: Number
+    conditions: list[_Condition]
+    desired: Count
+    replicas: Count
+    ready: Count
+    claimed: Count
+    available: Count
+    updated: Count
+    oldestPodTime: Time
+    selector: str
+    auto: _AutoSize
+
+
+def read_job_status(raw: Raw) -> tuple[dict[str, Any], str]:
+    """Of a TrainingJob or InjectedJob: the fields that can be relied on, and what is wrong with another one, or ""."""
+    status, wrong = _read(raw.get("status", {}), JobStatus)
+    for entry in (*status.get("recoveries", ()), *filter(None, [status.get("lastRecovery")])):
+        entry.setdefault("round", -1)
+        entry["cause"] = {"pod": "", "node": "", "message": "", **entry.get("cause", {})}
+    return status, wrong
+
+
+def read_pool_status(raw: Raw) -> tuple[dict[str, Any], str]:
+    """The same of a HotSparePool."""
+    return _read(raw.get("status", {}), PoolStatus)
+
+
+def _read(status: Any, shape: type[Any]) -> tuple[dict[str, Any], str]:
+    try:
+        return _converted(status, shape), ""
+    except msgspec.ValidationError:
+        pass
+    if not isinstance(status, Mapping):
+        return {}, "status: expected an object"
+    read, wrong = dict[str, Any](), list[str]()
+    for name, field in get_type_hints(shape, include_extras=True).items():
+        if name in status:
+            _read_field(name, status[name], field, read, wrong)
+    return read, f"{wrong[0]}. The field is left out" if wrong else ""
+
+
+def _read_field(name: str, value: Any, field: Any, read: dict[str, Any], wrong: list[str]) -> None:
+    try:
+        read[name] = _converted(value, field)
+    except msgspec.ValidationError as error:
+        wrong.append(f"status.{name}: {error}")
+        if isinstance(value, list) and get_origin(field) is list:
+            (entry,) = get_args(field)
+            read[name] = [kept for item in value for kept in _entries(item, entry)]
+
+
+def _entries(item: Any, entry: Any) -> list[Any]:
+    """The entry of a list, if it can be relied on."""
+    try:
+        return [_converted(item, entry)]
+    except msgspec.ValidationError:
+        return []
+
+
+def _converted(value: Any, shape: Any) -> Any:
+    return msgspec.convert(value, shape, dec_hook=_time)
+
+
+def _time(kind: type[Any], value: Any) -> Any:
+    if kind is not Time:
+        raise NotImplementedError(kind)
+    unix(value)  # msgspec tells of the ValueError with the field
+    return Time(value)

@@ -1,0 +1,90 @@
+"""The one place where long-lived tasks are started: one that ends is logged, counted, and started again after a pause.
+
+Rules: pauses are those of clock.Backoffs; after a task that has run for WELL_S they are short again. It makes no
+difference how a task ends: by an exception, a cancellation from elsewhere, or because its function returns. `once`
+tasks are done when they return. /healthz names the tasks that wait to be started again, and stays 200: a new process
+would see the same objects.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from understudy_operator.clock import Backoffs
+from understudy_operator.metrics.operator import OperatorMetrics
+
+#: A task that has run for so long before it ended has recovered.
+WELL_S = 60.0
+log = logging.getLogger(__name__)
+
+Run = Callable[[], Coroutine[None, None, None]]
+
+
+@dataclass
+class _Supervised:
+    name: str
+    run: Run
+    once: bool
+    task: asyncio.Task[None] | None = None  # None: it waits to be started again
+    timer: asyncio.TimerHandle | None = None
+    pauses: Iterator[float] = field(default_factory=lambda: iter(Backoffs()))
+    started_at: float = 0.0
+    error: str = ""  # how it ended last
+
+
+class Supervisor:
+    def __init__(self, metrics: OperatorMetrics) -> None:
+        self._metrics = metrics
+        self._tasks: dict[str, _Supervised] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the tasks that are to run."""
+        return self._tasks.keys()
+
+    @property
+    def waiting(self) -> Mapping[str, str]:
+        """How each task has ended that waits to be started again."""
+        return {name: entry.error for name, entry in self._tasks.items() if entry.task is None}
+
+    def start(self, name: str, run: Run, *, once: bool = False) -> None:
+        """Have it run from now on."""
+        assert name not in self._tasks, f"{name} is to run already"
+        self._metrics.supervises(name)
+        entry = self._tasks[name] = _Supervised(name, run, once)
+        self._begin(entry)
+
+    async def stop(self, *names: str) -> None:
+        """End these for good; all of them if none is named."""
+        ended = [self._tasks.pop(name) for name in names or tuple(self._tasks) if name in self._tasks]
+        for entry in ended:
+            if entry.timer is not None:
+                entry.timer.cancel()
+        tasks = [entry.task for entry in ended if entry.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, entry: _Supervised) -> None:
+        entry.timer, entry.started_at = None, asyncio.get_running_loop().time()
+        entry.task = asyncio.create_task(entry.run(), name=entry.name)
+        entry.task.add_done_callback(lambda task: self._ended(entry, task))
+
+    def _ended(self, entry: _Supervised, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._tasks.get(entry.name) is not entry:
+            return  # it was stopped
+        if entry.once and error is None and not task.cancelled():
+            del self._tasks[entry.name]
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - entry.started_at >= WELL_S:
+            entry.pauses = iter(Backoffs())
+        pause_s = next(entry.pauses)
+        entry.task, entry.error = None, "cancelled" if task.cancelled() else repr(error) if error else "returned"
+        self._metrics.task_restarts(entry.name)
+        log.error(
+            "the task %s ended (%s), and starts again in %.1f s", entry.name, entry.error, pause_s, exc_info=error
+        )
+        entry.timer = loop.call_later(pause_s, self._begin, entry)

@@ -1,0 +1,94 @@
+"""The events on malformed objects: one for each object and message, and only so many at a time."""
+
+import time
+
+import pytest
+
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from understudy_operator.apply.api import ApiError
+from understudy_operator.apply.malformed_events import MalformedEvents
+from understudy_operator.apply.pace import Pace
+from understudy_operator.observe.store import Kind, Store
+
+
+def a_pod(name: str, version: int = 1, containers: object = 3) -> Raw:
+    metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": {**metadata, "creationTimestamp": CREATED}, "spec": {"containers": containers}}
+
+
+class Leader:
+    def __init__(self) -> None:
+        self.api, self.store = FakeApi(), Store()
+        self.events = MalformedEvents(self.api, self.store, Pace(time.monotonic))
+
+    async def written(self) -> list[str]:
+        """Where events are written in one look, and on what."""
+        self.api.calls.clear()
+        await self.events.look()
+        return [path.rpartition("/")[0].removeprefix("/apis/events.k8s.io/v1/") for _, path in self.api.calls]
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+async def test_an_object_has_one_event_for_each_thing_that_is_wrong_with_it(leader: Leader) -> None:
+    # given a pod that changes, and stays malformed in the same way
+    for version in range(1, 5):
+        leader.store.put(Kind.POD, a_pod("a", version))
+        await leader.events.look()
+    # then it has one event, and another one for another error
+    assert len(leader.api.of_kind("Event")) == 1
+    leader.store.put(Kind.POD, a_pod("a", 6, containers=[3]))
+    await leader.events.look()
+    assert [event["note"].partition(".")[0] for event in leader.api.of_kind("Event")] == ["spec", "spec"]
+    assert len({event["note"] for event in leader.api.of_kind("Event")}) == 2
+
+
+async def test_an_event_on_a_node_is_where_kubernetes_has_those_of_nodes(leader: Leader) -> None:
+    metadata = {"name": "n1", "uid": "uid-n1", "resourceVersion": "1"}
+    leader.store.put(Kind.NODE, {"metadata": metadata, "status": {"conditions": "none"}})
+    assert await leader.written() == ["namespaces/default/events"]
+    (event,) = leader.api.of_kind("Event")
+    assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-n1"}
+
+
+async def test_thousands_of_malformed_objects_are_told_a_few_at_a_time(leader: Leader) -> None:
+    for number in range(50):
+        leader.store.put(Kind.POD, a_pod(f"p{number}"))
+    assert [len(await leader.written()) for _ in range(4)] == [20, 20, 10, 0]
+
+
+async def test_an_event_without_an_answer_is_sent_again_and_one_that_is_refused_is_not(leader: Leader) -> None:
+    # given an API server that is away
+    leader.store.put(Kind.POD, a_pod("a"))
+    leader.api.deny = lambda *_: OSError("connection refused")
+    assert len(await leader.written()) == 1
+    # when it is back, then the event is sent again
+    leader.api.deny = lambda *_: ApiError(403, "Forbidden", "the namespace is being terminated")
+    assert len(await leader.written()) == 1
+    assert await leader.written() == []
+
+
+def test_a_malformed_object_is_logged_once_for_each_of_its_states(caplog: pytest.LogCaptureFixture) -> None:
+    # given a malformed pod that watches and lists tell of again and again
+    store = Store()
+    for _ in range(3):
+        store.put(Kind.POD, a_pod("a"))
+        store.replace(Kind.POD, [a_pod("a")], time.monotonic())
+    # then one line says what is wrong, and the pod is listed as long as it is there
+    (record,) = caplog.records
+    assert record.getMessage() == "pods team/a is malformed: spec.containers: Expected `array | null`, got `int`"
+    assert [found.name for found in store.malformed(Kind.POD)] == ["a"]
+    store.replace(Kind.POD, [], time.monotonic())
+    assert store.malformed(Kind.POD) == []
+
+
+def test_one_that_was_corrected_is_an_object_like_any_other() -> None:
+    store = Store()
+    store.put(Kind.POD, a_pod("a"))
+    assert store.get(Kind.POD, ("team", "a")) is None
+    store.put(Kind.POD, a_pod("a", 2, containers=[]))
+    assert store.get(Kind.POD, ("team", "a")) is not None
+    assert store.malformed(Kind.POD) == []

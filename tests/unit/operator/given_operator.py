@@ -1,0 +1,123 @@
+"""A whole operator, without a lease, on an API server of dictionaries; coordinators call nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from tests.unit.operator.given import IMAGE, TEMPLATE
+from tests.unit.operator.metrics.reading import scraped
+from understudy_operator.apply.api import ApiError, Listed
+from understudy_operator.clock import Clock
+from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.observe.shapes import Told
+from understudy_operator.observe.store import Kind
+from understudy_operator.operator import Operator
+from understudy_operator.resync import PATHS
+
+LIMIT_S = 600.0  # of virtual time
+JOBS = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs"
+PODS = "/api/v1/namespaces/research/pods"
+NO_RULES: tuple[Mapping[str, Any], ...] = ()
+
+
+class ClusterApi(FakeApi):
+    """With lists and watches. What is put with `tell` comes by the watch of its kind alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._streams: dict[str, list[asyncio.Queue[Told]]] = {}
+
+    async def get(self, path: str) -> Raw:
+        if path.count("/") == 2:  # an API group
+            raise ApiError(404, "NotFound", f"{path} not found")
+        return await super().get(path)
+
+    async def list(self, path: str, selector: str = "") -> Listed:
+        group, _, plural = path.rpartition("/")
+        there = [raw for at, raw in self.objects.items() if at.startswith(group) and at.split("/")[-2] == plural]
+        items = [raw for raw in there if not selector or selector in raw["metadata"].get("labels", {})]
+        return Listed(json.loads(json.dumps(items)), "1")
+
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[Told]:
+        del selector, version
+        stream: asyncio.Queue[Told] = asyncio.Queue()
+        self._streams.setdefault(path, []).append(stream)
+        try:
+            while True:
+                yield await stream.get()
+        finally:
+            self._streams[path].remove(stream)
+
+    def tell(self, kind: Kind, event_type: str, raw: object) -> None:
+        for stream in self._streams.get(PATHS[kind][0], ()):
+            stream.put_nowait(Told(event_type, msgspec.Raw(json.dumps(raw).encode())))
+
+    def apply_job(self, name: str = "llm", **changes: Any) -> Raw:
+        replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
+        job = {
+            "apiVersion": "understudy.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"namespace": "research", "name": name, "uid": f"uid-{name}", "creationTimestamp": CREATED},
+            "spec": {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}},
+        }
+        return self.put(f"{JOBS}/{name}", {**job, **changes})
+
+    def pods_of(self, name: str) -> Sequence[Raw]:
+        """Of the job of that name."""
+        uid = f"uid-{name}"
+        return [raw for raw in self.of_kind("Pod") if raw["metadata"]["labels"]["understudy.dev/job-uid"] == uid]
+
+    def events_on(self, name: str) -> Sequence[Raw]:
+        return [raw for raw in self.of_kind("Event") if raw["regarding"]["name"] == name]
+
+
+class Running:
+    def __init__(self, api: ClusterApi, operator: Operator, metrics: OperatorMetrics) -> None:
+        self.api, self.operator, self.metrics = api, operator, metrics
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+                await asyncio.sleep(0.05)
+
+    def said(self) -> dict[tuple[str, ...], float]:
+        """The operator's metrics."""
+        return scraped(self.metrics.book.text())
+
+    def failures(self) -> float:
+        """Reconciles that have failed by a bug, and tasks that have ended."""
+        bugs = ("understudy_reconcile_errors_total", "Bug")
+        ended = "understudy_task_restarts_total"
+        return sum(count for name, count in self.said().items() if name[:2] == bugs or name[0] == ended)
+
+    def task(self, name: str) -> asyncio.Task[Any]:
+        """The long-lived task of that name."""
+        (found,) = [task for task in asyncio.all_tasks() if task.get_name() == name]
+        return found
+
+
+@asynccontextmanager
+async def running(api: ClusterApi) -> AsyncIterator[Running]:
+    loop, metrics = asyncio.get_running_loop(), OperatorMetrics()
+    operator = Operator(
+        lambda _: api,
+        IMAGE,
+        None,
+        "test",
+        Clock(steady=loop.time),
+        network_rules=NO_RULES,
+        watches=Kind,
+        metrics=metrics,
+    )
+    operator.start()
+    try:
+        yield Running(api, operator, metrics)
+    finally:
+        await operator.stop()

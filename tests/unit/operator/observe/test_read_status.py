@@ -1,0 +1,95 @@
+"""What of a status can be relied on."""
+
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+import yaml
+
+from understudy_operator.observe import read_status
+from understudy_operator.observe.read_status import JobStatus, PoolStatus, read_job_status, read_pool_status
+
+CRDS = Path(__file__).parents[4] / "crds"
+AT = "2026-11-20T10:00:00Z"
+CAUSE = {"pod": "p", "node": "n1", "message": "m", "rank": 1}
+RECOVERY = {"fault": "Node", "strategy": "JobRestart", "round": 1, "detectedAt": AT, "cause": CAUSE, "seconds": 1.5}
+
+
+def described(shape: Any) -> Any:
+    """The fields of a shape, with theirs: as `fields_of` makes them of a CRD."""
+    if get_origin(shape) is list:
+        return described(get_args(shape)[0])
+    if not hasattr(shape, "__annotations__") or issubclass(shape, str):
+        return None
+    return {name: described(field) for name, field in get_type_hints(shape).items()}
+
+
+def fields_of(schema: Any) -> Any:
+    if schema.get("type") == "array":
+        return fields_of(schema["items"])
+    if "properties" not in schema:
+        return None
+    return {name: fields_of(field) for name, field in schema["properties"].items()}
+
+
+@pytest.mark.parametrize(
+    ("crd", "shape"),
+    [("trainingjobs", JobStatus), ("injectedjobs", JobStatus), ("hotsparepools", PoolStatus)],
+    ids=["TrainingJob", "InjectedJob", "HotSparePool"],
+)
+def test_all_fields_of_the_crd_are_known(crd: str, shape: Any) -> None:
+    (version,) = yaml.safe_load((CRDS / f"{crd}.yaml").read_text())["spec"]["versions"]
+    assert described(shape) == fields_of(version["schema"]["openAPIV3Schema"]["properties"]["status"])
+
+
+def test_a_status_that_is_as_it_should_be_is_read_as_it_is() -> None:
+    condition = {"type": "Running", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
+    status = {"round": 3, "phase": "Running", "recoveries": [RECOVERY], "conditions": [condition], "startTime": AT}
+    assert read_job_status({"status": status}) == (status, "")
+    assert read_job_status({}) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [
+        ("round", "three", None),
+        ("round", 10**400, None),
+        ("round", [3], None),
+        ("restarts", -1, None),
+        ("startTime", "soon", None),
+        ("recoveries", [RECOVERY, {"fault": "Node"}, {"detectedAt": AT}, 3], [RECOVERY]),
+        ("recoveries", [{**RECOVERY, "fault": "Other"}], []),
+        ("recoveries", [{**RECOVERY, "seconds": 1e300}], []),
+        ("recoveries", [{**RECOVERY, "strategy": "Magic"}], []),
+        ("terminalState", "Exploded", None),
+        ("conditions", [{"type": "Running", "status": "True", "lastTransitionTime": "yesterday"}], []),
+        ("coordinator", {"epoch": 2**60}, None),
+        ("replicatedJobsStatus", [{"name": "a", "jobRestarts": ["x"]}, {"name": "b"}], [{"name": "b"}]),
+    ],
+)
+def test_a_field_of_another_type_is_left_out_and_all_others_are_read(field: str, value: Any, read: Any) -> None:
+    told, wrong = read_job_status({"status": {"phase": "Running", field: value}})
+    assert told == {"phase": "Running"} | ({} if read is None else {field: read})
+    assert wrong.startswith(f"status.{field}: ")
+
+
+def test_what_is_always_there_of_a_recovery_is_filled_in() -> None:
+    told, wrong = read_job_status({"status": {"recoveries": [{"fault": "Node", "detectedAt": AT}]}})
+    cause = {"pod": "", "node": "", "message": ""}
+    assert told["recoveries"] == [{"fault": "Node", "detectedAt": AT, "round": -1, "cause": cause}]
+    assert wrong == ""
+
+
+@pytest.mark.parametrize("status", [3, [], "x", None])
+def test_what_is_no_object_is_no_status(status: Any) -> None:
+    told, wrong = read_job_status({"status": status})
+    assert told == {}
+    assert wrong.startswith("status: ")
+
+
+def test_the_numbers_of_a_pool_are_numbers() -> None:
+    auto = {"nodeDays": "2.5", "failures": "many", "countedUntil": AT}
+    told, wrong = read_pool_status({"status": {"desired": 1, "auto": auto}})
+    assert told == {"desired": 1}
+    assert wrong.startswith("status.auto: ")
+    assert read_status.read_pool_status({"status": {"auto": {**auto, "failures": "0.5"}}})[1] == ""
