@@ -21,7 +21,7 @@ test:  ## all tests of a change: check, integration, e2e on the real local clust
 smoke:  ## the inner loop: check, integration and a short story on the real local cluster
 	$(PY) -m tests.all smoke
 
-test-all:  ## every night: test, all injected kinds through all faults, new seeds, Kueue, engines, 50 kills: hours
+test-all:  ## every night: test, all injected kinds through all faults, arbitrary objects, new seeds, Kueue, engines, 50 kills
 	$(PY) -m tests.all test-all
 
 check:  ## ruff, types, import layers, drift of CRD, chart and docs, and beside these the unit tests: two minutes
@@ -42,6 +42,9 @@ unit:  ## unit tests: pure, or of single processes
 
 simulation:  ## data plane, and operator, each in simulated time under seeded faults
 	$(PYTEST) -n 2 tests/simulation tests/simulation_operator
+
+arbitrary:  ## the operator against arbitrary objects, EXAMPLES=n of each kind (default 20000)
+	UNDERSTUDY_EXAMPLES=$(or $(EXAMPLES),20000) $(PYTEST) -n 2 tests/unit/operator/test_arbitrary_objects.py
 
 simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
 	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)

@@ -1,0 +1,308 @@
+"""Whatever an object is, it ends no task, and no reconcile raises over it. The nightly run has 20,000 examples of each.
+
+The operator is a whole one, with a job, its Jobs and its pool at work. Each example replaces the object by one in which
+some fields are arbitrary JSON, as the bytes that the API server would send.
+"""
+
+import asyncio
+import copy
+import json
+import logging
+import os
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.operator.arbitrary import spoiled
+from tests.unit.operator.fake_api import CREATED, Raw
+from tests.unit.operator.given import A0, A1, NOW, TEMPLATE, S, a_job, a_recovery, a_snapshot, in_round, lost, observed
+from tests.unit.operator.given_operator import ClusterApi, Running, running
+from tests.unit.operator.test_worker import FakeLink
+from tests.unit.virtual_time import _Loop
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator import worker
+from understudy_operator.apply.api import TROUBLE
+from understudy_operator.observe.shapes import Told, object_of
+from understudy_operator.observe.store import Kind
+from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.message_limits import MessageLimits
+from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.resync import PATHS
+from understudy_protocol import compiled, observer, wire
+from understudy_protocol.observer import Cause, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.rollouts import Rollouts, UpdateFailure
+
+#: So many of each kind of object.
+EXAMPLES = int(os.environ.get("UNDERSTUDY_EXAMPLES") or 100)
+ordinary_settings = settings(
+    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+#: Kinds whose spec the API server checks by our own CRDs: there it is as it should be.
+CHECKED = (Kind.JOB, Kind.POOL, Kind.INJECTED)
+SPARE = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
+EVERYTHING_WRONG = [
+    {"type": "Ready", "status": "False", "reason": "r", "message": "m", "lastTransitionTime": CREATED},
+    {"type": "PodScheduled", "status": "True", "lastTransitionTime": CREATED},
+    {"type": "DisruptionTarget", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": CREATED},
+]
+STATUS: Raw = {
+    **in_round(3, "llm", recoveriesByStrategy={"inPlace": 1, "jobRestart": 1}),
+    "phase": "Recovering",
+    "startTime": CREATED,
+    "attemptStartTime": CREATED,
+    "restarts": 1,
+    "restartsCountTowardsMax": 1,
+    "observedGeneration": 1,
+    "members": {"desired": 2, "active": 2, "ready": 2},
+    "spares": {"desired": 1, "ready": 1, "claimed": 0},
+    "promotedSpares": [{"pod": "p", "groupRank": 1}],
+    "progress": {"step": 7, "total": 100, "at": CREATED},
+    "conditions": [
+        {"type": name, "status": "True", "reason": "r", "message": "m", "lastTransitionTime": CREATED}
+        for name in ("Running", "Failed", "Invalid", "Blocked", "QuotaReserved", "SparesReady")
+    ],
+    "replicatedJobsStatus": [
+        {"name": "workers", "ready": 1, "failed": 1, "jobRestarts": [1], "jobRestartsCountTowardsMax": [1]}
+    ],
+    "recoveries": [
+        {
+            "fault": "Node",
+            "strategy": "SpareSwap",
+            "round": 2,
+            "cause": {"rank": 1, "pod": "p", "node": "n1", "exitCode": 1, "signal": "SIGKILL", "message": "m"},
+            "detectedAt": CREATED,
+            "runningAt": CREATED,
+            "resumedAt": CREATED,
+            "seconds": 1.5,
+        }
+    ],
+    "rollouts": {"fresh": 1, "failure": {"update": "u", "at": CREATED, "inARow": 1}, "restartedFor": "t"},
+    "avoidedNodes": [{"node": "n1", "source": "s", "reason": "r", "until": CREATED, "pods": ["p"]}],
+}
+POOL_STATUS: Raw = {
+    "desired": 1,
+    "conditions": [{"type": "Blocked", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": CREATED}],
+    "auto": {"nodes": 1, "nodeDays": "2.5", "failures": "0.5", "countedUntil": CREATED, "lessSince": CREATED},
+}
+
+
+class Errors(logging.Handler):
+    """Everything that the operator did not expect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, TROUBLE):
+            self.seen.append(f"{record.getMessage()}: {error!r}")
+
+
+class World:
+    """An operator at work, in a time of its own that goes on from example to example."""
+
+    def __init__(self) -> None:
+        self._loop = _Loop()
+        self.errors = Errors()
+        logging.getLogger("understudy_operator").addHandler(self.errors)
+        self._versions = iter(range(10_000, 10**9))
+        self._do(self._start())
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        self._loop.run_until_complete(work)
+
+    async def _start(self) -> None:
+        self.api = ClusterApi()
+        _put_everything(self.api)
+        self._entered = running(self.api)
+        self.cluster: Running = await self._entered.__aenter__()
+        await self.cluster.until(lambda: len(self.api.of_kind("Pod")) >= 5)
+        _let_run(self.api)
+        await asyncio.sleep(120.0)
+        self._ordinary = copy.deepcopy(self.api.objects)
+        assert not self.errors.seen
+        self._failed = self.cluster.failures()
+
+    def close(self) -> None:
+        self._do(self._stop())
+        self._loop.close()
+        logging.getLogger("understudy_operator").removeHandler(self.errors)
+
+    async def _stop(self) -> None:
+        await self._entered.__aexit__(None, None, None)
+
+    def ordinary(self, kind: Kind) -> list[tuple[str, Raw]]:
+        """The objects of that kind, and where they are."""
+        plural = PATHS[kind][0].rpartition("/")[2]
+        group = PATHS[kind][0].rpartition("/")[0]
+        return [(at, raw) for at, raw in self._ordinary.items() if at.startswith(group) and at.split("/")[-2] == plural]
+
+    def shown(self, kind: Kind, path: str, raw: Any) -> None:
+        """The watch tells of it, everything that follows is done, and all is as it was before."""
+        self._do(self._shown(kind, path, raw))
+
+    async def _shown(self, kind: Kind, path: str, raw: Any) -> None:
+        operator, ordinary = self.cluster.operator, self._ordinary[path]
+        if kind in (Kind.JOB, Kind.POOL) and _is_named_like(raw, ordinary):
+            raw["metadata"]["resourceVersion"] = str(next(self._versions))
+            self.api.objects[path] = copy.deepcopy(raw)  # so that its status can be written
+        elif isinstance(raw, dict) and isinstance(raw.get("metadata"), dict):
+            raw["metadata"]["resourceVersion"] = str(next(self._versions))
+        decoded = object_of(kind.value, Told("MODIFIED", msgspec.Raw(json.dumps(raw).encode())))
+        operator.saw(kind, "MODIFIED", decoded)
+        operator._wake_all()
+        await asyncio.sleep(0.6)
+        operator.saw(kind, "DELETED", decoded)
+        self.api.objects = copy.deepcopy(self._ordinary)
+        self.api.calls.clear()
+        self.api.history.clear()
+        for each in Kind:
+            listed = await self.api.list(PATHS[each][0])
+            operator.store.replace(each, listed.items, asyncio.get_running_loop().time() + 1e-6)
+        seen, self.errors.seen = self.errors.seen, []
+        assert not seen
+        assert dict(operator.waiting) == {}
+        failed, self._failed = self.cluster.failures() - self._failed, self.cluster.failures()
+        assert failed == 0
+
+
+def _put_everything(api: ClusterApi) -> None:
+    template = {"spec": {"parallelism": 2, "template": TEMPLATE}}
+    groups = [{"name": "workers", "template": template}, {"name": "aside", "template": template}]
+    launcher = {"nprocPerNode": 1, "targetReplicatedJobs": ["workers"]}
+    success = {"operator": "All", "targetReplicatedJobs": ["workers"]}
+    spares = {"replicas": 1, "pool": "shared"}
+    spec = {"replicatedJobs": groups, "launcher": launcher, "spares": spares, "successPolicy": success}
+    api.apply_job(spec=spec)
+    pool = {"auto": {"nodes": 10, "minReplicas": 1, "maxReplicas": 2}, "template": SPARE}
+    group = "/apis/understudy.dev/v1alpha1/namespaces/research"
+    metadata = {"namespace": "research", "name": "shared"}
+    api.put(f"{group}/hotsparepools/shared", {"kind": "HotSparePool", "metadata": metadata, "spec": pool})
+    annotations = {"understudy.dev/faulty": "Xid 79", "understudy.dev/faulty-until": "2036-11-20T10:00:00Z"}
+    conditions = [
+        {"type": "Ready", "status": "True", "reason": "r", "message": "Xid 79", "lastTransitionTime": CREATED}
+    ]
+    taints = [{"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute", "timeAdded": CREATED}]
+    for name, told in (("n1", {}), ("n2", annotations)):
+        node = {"kind": "Node", "metadata": {"name": name, "labels": {"zone": "a"}, "annotations": told}}
+        node |= {"spec": {"taints": taints if told else []}, "status": {"conditions": conditions}}
+        api.put(f"/api/v1/nodes/{name}", node)
+    pod = inject(golden_pod("job"), "example.com/sidecar:1").pod
+    pod["metadata"] |= {"name": "train-0", "uid": "pod-train-0"}
+    api.put("/api/v1/namespaces/research/pods/train-0", {"kind": "Pod", **pod})
+    metadata = golden_pod("job")["metadata"]
+    labelled = {"metadata": {"labels": metadata["labels"], "annotations": metadata["annotations"]}}
+    job = {"completionMode": "Indexed", "parallelism": 3, "completions": 3, "template": labelled}
+    uid = metadata["labels"]["batch.kubernetes.io/controller-uid"]
+    api.put("/apis/batch/v1/namespaces/research/jobs/train", {"kind": "Job", "metadata": {"uid": uid}, "spec": job})
+
+
+def _let_run(api: ClusterApi) -> None:
+    """What kubelets and earlier reconciles have written."""
+    for raw in api.of_kind("Pod"):
+        raw["spec"]["nodeName"] = "n1"
+        state = {"name": "understudy-sidecar", "started": True, "state": {"running": {}}, "restartCount": 1}
+        ended = {
+            "name": "trainer",
+            "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137, "message": "m"}},
+        }
+        waits = {"name": "other", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}}
+        raw["status"] = {"phase": "Running", "podIP": "10.1.0.1", "conditions": EVERYTHING_WRONG}
+        raw["status"] |= {"initContainerStatuses": [state], "containerStatuses": [ended, waits]}
+    for raw in api.of_kind("Job"):
+        condition = {"type": "Suspended", "status": "False", "lastTransitionTime": CREATED}
+        raw["status"] = {"active": 2, "ready": 2, "startTime": CREATED, "conditions": [condition]}
+        raw["status"] |= {"uncountedTerminatedPods": {"succeeded": ["u"]}, "succeeded": 0, "failed": 1}
+
+
+def _is_named_like(raw: Any, ordinary: Raw) -> bool:
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    fields = ("namespace", "name", "uid", "resourceVersion", "creationTimestamp")
+    return isinstance(metadata, dict) and all(metadata.get(x) == ordinary["metadata"].get(x) for x in fields)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "CoordinatorLink", FakeLink)
+        made = World()
+        yield made
+        made.close()
+
+
+@pytest.mark.attack("A4", "creates arbitrary objects of each kind", before="readers raised in watches and wake-ups")
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.value))
+def test_no_object_ends_a_task_or_makes_a_reconcile_raise(world: World, kind: Kind) -> None:
+    there = world.ordinary(kind)
+    if kind is Kind.JOB:
+        there = [(path, {**raw, "status": raw.get("status", {}) | STATUS}) for path, raw in there]
+    if kind is Kind.POOL:
+        there = [(path, {**raw, "status": raw.get("status", {}) | POOL_STATUS}) for path, raw in there]
+    if kind is Kind.CLAIM:
+        metadata = {"namespace": "research", "name": "data", "uid": "u", "resourceVersion": "1"}
+        world._ordinary.setdefault("/api/v1/namespaces/research/persistentvolumeclaims/data", {"metadata": metadata})
+        there = world.ordinary(kind)
+    assert there
+
+    @ordinary_settings
+    @given(st.data(), st.sampled_from(there))
+    def holds(data: st.DataObject, ordinary: tuple[str, Raw]) -> None:
+        path, raw = ordinary
+        if kind in CHECKED:
+            kept = {"kind": raw["kind"], "spec": raw["spec"]}
+            spoilt = data.draw(spoiled({name: field for name, field in raw.items() if name not in kept}))
+            world.shown(kind, path, {**kept, **spoilt} if isinstance(spoilt, dict) else spoilt)
+        else:
+            world.shown(kind, path, data.draw(spoiled(raw)))
+
+    holds()
+
+
+CAUSE = Cause(1, "a0", "n1", 1, "SIGKILL", "m")
+SENT: list[Any] = [
+    json.loads(wire.encode(message))
+    for message in (
+        a_snapshot(
+            number=4,
+            recoveries=[a_recovery(NOW - 1.0, NOW, running_at=NOW, pause_s=1.0, cause=CAUSE, reason="r")],
+            lost=[lost(A0)],
+            counts={"InPlace": 1},
+            progress=StepProgress(7, 100, NOW),
+            waiting_for="1 of 2 pods",
+            heirs=[A1],
+            electorate=[A0, A1, S],
+            actives=2,
+            rollouts=Rollouts(1, 1, 1, "v", UpdateFailure("u", "v", "m", 1, NOW, ("r",)), CAUSE),
+        ),
+        Stepping(StepProgress(7, 100, NOW)),
+        Refused("not in office", "uid-s", "10.1.0.1", 3),
+    )
+]
+
+
+@pytest.mark.attack("A4", "sends arbitrary snapshots", before="OverflowError and IndexError in reconciles")
+@pytest.mark.timeout(7200)
+@ordinary_settings
+@given(st.sampled_from(SENT).flatmap(spoiled), st.booleans())
+def test_no_message_of_a_coordinator_makes_a_reconcile_raise(sent: Any, begun: bool) -> None:
+    # given a message of a coordinator, as the line decodes it; one that is refused there ends the line
+    types = wire.message_types(observer)
+    try:
+        message = MessageLimits().apply(compiled.decode(json.dumps(sent), types), NOW)
+    except wire.WireError:
+        return
+    if not isinstance(message, Snapshot):
+        return
+    # when the job is reconciled by it, then nothing raises, and the status can be written and read again
+    job = a_job(status={**STATUS} if begun else {})
+    coordination = Coordination(message, message.pod_uid, NOW)
+    facts = observed(job, coordination=coordination)
+    plan = reconcile(facts, "example.com/sidecar:1", NOW)
+    json.dumps(plan.status, allow_nan=False)
