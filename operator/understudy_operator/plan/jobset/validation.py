@@ -16,6 +16,8 @@ from understudy_operator.plan.spec import JobSpec
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
+#: What the operator can hold in its memory: twice the largest job that the tests have run.
+MOST_MEMBERS, MOST_JOBS = 20_000, 20_000
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ def _counts(spec: JobSpec) -> Iterator[Complaint]:
                 ": lower one of them",
                 changeable=True,
             )
+        elif group in spec.children and group.replicas > MOST_JOBS:
+            yield Complaint(
+                f"replicatedJobs[{number}].replicas is {group.replicas}, and may be at most {MOST_JOBS}: lower it",
+                changeable=True,
+            )
+    members = 0 if spec.world is None else spec.world.actives + spec.world.spares
+    if members > MOST_MEMBERS:
+        yield Complaint(
+            f"replicatedJobs: the pods of the launcher and their spares are {members}, and may be at most "
+            f"{MOST_MEMBERS}: lower replicas or parallelism where the launcher is, or spares.replicas",
+            changeable=True,
+        )
 
 
 def _rule_names(spec: JobSpec) -> Iterator[Complaint]:

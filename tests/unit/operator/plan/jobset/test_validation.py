@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import TEMPLATE, a_group, a_job
+from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_group, a_job, observed
 from understudy_operator.plan.jobset.validation import complaint, complaints
+from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.spec import Action, CoordinatorPod, FailurePolicy, FailureRule, Network, VolumeClaim
 
 
@@ -56,14 +57,14 @@ def test_a_subdomain_of_ones_own_counts_in_it():
     assert "of 66 characters" in found.message
 
 
-@pytest.mark.parametrize(("replicas", "parallelism", "fits"), [(65536, 32767, True), (65536, 32768, False)])
+@pytest.mark.parametrize(("replicas", "parallelism", "fits"), [(20_000, 107_374, True), (20_000, 107_375, False)])
 def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
     groups = (a_group("a", replicas, parallelism),)
     assert told(replicated_jobs=groups, world=None) == (
         []
         if fits
         else [
-            "replicatedJobs[0]: replicas times parallelism is 2147483648, and may be at most 2147483647: lower one of "
+            "replicatedJobs[0]: replicas times parallelism is 2147500000, and may be at most 2147483647: lower one of "
             "them"
         ]
     )
@@ -122,3 +123,37 @@ def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
     assert complaint("llm", fixed).endswith(
         ", or remove it. The job does not start; to change this field, delete the job and create it again"
     )
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a TrainingJob of two billion pods, which the CRD lets through",
+    before="the operator listed all of them in memory, again after each restart",
+)
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"replicas": 20_000, "parallelism": 100_000}, "the pods of the launcher and their spares are 2000000001"),
+        ({"parallelism": 10_000, "spares": 10_001}, "the pods of the launcher and their spares are 20001"),
+    ],
+    ids=["pods", "spares"],
+)
+def test_a_job_that_the_operator_cannot_hold_in_memory_is_refused_and_not_planned(spec: Any, field: str) -> None:
+    # given such a job
+    job = a_job(**spec)
+    # then the webhook and the condition Invalid say so
+    assert field in complaint(job.name, job.spec)
+    # and its reconcile makes nothing, and lists nothing
+    plan = reconcile(observed(job, ()), IMAGE, NOW)
+    assert (plan.pods, plan.jobs) == ((), ())
+
+
+@pytest.mark.attack(
+    "A1", "creates a TrainingJob of two billion Jobs without pods", before="the operator counted them, for an hour"
+)
+def test_jobs_without_a_launcher_are_not_counted_without_end_either() -> None:
+    group = a_group(replicas=2_000_000_000, parallelism=0)
+    job = a_job(spec={"replicated_jobs": (group,), "world": None})
+    assert "replicatedJobs[0].replicas is 2000000000, and may be at most 20000" in complaint(job.name, job.spec)
+    plan = reconcile(observed(job, ()), IMAGE, NOW)
+    assert (plan.pods, plan.jobs) == ((), ())
