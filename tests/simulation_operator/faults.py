@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,9 +16,11 @@ from tests.simulation_operator.world import World
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply.api import ApiError
 from understudy_operator.observe.store import Kind, key_of
+from understudy_protocol import pod as names
 
 FAULTS_S = 45.0  # in which they begin
 LASTS_S = 35.0  # each at most
+MALFORMED = "malformed objects"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,11 @@ def draw_pool_faults(rng: random.Random) -> list[Fault]:
     return sorted(drawn, key=lambda fault: fault.at)
 
 
+def draw_malformed(rng: random.Random) -> list[Fault]:
+    """In one case of three a tenant creates objects that cannot be read."""
+    return [Fault(rng.uniform(0.0, FAULTS_S), MALFORMED, rng.uniform(1.0, LASTS_S), 0.0)] if rng.random() < 0.3 else []
+
+
 def schedule(world: World, faults: tuple[Fault, ...]) -> float:
     """When all of them are over."""
     over = 0.0
@@ -109,7 +117,7 @@ def schedule(world: World, faults: tuple[Fault, ...]) -> float:
 
 def _strike(world: World, fault: Fault) -> None:
     world.say(f"fault: {fault.what} for {fault.lasts_s:.1f} s")
-    (STRIKES | POOL_STRIKES)[fault.what](world, fault)
+    (STRIKES | POOL_STRIKES | {MALFORMED: _create_malformed})[fault.what](world, fault)
 
 
 def _later(world: World, fault: Fault, do: Callable[[], object]) -> None:
@@ -313,6 +321,40 @@ def _replace_pool(world: World, fault: Fault) -> None:
     world.delete_pool("shared")
     if fault.draw < 0.7:
         world.apply_pool("shared", 1)
+
+
+def _create_malformed(world: World, fault: Fault) -> None:
+    """The watches tell of objects that are no such objects, and say that they are a job's; later, that they are gone.
+    No list has them.
+    """
+    uid = next(iter(world.trainings), "uid")
+    labels = {names.LABEL_JOB: "job-0", names.LABEL_JOB_UID: uid}
+    owners = [{"uid": uid, "controller": True}]
+    metadata: Raw = {"namespace": "research", "labels": labels, "ownerReferences": owners, "resourceVersion": "1"}
+    objects: list[tuple[Kind, Raw]] = [
+        (Kind.POD, {"spec": {"containers": 3}}),
+        (Kind.POD, {"spec": {}, "metadata": {"creationTimestamp": "soon"}}),
+        (Kind.POD, {"spec": {}, "metadata": {"labels": {**labels, names.LABEL_JOB: "a.b"}, "annotations": []}}),
+        (Kind.CHILD, {"spec": {"parallelism": "many"}}),
+        (Kind.SECRET, {"data": 3}),
+        (Kind.NODE, {"status": {"conditions": "none"}}),
+        (Kind.JOB, {"spec": {"replicatedJobs": "none"}, "status": {"round": "three", "recoveries": [{}]}}),
+        (Kind.POOL, {"spec": {}}),
+        (Kind.INJECTED, {"spec": {"target": 3}}),
+    ]
+
+    def tell(event_type: str) -> None:
+        for process in world.alive():
+            for number, (kind, changes) in enumerate(objects):
+                named = {"name": f"malformed-{number}", "uid": f"malformed-{number}", **changes.get("metadata", {})}
+                raw = {**changes, "metadata": {**metadata, **named}}
+                try:
+                    process._tell(kind, event_type, copy.deepcopy(raw))
+                except Exception as error:  # noqa: BLE001 (whatever it is, it would end a watch)
+                    world.violate(f"{process.name} fails over malformed {kind.value}: {error!r}")
+
+    tell("ADDED")
+    _later(world, fault, lambda: tell("DELETED"))
 
 
 POOL_STRIKES: dict[str, Callable[[World, Fault], None]] = {

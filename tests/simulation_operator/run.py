@@ -18,6 +18,7 @@ from tests.simulation_operator.faults import (
     Fault,
     Setup,
     draw_faults,
+    draw_malformed,
     draw_pool_faults,
     draw_pool_setup,
     draw_setup,
@@ -55,7 +56,8 @@ def draw_case(seed: int) -> Case:
     rng = random.Random(f"operator-{seed}")
     beside = random.Random(f"aside-{seed}")
     setup = replace(draw_setup(rng), aside=beside.random() < 0.5, list_unanswered=beside.choice([0.0, 0.3]))
-    return Case(seed, setup, tuple(draw_faults(rng)))
+    faults = [*draw_faults(rng), *draw_malformed(random.Random(f"malformed-{seed}"))]
+    return Case(seed, setup, tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def draw_pool_case(seed: int) -> Case:
