@@ -142,8 +142,8 @@ class Injection:
             return
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/injectedjobs"
         if owner.attempt:
-            await self._remove_former(path, owner)
-        await self._pace.turn()
+            await self._remove_former(path, namespace, owner)
+        await self._pace.turn(namespace, owner.uid)
         try:
             raw = await self._api.create(path, manifest)
         except ApiError as error:
@@ -156,8 +156,8 @@ class Injection:
         self._store.put(Kind.INJECTED, raw)
         self._on_made(key)
 
-    async def _remove_former(self, path: str, owner: Owner) -> None:
-        await self._pace.turn()
+    async def _remove_former(self, path: str, namespace: str, owner: Owner) -> None:
+        await self._pace.turn(namespace, owner.uid)
         try:
             await self._api.delete(f"{path}/{replace(owner, attempt=owner.attempt - 1).group}", {})
         except ApiError as error:
@@ -171,7 +171,7 @@ class Injection:
         if patch is None:
             return  # it was withdrawn meanwhile
         body = {"metadata": {"annotations": dict(patch.annotations)}}
-        await self._pace.turn()
+        await self._pace.turn(namespace, pod["metadata"]["uid"])
         try:
             self._store.put(Kind.POD, await self._api.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", body))
         except ApiError as error:

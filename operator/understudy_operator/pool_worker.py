@@ -164,7 +164,7 @@ class PoolWorker:
         return True
 
     async def _release(self, plan: PoolPlan) -> None:
-        self._learn(plan.releases, await self._gateway.pools.claims(self._key[0], plan.releases))
+        self._learn(plan.releases, await self._gateway.pools.claims(self._key[0], self._pool_uid, plan.releases))
 
     def _learn(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
         """What the API server says to them."""

@@ -295,7 +295,7 @@ class JobWorker:
         if not all(created):
             self.wake()  # something is new: pods may be possible now
         if plan.checks:
-            refused = await self._gateway.jobs.check(plan.checks)
+            refused = await self._gateway.jobs.check(job, plan.checks)
             self._learn([Check()], refused)
             if not refused:
                 self._checked = job.generation
@@ -303,8 +303,8 @@ class JobWorker:
         if plan.status is not None and not await self._write_status(job, plan.status, plan.events):
             return False
         self._gateway.add_events(self._outbox, job, plan.events)
-        self._learn(plan.jobs, await self._gateway.jobs.do(job.namespace, plan.jobs))
-        self._learn(plan.claims, await self._gateway.pools.claims(job.namespace, plan.claims))
+        self._learn(plan.jobs, await self._gateway.jobs.do(job, plan.jobs))
+        self._learn(plan.claims, await self._gateway.pools.claims(job.namespace, job.uid, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
             self.wake()  # to tell them
         pods = self._still_valid(plan.pods, observed_at)

@@ -74,7 +74,7 @@ def namespace_of(regarding: Mapping[str, str]) -> str:
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
     """Raises one of TROUBLE if the event has to be sent again. One that is refused is logged, and no more."""
     namespace = namespace_of(regarding)
-    await pace.turn()
+    await pace.turn(namespace, regarding["uid"])
     try:
         await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
     except ApiError as error:

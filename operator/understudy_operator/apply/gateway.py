@@ -43,6 +43,7 @@ from understudy_operator.plan.intents import (
 from understudy_operator.plan.observed import Job, Pod
 from understudy_operator.plan.ownership import controller_uid, kind_of, object_uid, path_of
 from understudy_operator.plan.refusals import ADDRESS_TAKEN, Refusal, Why, judged
+from understudy_protocol import pod as names
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 _PLURALS = {
@@ -68,7 +69,7 @@ class Gateway:
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all that belongs to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
-        await self.pace.turn()
+        await self.pace.turn(job.namespace, job.uid)
         try:
             await self._api.delete(path_of(job), body)
         except ApiError as error:
@@ -80,7 +81,7 @@ class Gateway:
         """Why it cannot be there; None once it is."""
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
-        await self.pace.turn()
+        await self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
         try:
             raw = await self._create(path, intent.manifest)
         except ApiError as error:
@@ -142,7 +143,7 @@ class Gateway:
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
         changes = [intent for intent in intents if not isinstance(intent, CreatePod)]
-        others = [self._other(owner.namespace, intent, refusals) for intent in changes]
+        others = [self._other(owner, intent, refusals) for intent in changes]
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
@@ -174,7 +175,7 @@ class Gateway:
     async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
         path = f"/api/v1/namespaces/{owner.namespace}/pods"
-        await self.pace.turn()
+        await self.pace.turn(owner.namespace, owner.uid)
         asked = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _Asked(intent))
         try:
             raw = await self._api.create(path, intent.manifest)
@@ -213,9 +214,9 @@ class Gateway:
         if not unanswered:
             self._unanswered.pop(job_uid, None)
 
-    async def _other(self, namespace: str, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]) -> None:
-        path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
-        await self.pace.turn()
+    async def _other(self, owner: Owner, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]) -> None:
+        namespace, path = owner.namespace, f"/api/v1/namespaces/{owner.namespace}/pods/{intent.name}"
+        await self.pace.turn(namespace, owner.uid)
         try:
             match intent:
                 case DeletePod(name, uid, grace_s, reason, version):

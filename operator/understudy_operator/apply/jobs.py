@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.apply.events import Owner
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
 from understudy_operator.observe.store import Kind, Raw, Store
@@ -23,11 +25,11 @@ class JobGateway:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
 
-    async def check(self, manifests: Sequence[Manifest]) -> list[Refusal]:
+    async def check(self, owner: Owner, manifests: Sequence[Manifest]) -> list[Refusal]:
         """Why the API server would refuse each of these that it would refuse."""
         told: list[Refusal] = []
         for manifest in manifests:
-            await self._pace.turn()
+            await self._pace.turn(owner.namespace, owner.uid)
             try:
                 await self._api.check(path_of(manifest), manifest)
             except ApiError as error:
@@ -47,15 +49,15 @@ class JobGateway:
         """Pods that no watch tells of."""
         return await self._api.some(f"/api/v1/namespaces/{namespace}/pods", labels, fields, limit)
 
-    async def do(self, namespace: str, intents: Sequence[JobIntent]) -> list[Refusal]:
+    async def do(self, owner: Owner, intents: Sequence[JobIntent]) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused."""
-        refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], self._create)
-        others = [self._other(namespace, x) for x in intents if not isinstance(x, CreateJob)]
+        refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], partial(self._create, owner))
+        others = [self._other(owner, x) for x in intents if not isinstance(x, CreateJob)]
         return [*refusals, *(refusal for told in await asyncio.gather(*others) for refusal in told)]
 
-    async def _create(self, intent: CreateJob) -> Refusal | None:
+    async def _create(self, owner: Owner, intent: CreateJob) -> Refusal | None:
         metadata, path = intent.manifest["metadata"], path_of(intent.manifest)
-        await self._pace.turn()
+        await self._pace.turn(owner.namespace, owner.uid)
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
@@ -74,9 +76,9 @@ class JobGateway:
         log.info("%s/%s created: %s", metadata["namespace"], metadata["name"], intent.reason)
         return None
 
-    async def _other(self, namespace: str, intent: DeleteJob | PatchJob) -> list[Refusal]:
-        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{intent.name}"
-        await self._pace.turn()
+    async def _other(self, owner: Owner, intent: DeleteJob | PatchJob) -> list[Refusal]:
+        namespace, path = owner.namespace, f"/apis/batch/v1/namespaces/{owner.namespace}/jobs/{intent.name}"
+        await self._pace.turn(namespace, owner.uid)
         try:
             match intent:
                 case DeleteJob(name, uid, reason):

@@ -58,7 +58,7 @@ class NetworkPolicies:
 
     async def _create(self, manifest: Mapping[str, Any]) -> None:
         key = key_of(manifest)
-        await self._pace.turn()
+        await self._turn(manifest)
         try:
             self._there[key] = await self._api.create(f"{GROUP}/namespaces/{key[0]}/networkpolicies", manifest)
         except ApiError as error:
@@ -69,9 +69,12 @@ class NetworkPolicies:
             return
         log.info("%s/%s has a NetworkPolicy", *key)
 
+    async def _turn(self, manifest: Mapping[str, Any]) -> None:
+        await self._pace.turn(key_of(manifest)[0], manifest["metadata"]["labels"][names.LABEL_JOB_UID])
+
     async def _replace(self, changed: Mapping[str, Any]) -> None:
         namespace, name = key_of(changed)
-        await self._pace.turn()
+        await self._turn(changed)
         try:
             raw = await self._api.replace(f"{GROUP}/namespaces/{namespace}/networkpolicies/{name}", changed)
         except ApiError as error:

@@ -1,23 +1,75 @@
-"""How fast the operator writes, over all jobs: a bucket of tokens that fills at a steady rate."""
+"""How fast the operator writes, over all jobs: a token bucket that fills at a steady rate.
+
+Writes that wait are served round robin: each namespace in turn, and each job of that namespace in turn; the writes of
+one job in the order in which they were asked for. So a job that creates thousands of pods delays the next write of
+another job by one write for each namespace and job that waits, and not by its own backlog.
+"""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 WRITES_PER_S = 300.0
 BURST = 300.0
+#: A token, less what sums of times lose by rounding.
+WHOLE = 1.0 - 1e-6
+
+Waiter = asyncio.Future[None]
 
 
 class Pace:
-    """Turns are given in the order in which they were asked for."""
-
     def __init__(self, now: Callable[[], float], per_s: float = WRITES_PER_S, burst: float = BURST) -> None:
         self._now, self._per_s, self._burst = now, per_s, burst
         self._tokens, self._at = burst, now()
+        #: Waiting writes, by namespace and job. The first of each is next; a job without waiting writes has no entry.
+        self._waiting: dict[str, dict[str, deque[Waiter]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def turn(self) -> None:
-        """Wait until one more write may be sent."""
+    async def turn(self, namespace: str, uid: str) -> None:
+        """Wait until one more write may be sent for the job, or the pool, of that uid."""
+        self._fill()
+        if not self._waiting and self._tokens >= WHOLE:
+            self._tokens -= 1.0
+            return
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(namespace, {}).setdefault(uid, deque()).append(waiter)
+        self._set_timer()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._tokens += 1.0  # its write is not sent
+            raise
+
+    def _fill(self) -> None:
         now = self._now()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s) - 1.0
+        self._tokens = min(self._burst, self._tokens + max(0.0, now - self._at) * self._per_s)
         self._at = now
-        if self._tokens < 0.0:  # taken in advance: who comes later waits longer
-            await asyncio.sleep(-self._tokens / self._per_s)
+
+    def _set_timer(self) -> None:
+        if self._waiting and self._timer is None:
+            wait_s = max(0.0, 1.0 - self._tokens) / self._per_s
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._serve)
+
+    def _serve(self) -> None:
+        self._timer = None
+        self._fill()
+        while self._waiting and self._tokens >= WHOLE:
+            waiter = self._next()
+            if not waiter.done():  # else it was cancelled
+                waiter.set_result(None)
+                self._tokens -= 1.0
+        self._set_timer()
+
+    def _next(self) -> Waiter:
+        """The next waiter. Its namespace and its job go to the end of the line."""
+        namespace = next(iter(self._waiting))
+        jobs = self._waiting.pop(namespace)
+        uid = next(iter(jobs))
+        waiters = jobs.pop(uid)
+        waiter = waiters.popleft()
+        if waiters:
+            jobs[uid] = waiters
+        if jobs:
+            self._waiting[namespace] = jobs
+        return waiter

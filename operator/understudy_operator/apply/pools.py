@@ -43,13 +43,16 @@ class PoolGateway:
         else:
             self._unanswered.pop(job_uid, None)
 
-    async def claims(self, namespace: str, intents: Sequence[ClaimIntent]) -> list[Refusal]:
-        """Do all of it; what the API server refused. Who was slower than somebody else finds that out by the store."""
+    async def claims(self, namespace: str, uid: str, intents: Sequence[ClaimIntent]) -> list[Refusal]:
+        """Do all of it; what the API server refused. Who was slower than somebody else finds that out by the store.
+
+        uid: of the job or the pool whose claims these are.
+        """
         refusals: list[Refusal] = []
         for intent in intents:
             try:
                 if isinstance(intent, ReleaseClaim):
-                    await self._release(namespace, intent)
+                    await self._release(namespace, uid, intent)
                 else:
                     await self._claim(namespace, intent)
             except ApiError as error:
@@ -69,7 +72,7 @@ class PoolGateway:
         unanswered = self._unanswered.setdefault(claim.job_uid, {})
         unanswered[claim.uid] = (namespace, claim)
         try:
-            done = await self._merge(namespace, claim, _written(claim))
+            done = await self._merge(namespace, claim.job_uid, claim, _written(claim))
         except (ApiError, NotLeading) as error:
             if not isinstance(error, ApiError) or error.status < 500:
                 self._answered(claim)
@@ -78,19 +81,19 @@ class PoolGateway:
         if done:
             log.info("%s/%s claimed: %s", namespace, claim.name, claim.reason)
 
-    async def _release(self, namespace: str, release: ReleaseClaim) -> None:
+    async def _release(self, namespace: str, uid: str, release: ReleaseClaim) -> None:
         labels = {names.LABEL_CLAIMED_BY: None}
         annotations = {names.ANNOTATION_CLAIMANT: None, names.ANNOTATION_CLAIMED_AT: None}
         finalizers = [name for name in release.finalizers if name != names.FINALIZER_CLAIM]
         body = {"finalizers": finalizers or None, "labels": labels, "annotations": annotations}
-        if await self._merge(namespace, release, body):
+        if await self._merge(namespace, uid, release, body):
             log.info("%s/%s released: %s", namespace, release.name, release.reason)
 
-    async def _merge(self, namespace: str, intent: ClaimIntent, metadata: Raw) -> bool:
+    async def _merge(self, namespace: str, uid: str, intent: ClaimIntent, metadata: Raw) -> bool:
         """Whether it was done; else the store has the pod as it is now."""
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         told: Raw = {"uid": intent.uid, "resourceVersion": intent.version, **metadata}
-        await self._pace.turn()
+        await self._pace.turn(namespace, uid)
         try:
             answer = await self._api.merge(path, {"metadata": told})
         except ApiError as error:

@@ -44,7 +44,7 @@ class Subjects:
         """Replace the status; False if the object has changed since it was read. Then the store has it as it is now."""
         metadata = {**subject.metadata, "resourceVersion": subject.version}
         body = {"apiVersion": API_VERSION, "kind": subject.name_of_kind, "metadata": metadata, "status": status}
-        await self._pace.turn()
+        await self._pace.turn(subject.namespace, subject.uid)
         try:
             self._store.put(subject.kind, await self._api.replace(f"{subject.path}/status", body))
         except ApiError as error:

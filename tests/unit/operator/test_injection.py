@@ -119,7 +119,7 @@ async def test_it_waits_for_its_turn_among_all_that_the_operator_writes() -> Non
     loop = asyncio.get_running_loop()
     world = World(Clock(steady=loop.time))
     for _ in range(int(BURST)):
-        await world.pace.turn()
+        await world.pace.turn("research", "another-job")
     world.node("Xid 79")
     world.injection.look(world.pod("alone"))
     await world.until(lambda: not world.injection._tasks)

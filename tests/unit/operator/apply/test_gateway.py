@@ -12,7 +12,6 @@ from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import ADDRESS_PAUSES_S, Gateway
-from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import AT_ONCE
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
@@ -221,22 +220,3 @@ async def test_a_pod_that_has_come_in_place_of_the_one_that_is_to_be_released_is
     given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})
     await given.gateway.pods(JOB, [ReleasePod("held", "first", (), "its node is dead", "1")])
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
-
-
-async def test_over_all_jobs_there_are_so_many_writes_a_second(monkeypatch: pytest.MonkeyPatch):
-    now, slept = 0.0, []
-
-    async def sleep(pause_s: float) -> None:
-        slept.append(pause_s)
-
-    monkeypatch.setattr("understudy_operator.apply.pace.asyncio.sleep", sleep)
-    pace = Pace(lambda: now, per_s=10.0, burst=5.0)
-    for _ in range(5):
-        await pace.turn()
-    assert slept == []
-    for _ in range(3):
-        await pace.turn()
-    assert slept == pytest.approx([0.1, 0.2, 0.3])
-    now = 10.0
-    await pace.turn()
-    assert len(slept) == 3

@@ -26,7 +26,7 @@ class Cluster:
 
     async def do(self, *intents: Any) -> list[str]:
         """The messages of what was refused."""
-        return [refusal.message for refusal in await self.gateway.do("research", intents)]
+        return [refusal.message for refusal in await self.gateway.do(JOB, intents)]
 
     def stored(self) -> list[str]:
         return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.CHILD, ("research", "job-uid"))]
@@ -61,10 +61,10 @@ async def test_a_mistake_in_a_template_costs_a_few_requests_and_not_all(cluster:
 
 
 async def test_a_check_creates_nothing_and_tells_each_refusal(cluster: Cluster):
-    assert await cluster.gateway.check([creation(0).manifest]) == []
+    assert await cluster.gateway.check(JOB, [creation(0).manifest]) == []
     cluster.api.refuse = lambda manifest: f"no {manifest['metadata']['name']}"
     pod = {"kind": "Pod", "metadata": {"name": "llm-workers-0-0-abcde", "namespace": "research"}}
-    refusals = await cluster.gateway.check([creation(0).manifest, pod])
+    refusals = await cluster.gateway.check(JOB, [creation(0).manifest, pod])
     assert [refusal.message for refusal in refusals] == ["no llm-workers-0", "no <pod>"]
     assert cluster.api.objects == {}
 
@@ -72,12 +72,12 @@ async def test_a_check_creates_nothing_and_tells_each_refusal(cluster: Cluster):
 async def test_a_check_finds_nothing_wrong_where_something_of_that_name_is_there(cluster: Cluster):
     """Or else the job would wait without a word; its creation tells whose it is."""
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
-    assert await cluster.gateway.check([creation(0).manifest]) == []
+    assert await cluster.gateway.check(JOB, [creation(0).manifest]) == []
 
 
 async def test_nor_where_a_webhook_cannot_be_asked_without_a_creation(cluster: Cluster):
     cluster.api.refuse = lambda _: 'admission webhook "old.example.com" does not support dry run'
-    assert await cluster.gateway.check([creation(0).manifest]) == []
+    assert await cluster.gateway.check(JOB, [creation(0).manifest]) == []
 
 
 async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_reset(cluster: Cluster):

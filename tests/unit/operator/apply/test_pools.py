@@ -77,7 +77,7 @@ def given() -> Given:
 
 async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given):
     # when a spare is claimed
-    await given.gateway.pools.claims("research", [given.claim()])
+    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
 
     # then the pod and the store say so, and the store finds it by the job, too
     assert given.claimants() == ("job-uid", "job-uid")
@@ -91,13 +91,13 @@ async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given
 
 async def test_of_two_claims_by_the_same_version_the_first_counts_and_the_second_finds_that_out(given: Given):
     first, second = given.claim("job-1"), given.claim("job-2")
-    await given.gateway.pools.claims("research", [first, second])
+    await given.gateway.pools.claims("research", "job-uid", [first, second])
     assert given.claimants() == ("job-1", "job-1")
 
 
 async def test_a_spare_that_is_gone_is_forgotten(given: Given):
     del given.api.objects[PATH]
-    await given.gateway.pools.claims("research", [given.claim()])
+    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
     assert given.store.get(Kind.POD, KEY) is None
 
 
@@ -107,7 +107,7 @@ async def test_a_claim_without_an_answer_is_asked_for_again_as_it_was(given: Giv
     # given a claim of which nobody knows whether it was done
     given.api.before, given.api.after = (None, lost) if done else (lost, None)
     with pytest.raises(type(lost)):
-        await given.gateway.pools.claims("research", [given.claim()])
+        await given.gateway.pools.claims("research", "job-uid", [given.claim()])
 
     # when the job's next pass settles what is open, then it fails as long as nobody says
     if not done:
@@ -126,16 +126,16 @@ async def test_a_claim_without_an_answer_is_asked_for_again_as_it_was(given: Giv
 async def test_a_claim_that_somebody_else_was_faster_with_is_not_asked_for_for_ever(given: Given):
     given.api.before = TimeoutError()
     with pytest.raises(TimeoutError):
-        await given.gateway.pools.claims("research", [given.claim("job-1")])
+        await given.gateway.pools.claims("research", "job-uid", [given.claim("job-1")])
     given.api.before = None
-    await given.gateway.pools.claims("research", [given.claim("job-2")])
+    await given.gateway.pools.claims("research", "job-uid", [given.claim("job-2")])
     await given.gateway.pools.settle("job-1")
     assert given.claimants() == ("job-2", "job-2")
 
 
 async def test_a_release_leaves_what_is_not_ours(given: Given):
-    await given.gateway.pools.claims("research", [given.claim()])
-    await given.gateway.pools.claims("research", [given.release()])
+    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
+    await given.gateway.pools.claims("research", "job-uid", [given.release()])
     assert given.claimants() == (None, None)
     metadata = given.api.objects[PATH]["metadata"]
     assert metadata["finalizers"] == ["other/finalizer"]
@@ -144,7 +144,7 @@ async def test_a_release_leaves_what_is_not_ours(given: Given):
 
 async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given: Given):
     # given a spare whose end its kubelet has confirmed
-    await given.gateway.pools.claims("research", [given.claim()])
+    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
     raw = given.api.objects[PATH]
     raw["metadata"] |= {
         "deletionTimestamp": "2026-11-20T10:00:00Z",
@@ -154,7 +154,7 @@ async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given:
     given.put(raw)
 
     # when its claim is taken off
-    await given.gateway.pools.claims("research", [given.release()])
+    await given.gateway.pools.claims("research", "job-uid", [given.release()])
 
     # then the store does not wait for the watch
     assert given.store.get(Kind.POD, KEY) is None
@@ -166,7 +166,7 @@ async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given:
 
 async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
     given = Given()
-    await given.gateway.pools.claims("research", [given.claim_warm()])
+    await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
     for raw in (given.api.objects[PATH], given.store.get(Kind.POD, KEY)):
         assert raw is not None
         metadata = raw["metadata"]
@@ -179,8 +179,8 @@ async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
 async def test_of_two_warm_claims_one_is_refused_and_its_store_learns_of_the_other():
     given = Given()
     one, other = given.claim_warm("job-uid"), given.claim_warm("other-uid")
-    await given.gateway.pools.claims("research", [one])
-    await given.gateway.pools.claims("research", [other])
+    await given.gateway.pools.claims("research", "job-uid", [one])
+    await given.gateway.pools.claims("research", "job-uid", [other])
     raw = given.store.get(Kind.POD, KEY)
     assert raw is not None
     assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"
@@ -190,7 +190,7 @@ async def test_a_warm_claim_without_an_answer_is_asked_again_before_anything_els
     given = Given()
     given.api.after = ApiError(504, "Timeout", "no answer")
     with pytest.raises(ApiError):
-        await given.gateway.pools.claims("research", [given.claim_warm()])
+        await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
     given.api.after = None
     await given.gateway.pools.settle("job-uid")
     raw = given.store.get(Kind.POD, KEY)
