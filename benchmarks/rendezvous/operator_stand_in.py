@@ -15,12 +15,12 @@ from typing import Any
 from benchmarks.child import LINE_BYTES, Answer, run, serve
 from benchmarks.rendezvous import job
 from understudy_protocol import handshake, launcher, pod, wire
+from understudy_protocol.frames import Broken
 from understudy_protocol.handshake import Caller, Role
 from understudy_protocol.observer import Appoint
+from understudy_protocol.upgrade import check_answer, request
 from understudy_protocol.words import NO_ROUND, WorkersState
-from understudy_sidecar.frames import Broken
 from understudy_sidecar.link import Link
-from understudy_sidecar.upgrade import check_answer, request
 
 POLL_S = 0.05
 SNAPSHOT_BYTES = 64 << 20

@@ -40,7 +40,8 @@ _PREFIXES = _Prefixes()
 _ENCODER = msgspec.json.Encoder()
 _ODD = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 #: msgspec reads integers of any size; wire.py refuses those of more than 64 bits.
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_LONG_NUMBER = re.compile(rb"(?<![.0-9])[0-9]{19}")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 def encode(message: Any) -> bytes:
@@ -60,3 +61,18 @@ def decode(text: Union[str, bytes], known: Mapping[str, type[Any]]) -> Any:
     except _ODD:
         pass
     return wire.decode(text, known)
+
+
+def decode_untrusted(data: bytes, known: Mapping[str, type[Any]]) -> Any:
+    """As decode, by msgspec alone, so that a message of an attacker costs no more than an ordinary one of its length.
+
+    wire.py first builds every value of a message, also of fields that do not exist: 6 MB of `[],` take it 150 MB and
+    0.9 s. Raises WireError.
+    """
+    if _LONG_NUMBER.search(data) is not None and _LONG_NUMBER.search(_STRING.sub(b"", data)) is not None:
+        raise wire.WireError("expected numbers of at most 18 digits, got a longer one")
+    try:
+        name = _HEAD.decode(data).type
+        return _DECODERS[known[name]].decode(data) if name in known else wire.Unknown(name[:64])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise wire.WireError(f"no message: {str(error)[:200]}") from None

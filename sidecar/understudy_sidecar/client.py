@@ -12,14 +12,14 @@ import secrets
 from collections.abc import Callable
 
 from understudy_protocol import compiled, handshake, membership, pod, wire
+from understudy_protocol.frames import Broken
 from understudy_protocol.handshake import Caller, NotProven, Role
+from understudy_protocol.upgrade import check_answer, request
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.clock import now
-from understudy_sidecar.frames import Broken
 from understudy_sidecar.link import Link
 from understudy_sidecar.membership.dialing import Dialing
 from understudy_sidecar.tcp import end_everywhere, watch_peer
-from understudy_sidecar.upgrade import check_answer, request
 
 TCP_S = 1.0
 ANSWER_S = 3.0

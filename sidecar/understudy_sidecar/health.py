@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from understudy_sidecar.frames import Broken
+from understudy_protocol.frames import Broken
+from understudy_protocol.upgrade import take_head
 from understudy_sidecar.lobby import Lobby
 from understudy_sidecar.metrics import CONTENT_TYPE
 from understudy_sidecar.tcp import has_unread
-from understudy_sidecar.upgrade import take_head
 
 LIMIT_S = 5.0
 PLACES = 256

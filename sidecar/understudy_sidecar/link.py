@@ -11,9 +11,9 @@ import logging
 from typing import Any, cast
 
 from understudy_protocol import compiled, wire
-from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_protocol.upgrade import NotUpgraded, take_head
 from understudy_sidecar.tcp import has_unread, was_silent
-from understudy_sidecar.upgrade import NotUpgraded, take_head
 
 UNSENT_BYTES = 1 << 20
 #: How long a peer that was hung up on may take to read what was sent, and to end its side.

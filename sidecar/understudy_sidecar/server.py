@@ -16,13 +16,13 @@ from typing import Protocol
 
 from understudy_protocol import adoption, compiled, handshake, membership, observer, pod, wire
 from understudy_protocol.adoption import Adopt
+from understudy_protocol.frames import Broken, CloseCode
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role
+from understudy_protocol.upgrade import accept
 from understudy_sidecar.complaints import Complaints
-from understudy_sidecar.frames import Broken, CloseCode
 from understudy_sidecar.link import Link
 from understudy_sidecar.lobby import Lobby
 from understudy_sidecar.tcp import watch_peer
-from understudy_sidecar.upgrade import accept
 
 #: Of a caller that has proved nothing, a member and the operator: the most bytes that a message may have.
 UNPROVEN_BYTES = 1024

@@ -10,22 +10,18 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import aiohttp
-from yarl import URL
-
-from understudy_operator.observe.line import CLOSE_S, CONNECT_S, FAILURES
+from understudy_operator.observe.line import CONNECT_S, FAILURES, Share, dialed
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_protocol import adoption, handshake, sealing, wire
-from understudy_protocol import pod as names
 from understudy_protocol.adoption import Adopt, Adopted, NotAdopted
-from understudy_protocol.handshake import Caller, Challenge, Role
+from understudy_protocol.handshake import Caller, Role
 from understudy_protocol.order import Order
 
 PAUSE_S = 0.2
 ANSWER_BYTES = 1 << 16
-_HANDSHAKE = wire.message_types(handshake)
+REASON_CHARACTERS = 200
 _ADOPTION = wire.message_types(adoption)
 log = logging.getLogger(__name__)
 
@@ -92,34 +88,19 @@ class Adopter:
 
 async def adopt(intent: AdoptSpare, keys: Keys) -> str:
     """One call: why the spare was not adopted; "" if it was. Raises one of FAILURES."""
-    url = URL.build(scheme="http", host=intent.ip, port=names.COORDINATOR_PORT, path=names.MEMBERSHIP_PATH)
-    patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.ws_connect(url, timeout=patience, max_msg_size=ANSWER_BYTES) as socket,
-    ):
-        caller = Caller(keys.pool.encode(), Role.CLAIMANT, intent.pool_uid, secrets.token_hex(handshake.NONCE_BYTES))
-        await socket.send_str(wire.encode(caller.hello))
-        challenge = wire.decode(await _text(socket), _HANDSHAKE)
-        await socket.send_str(wire.encode(caller.answer(challenge)))
-        assert isinstance(challenge, Challenge), "its proof holds"
+    caller = Caller(keys.pool.encode(), Role.CLAIMANT, intent.pool_uid, secrets.token_hex(handshake.NONCE_BYTES))
+    async with dialed(intent.ip, Share()) as line:
+        challenge = await line.prove(caller, ANSWER_BYTES)
         order = Order(intent.shape, intent.coordinator, keys.job, intent.take_over)
         context = adoption.context(intent.pool_uid, intent.pod_uid, caller.hello.nonce, challenge.nonce)
-        await socket.send_str(wire.encode(Adopt(sealing.seal(keys.pool.encode(), context, wire.encode(order)))))
-        answer = wire.decode(await _text(socket), _ADOPTION)
+        await line.send(Adopt(sealing.seal(keys.pool.encode(), context, wire.encode(order))))
+        answer = await line.receive(_ADOPTION)
     match answer:
         case Adopted(job_uid) if job_uid == intent.shape.uid:
             return ""
         case Adopted(job_uid):
             return f"it is of job {job_uid[:64]} already"
         case NotAdopted(reason):
-            return reason
+            return reason[:REASON_CHARACTERS]
         case _:
-            return f"it answered with {answer!r}"
-
-
-async def _text(socket: aiohttp.ClientWebSocketResponse) -> str:
-    frame = await socket.receive()
-    if frame.type is not aiohttp.WSMsgType.TEXT:
-        raise wire.WireError(f"expected a text frame, got {frame.type!r}")
-    return str(frame.data)
+            return f"it answered with {answer!r}"[:REASON_CHARACTERS]

@@ -11,18 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import aiohttp
-
-from understudy_operator.observe.line import CONNECT_S, FAILURES, Line, open_line
-from understudy_operator.plan.intents import Callee, Follow
+from understudy_operator.observe.line import FAILURES, Line, Share, open_line
+from understudy_operator.plan.intents import MESSAGE_BYTES, Callee, Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.search import Say, Search
+from understudy_protocol import wire
+from understudy_protocol.frames import Broken
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import End
 
 #: How often a search looks whom to call next.
 SEARCH_EVERY_S = 0.25
 FAREWELL_S = 1.0
+COMPLAIN_S = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -38,6 +39,8 @@ class CoordinatorLink:
         self._job_uid, self._key, self._on_change = job_uid, key, on_change
         self._search = Search(before, time.time())
         self._version = self._search.version
+        self._complained_at = -COMPLAIN_S
+        self._share, self._message_bytes = Share(), MESSAGE_BYTES
         self._calls: dict[str, _Call] = {}
         self._stirred = asyncio.Event()
         self._learnt_more = asyncio.Event()
@@ -49,6 +52,10 @@ class CoordinatorLink:
 
     def follow(self, follow: Follow) -> None:
         """What the newest pass wants."""
+        self._message_bytes = follow.message_bytes
+        for call in self._calls.values():
+            if call.line is not None:
+                call.line.limit(follow.message_bytes)
         self._learnt(self._search.follow(follow, time.time()))
 
     async def end(self, end: End) -> Close | None:
@@ -86,22 +93,21 @@ class CoordinatorLink:
 
     async def _run(self) -> None:
         try:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-            async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
-                await self._keep_calling(session, tasks)
+            async with asyncio.TaskGroup() as tasks:
+                await self._keep_calling(tasks)
         except Exception:
             log.exception("job %s: the lines to its pods failed", self._job_uid)
 
-    async def _keep_calling(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+    async def _keep_calling(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._stirred.clear()
-            self._dial(session, tasks)
+            self._dial(tasks)
             idle = self._search.idle(time.time())
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if idle else SEARCH_EVERY_S):
                     await self._stirred.wait()
 
-    def _dial(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+    def _dial(self, tasks: asyncio.TaskGroup) -> None:
         """Let there be the lines that are wanted, and no others."""
         wanted = self._search.calls(time.time())
         for uid, call in list(self._calls.items()):
@@ -112,22 +118,31 @@ class CoordinatorLink:
         for uid, callee in wanted.items():
             if uid not in self._calls:
                 call = self._calls[uid] = _Call(callee)
-                call.task = tasks.create_task(self._talk(session, call), name=f"line to {callee.ip}")
+                call.task = tasks.create_task(self._talk(call), name=f"line to {callee.ip}")
 
-    async def _talk(self, session: aiohttp.ClientSession, call: _Call) -> None:
+    async def _talk(self, call: _Call) -> None:
         """One line from its first word to its end."""
         callee = call.callee
         try:
-            async with open_line(session, callee.ip, self._job_uid, self._key) as call.line:
+            line = open_line(callee.ip, self._job_uid, self._key, self._message_bytes, self._share)
+            async with line as call.line:
                 call.line.say(callee.greeting)
                 async for message in call.line.messages():
                     self._learnt(self._search.heard(callee, message, time.time()))
+        except (Broken, wire.WireError) as error:
+            self._complain(f"pod {callee.pod_uid} at {callee.ip} breaks the protocol: {error}; it is called again")
         except FAILURES as error:
             log.debug("pod %s: %r", callee.ip, error)
         except Exception:
             log.exception("the line to pod %s failed; it is dialed again", callee.ip)
         self._search.ended(callee, time.time())
         self._learnt([])
+
+    def _complain(self, what: str) -> None:
+        """At most once in COMPLAIN_S, so that no pod can fill the log."""
+        if time.monotonic() - self._complained_at >= COMPLAIN_S:
+            self._complained_at = time.monotonic()
+            log.warning("job %s: %s", self._job_uid, what)
 
     def _learnt(self, answers: list[Say]) -> None:
         for answer in answers:

@@ -1,39 +1,109 @@
 """One WebSocket from the operator to one sidecar: proves the job's key, then carries messages both ways.
 
-What is said waits in an outbox, so that no pass of the operator waits for a sidecar that does not read.
+The pod at the other end may be anybody's, and also a pod of the job is not trusted. Rules:
+- The operator connects to the IP address that it was given. It speaks no HTTP beyond the upgrade, so no answer can send
+  it elsewhere.
+- Before the peer has proved the key it may send UNPROVEN_BYTES in all, the answer to the upgrade included, and the
+  operator waits CONNECT_S for all of it. After that a message may have as many bytes as the caller says.
+- Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
+  process's time, whatever they are: a peer that sends more waits.
+- `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 
 import asyncio
+import ipaddress
 import secrets
-from collections.abc import AsyncIterator
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-
-import aiohttp
-from yarl import URL
+from typing import Any
 
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.handshake import Caller, NotProven, Role
+from understudy_protocol.frames import Broken, Frames, Opcode, frame
+from understudy_protocol.handshake import Caller, Challenge, NotProven, Role
+from understudy_protocol.upgrade import check_answer, request, take_head
 
 CONNECT_S = 3.0
-CLOSE_S = 1.0
-#: A ping so often, and half of that for its answer: they find a peer whose machine has gone without a word.
+UNPROVEN_BYTES = 1024
+UNSENT_BYTES = 1 << 20
+READ_BYTES = 1 << 14
+SHARE = 0.05
+#: A ping so often. A peer that sends nothing for SILENT_S has gone without a word, or its process hangs.
 PING_S = 2.0
-SNAPSHOT_BYTES = 64 * 1024 * 1024
-#: What ends a line, and is no error of ours.
-FAILURES = (aiohttp.ClientError, OSError, wire.WireError, NotProven, TimeoutError)
+SILENT_S = 3.0
+#: A timer of this process may itself be late. So a peer is silent only if nothing comes for a moment longer.
+LATE_S = 0.25
+#: Errors that end a line and are no bug of the operator's.
+FAILURES = (OSError, Broken, wire.WireError, NotProven, TimeoutError)
 
 _HANDSHAKE = wire.message_types(handshake)
 _OBSERVER = wire.message_types(observer)
 
 
+class Share:
+    """Of this process's time, for all lines of one job."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def spent(self, seconds: float) -> None:
+        self._free_at = max(self._free_at, _now()) + seconds * (1 / SHARE - 1)
+
+    async def wait(self) -> None:
+        await asyncio.sleep(max(0.0, self._free_at - _now()))
+
+
 class Line:
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
-        self._outbox: asyncio.Queue[str] = asyncio.Queue()
+    """peer: a connected socket that does not block."""
+
+    def __init__(self, peer: socket.socket, share: Share) -> None:
+        self._peer, self._share = peer, share
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self.unsent = 0  # bytes that were said and have not gone to the kernel
+        self._cut_off = False
+        self._received = bytearray()
+        self._frames = Frames(self._received, masked=False, limit=UNPROVEN_BYTES)
+        self._unproven_left: int | None = UNPROVEN_BYTES  # bytes; None: the peer has proved the key
+
+    # Before the proof -------------------------------------------------------------------------------------------------
+
+    async def upgrade(self, ip: str) -> None:
+        head, token = request(ip, names.COORDINATOR_PORT, names.MEMBERSHIP_PATH)
+        await self._send(head)
+        while (answer := take_head(self._received)) is None:
+            await self._read()
+        check_answer(answer, token)
+
+    async def prove(self, caller: Caller, message_bytes: int) -> Challenge:
+        """Both sides prove the key. Returns the peer's Challenge; from then on its messages may have so many bytes."""
+        await self.send(caller.hello)
+        challenge = await self.receive(_HANDSHAKE)
+        proof = caller.answer(challenge)
+        assert isinstance(challenge, Challenge), "its proof holds"
+        self._unproven_left = None
+        self.limit(message_bytes)
+        await self.send(proof)
+        return challenge
+
+    # After it ---------------------------------------------------------------------------------------------------------
+
+    def limit(self, message_bytes: int) -> None:
+        """From now on a message of the peer's may have so many bytes."""
+        self._frames.limit = message_bytes
+
+    async def send(self, message: object) -> None:
+        """Send it at once, on a line on which nothing is said."""
+        await self._send(_text(message))
 
     def say(self, message: object) -> None:
-        self._outbox.put_nowait(wire.encode(message))
+        if self.unsent > UNSENT_BYTES:
+            self._cut_off = True
+            with suppress(OSError):
+                self._peer.shutdown(socket.SHUT_RDWR)
+        if not self._cut_off:
+            self._put(_text(message))
 
     async def said(self, limit_s: float) -> None:
         """Wait until all of it has gone to the kernel, or the limit is over."""
@@ -41,28 +111,116 @@ class Line:
             async with asyncio.timeout(limit_s):
                 await self._outbox.join()
 
-    async def messages(self) -> AsyncIterator[object]:
-        """What the sidecar tells, until the line ends."""
-        async for frame in self._socket:
-            if frame.type is not aiohttp.WSMsgType.TEXT:
-                raise wire.WireError(f"expected a text frame, got {frame.type!r}")
-            yield compiled.decode(frame.data, _OBSERVER)
-
     async def write(self) -> None:
-        while True:
-            await self._socket.send_str(await self._outbox.get())
+        """Send what was said, and pings, until cancelled or the line ends."""
+        while not self._cut_off:
+            try:
+                async with asyncio.timeout(PING_S):
+                    data = await self._outbox.get()
+            except TimeoutError:
+                self._put(frame(Opcode.PING, b"", masked=True))
+                continue
+            await self._send(data)
+            self.unsent -= len(data)
             self._outbox.task_done()
+
+    async def messages(self) -> AsyncIterator[object]:
+        """The peer's messages, until the line ends. What is done with one before the next is asked for counts too."""
+        with suppress(EOFError):
+            while True:
+                message = await self.receive(_OBSERVER)
+                began = time.perf_counter()
+                yield message
+                self._share.spent(time.perf_counter() - began)
+
+    async def receive(self, known: Mapping[str, type[Any]]) -> Any:
+        """The peer's next message. Raises EOFError where the peer ends the line."""
+        while True:
+            await self._share.wait()
+            began = time.perf_counter()
+            try:
+                taken = self._frames.take()
+                if taken is not None and taken[0] == Opcode.TEXT:
+                    return compiled.decode_untrusted(taken[1], known)
+            finally:
+                self._share.spent(time.perf_counter() - began)
+            if taken is None:
+                await self._read()
+            else:
+                self._on_control(*taken)
+
+    # Bytes ------------------------------------------------------------------------------------------------------------
+
+    def _on_control(self, opcode: int, payload: bytes) -> None:
+        if opcode == Opcode.CLOSE:
+            raise EOFError
+        if self._unproven_left is not None:
+            raise Broken(f"expected a message before the proof, got a control frame ({opcode})")
+        if opcode == Opcode.PING and self._outbox.empty():  # of many pings one answer is enough
+            self._put(frame(Opcode.PONG, payload, masked=True))
+
+    def _put(self, data: bytes) -> None:
+        self.unsent += len(data)
+        self._outbox.put_nowait(data)
+
+    async def _send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._peer, data)
+
+    async def _read(self) -> None:
+        """Receive some more. Raises EOFError, TimeoutError, or Broken where the peer may not send any more."""
+        most = READ_BYTES if self._unproven_left is None else min(READ_BYTES, self._unproven_left)
+        if not most:
+            raise Broken(f"expected the proof of the key within {UNPROVEN_BYTES} bytes")
+        reading = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._peer, most))
+        try:
+            for patience_s in (SILENT_S, LATE_S):
+                await asyncio.wait({reading}, timeout=patience_s)
+                if reading.done():
+                    break
+            else:
+                raise TimeoutError(f"nothing came for {SILENT_S:g} s")
+            data = reading.result()
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})  # before somebody closes the socket, and the kernel reuses its number
+        if not data:
+            raise EOFError
+        if self._unproven_left is not None:
+            self._unproven_left -= len(data)
+        self._received += data
 
 
 @asynccontextmanager
-async def open_line(session: aiohttp.ClientSession, ip: str, job_uid: str, key: bytes) -> AsyncIterator[Line]:
+async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
+    """A line whose other side has proved nothing yet. Raises one of FAILURES."""
+    try:
+        family = socket.AF_INET if ipaddress.ip_address(ip).version == 4 else socket.AF_INET6
+    except ValueError as error:
+        raise Broken(f"expected an IP address, got {ip[:80]!r}") from error
+    with socket.socket(family, socket.SOCK_STREAM) as peer:
+        peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(peer, (ip, names.COORDINATOR_PORT))
+        line = Line(peer, share)
+        try:
+            await line.upgrade(ip)
+            yield line
+        except EOFError as error:
+            raise Broken("it hung up before it had answered") from error
+        finally:
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_WR)
+
+
+@asynccontextmanager
+async def open_line(
+    ip: str, job_uid: str, key: bytes, message_bytes: int, share: Share | None = None
+) -> AsyncIterator[Line]:
     """A line whose other side has proved the key. Raises one of FAILURES."""
-    url = URL.build(scheme="http", host=ip, port=names.COORDINATOR_PORT, path=names.MEMBERSHIP_PATH)
-    patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
-    async with session.ws_connect(url, timeout=patience, heartbeat=PING_S, max_msg_size=SNAPSHOT_BYTES) as socket:
-        async with asyncio.timeout(CONNECT_S):
-            await _authenticate(socket, job_uid, key)
-        line = Line(socket)
+    caller = Caller(key, Role.OBSERVER, job_uid, secrets.token_hex(handshake.NONCE_BYTES))
+    async with asyncio.timeout(CONNECT_S) as patience, dialed(ip, share or Share()) as line:
+        await line.prove(caller, message_bytes)
+        patience.reschedule(None)
         writer = asyncio.create_task(line.write(), name=f"line {ip}")
         try:
             yield line
@@ -71,9 +229,9 @@ async def open_line(session: aiohttp.ClientSession, ip: str, job_uid: str, key: 
             await asyncio.gather(writer, return_exceptions=True)
 
 
-async def _authenticate(socket: aiohttp.ClientWebSocketResponse, job_uid: str, key: bytes) -> None:
-    caller = Caller(key, Role.OBSERVER, job_uid, secrets.token_hex(handshake.NONCE_BYTES))
-    await socket.send_str(wire.encode(caller.hello))
-    frame = await socket.receive()
-    challenge = wire.decode(frame.data, _HANDSHAKE) if frame.type is aiohttp.WSMsgType.TEXT else None
-    await socket.send_str(wire.encode(caller.answer(challenge)))
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _text(message: object) -> bytes:
+    return frame(Opcode.TEXT, wire.encode(message).encode(), masked=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from understudy_protocol.observer import Refused, Snapshot
 
 NEVER = float("inf")
+REASON_CHARACTERS = 200
+UID_CHARACTERS = 64
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Answers:
         return max((answer.electorate_epoch for answer in self.by_pod.values()), default=0)
 
     def refused(self, uid: str, refused: Refused, now: float) -> "Answers":
-        return self._with(uid, Answer(refused.reason, refused.pod_uid, refused.electorate_epoch), now)
+        reason = refused.reason[:REASON_CHARACTERS]  # one is kept of each pod
+        return self._with(uid, Answer(reason, refused.pod_uid[:UID_CHARACTERS], refused.electorate_epoch), now)
 
     def older(self, uid: str, snapshot: Snapshot, now: float) -> "Answers":
         """It believes to be in office, and the office does not count."""

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
-from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
+from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, office_of
 from understudy_protocol import pod as names
@@ -99,7 +99,8 @@ def plan_link(observed: Observed, office: Office, now: float) -> Follow | Unfoll
     asked = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
     others = [Callee(pod.uid, pod.ip) for pod in asked]
     nodes = _nodes(observed, running.values(), now)
-    return Follow(office.held, _reachable(first), _reachable(others), nodes, frozenset(running))
+    addresses = {uid: pod.ip for uid, pod in running.items()}
+    return Follow(office.held, _reachable(first), _reachable(others), nodes, addresses, _message_bytes(observed))
 
 
 def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | Unfollow:
@@ -111,7 +112,13 @@ def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | 
     if not running:
         return Unfollow()
     callees = tuple(Callee(pod.uid, pod.ip, end=end) for pod in running)
-    return Follow(office.held, (), callees, (), frozenset(pod.uid for pod in running))
+    addresses = {pod.uid: pod.ip for pod in running}
+    return Follow(office.held, (), callees, (), addresses, _message_bytes(observed))
+
+
+def _message_bytes(observed: Observed) -> int:
+    world = observed.job.world
+    return MESSAGE_BYTES + POD_BYTES * (world.actives + world.spares)
 
 
 def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:

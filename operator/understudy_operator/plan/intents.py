@@ -10,6 +10,8 @@ from understudy_protocol.pod import JobShape
 from understudy_protocol.words import Office
 
 Manifest = Mapping[str, Any]
+#: A message of a pod may have so many bytes, and POD_BYTES more for each pod of the job: a snapshot lists all of them.
+MESSAGE_BYTES, POD_BYTES = 1 << 20, 1 << 10
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,10 @@ class Follow:
     office: Office  # the newest that status tells: an older one does not count
     first: tuple[Callee, ...]  # whom to call first, and to keep on the line until somebody is found
     others: tuple[Callee, ...] = ()  # whom to call in turns, as far as there are lines left
-    nodes: tuple[NodeFact, ...] = ()  # for who is in office
-    running: frozenset[str] = frozenset()  # pod uids of all that have not ended
+    nodes: tuple[NodeFact, ...] = ()  # for the coordinator
+    #: Of all pods that have not ended: their addresses, as the API server reports them, by pod uid.
+    running: Mapping[str, str] = field(default_factory=dict)
+    message_bytes: int = MESSAGE_BYTES  # the most that a message of a pod may have
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
     ---------  ------------------------------------------------  ---------  ------------------------------------------
     SEARCHING  Snapshot of the newest office known, or newer     FOUND      tells it of the nodes
     SEARCHING  Snapshot of an older office                       SEARCHING  nothing: it was replaced, and may not know
-    SEARCHING  Refused with a name                               SEARCHING  calls that pod, too
+    SEARCHING  Refused with the name of a pod of the job         SEARCHING  calls that pod, too
     FOUND      Snapshot of a newer office on another line        FOUND      changes over
     FOUND      Snapshot of an older office on another line       FOUND      tells it who has replaced it
     FOUND      Refused by who was in office, or its line ended   SEARCHING  calls everybody again
@@ -211,8 +211,9 @@ class Search:
         if callee.pod_uid == self.knows.in_office:
             self._searches(now)
         self._answered(self.knows.answers.refused(callee.pod_uid, refused, now))
-        if refused.pod_uid and refused.ip:
-            self._named[refused.pod_uid] = Callee(refused.pod_uid, refused.ip)
+        # The address is the API server's: a pod could name any host for the operator to call.
+        if address := self._follow.running.get(refused.pod_uid):
+            self._named[refused.pod_uid] = Callee(refused.pod_uid, address)
 
     def _tell(self, uid: str, superseded: Superseded) -> None:
         """Once a line: it may be of a version that does not know the word."""

@@ -47,6 +47,7 @@ class Learner:
 
     def __init__(self, key: bytes = KEY) -> None:
         self.changes = 0
+        self.others: dict[str, str] = {}  # addresses of pods that are not called first
         self.link = CoordinatorLink(JOB_UID, key, FORMER, self._changed)
 
     def _changed(self) -> None:
@@ -59,7 +60,8 @@ class Learner:
         """The first is s, then come a, b, …"""
         names = ("uid-s", "uid-a", "uid-b")
         callees = tuple(Callee(uid, sidecar.ip) for uid, sidecar in zip(names, sidecars, strict=False))
-        self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=frozenset(names)))
+        running = {**dict.fromkeys(names, ""), **{callee.pod_uid: callee.ip for callee in callees}, **self.others}
+        self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=running))
 
     @property
     def knows(self) -> Coordination:
@@ -169,6 +171,7 @@ async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_n
     sidecars: list[FakeSidecar], learner: Learner
 ):
     # given one that hands its office over, to a pod that the operator would not have called
+    learner.others = {"uid-a": sidecars[1].ip}
     await sidecars[0].tell(in_seventh(4))
     learner.ask(sidecars[0])
     await learner.until(lambda known: known.in_office == "uid-s")

@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
 
@@ -21,6 +20,7 @@ from understudy_protocol.observer import Appoint, Observe, Refused, Snapshot, St
 from understudy_protocol.words import WorkersState
 
 UID, KEY, PODS = "uid-job", b"k" * 32, 3
+LIMIT_BYTES = 1 << 20
 LIMIT_S = 10.0
 
 
@@ -78,7 +78,7 @@ async def first(answers: AsyncIterator[object]) -> object:
 
 
 async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: PlayedJob) -> None:
-    async with aiohttp.ClientSession() as session, open_line(session, ip(1), UID, KEY) as line:
+    async with open_line(ip(1), UID, KEY, LIMIT_BYTES) as line:
         answers = ask(line, Appoint(9, -1, {}))
         appointed, started = await first(answers), await first(answers)
 
@@ -92,13 +92,12 @@ async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: Play
 
 
 async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
-    async with aiohttp.ClientSession() as session:
-        async with open_line(session, ip(0), UID, KEY) as line:
-            nobody = await first(ask(line, Observe()))
-        async with open_line(session, ip(1), UID, KEY) as line:
-            await first(ask(line, Appoint(9, -1, {})))
-        async with open_line(session, ip(0), UID, KEY) as line:
-            named = await first(ask(line, Observe()))
+    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
+        nobody = await first(ask(line, Observe()))
+    async with open_line(ip(1), UID, KEY, LIMIT_BYTES) as line:
+        await first(ask(line, Appoint(9, -1, {})))
+    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
+        named = await first(ask(line, Observe()))
 
     assert isinstance(nobody, Refused)
     assert nobody.pod_uid == ""
@@ -108,7 +107,7 @@ async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
 
 async def test_a_round_waits_until_all_pods_run(job: PlayedJob, watches: Watches) -> None:
     watches.pods.saw("MODIFIED", pod(2, "Pending"), 1.0)
-    async with aiohttp.ClientSession() as session, open_line(session, ip(0), UID, KEY) as line:
+    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
         answers = ask(line, Appoint(9, 4, {}))
         waiting = await first(answers)
         assert isinstance(waiting, Snapshot)
@@ -122,7 +121,7 @@ async def test_a_round_waits_until_all_pods_run(job: PlayedJob, watches: Watches
 
 
 async def test_what_is_told_reaches_who_listens_to_the_one_in_office(job: PlayedJob) -> None:
-    async with aiohttp.ClientSession() as session, open_line(session, ip(0), UID, KEY) as line:
+    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
         answers = ask(line, Appoint(9, -1, {}))
         for _ in range(2):
             await first(answers)
@@ -139,7 +138,6 @@ async def test_what_is_told_reaches_who_listens_to_the_one_in_office(job: Played
 
 
 async def test_who_does_not_know_the_key_is_not_answered(job: PlayedJob) -> None:
-    async with aiohttp.ClientSession() as session:
-        with pytest.raises(operators.FAILURES):
-            async with open_line(session, ip(0), UID, b"another") as line:
-                await first(ask(line, Observe()))
+    with pytest.raises(operators.FAILURES):
+        async with open_line(ip(0), UID, b"another", LIMIT_BYTES) as line:
+            await first(ask(line, Observe()))

@@ -18,13 +18,13 @@ import pytest
 
 from understudy_protocol import handshake, membership, observer, wire
 from understudy_protocol import membership as m
+from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role
 from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_protocol.upgrade import request
 from understudy_protocol.words import NO_ROUND, WorkersState
-from understudy_sidecar.frames import Opcode, frame
 from understudy_sidecar.link import Link
 from understudy_sidecar.server import Server
-from understudy_sidecar.upgrade import request
 
 KEY, JOB = b"the job's key", "job-uid"
 KNOWN = {**wire.message_types(membership), **wire.message_types(observer), **wire.message_types(handshake)}

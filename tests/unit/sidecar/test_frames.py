@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_sidecar.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
 
 LIMIT = 70_000
 SIZES = st.integers(0, 300) | st.sampled_from([125, 126, 65_535, 65_536, LIMIT])

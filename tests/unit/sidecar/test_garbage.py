@@ -27,13 +27,13 @@ from tests.unit.sidecar.hall import (
 )
 from understudy_protocol import membership as m
 from understudy_protocol import wire
+from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Hello, Role
+from understudy_protocol.upgrade import HEAD_BYTES
 from understudy_protocol.words import CloseReason
 from understudy_sidecar import link as link_module
-from understudy_sidecar.frames import Opcode, frame
 from understudy_sidecar.link import UNSENT_BYTES
 from understudy_sidecar.server import MEMBER_BYTES, UNPROVEN_BYTES
-from understudy_sidecar.upgrade import HEAD_BYTES
 
 MEBIBYTE = 1 << 20
 pytestmark = pytest.mark.usefixtures("healthy")

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.sidecar.hall import until
 from understudy_protocol import wire
+from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, frame
 from understudy_protocol.membership import Port
 from understudy_sidecar import link as link_module
-from understudy_sidecar.frames import Broken, CloseCode, Opcode, close_frame, frame
 from understudy_sidecar.link import UNSENT_BYTES, Link
 
 HEAD = b"HEAD\r\n\r\n"

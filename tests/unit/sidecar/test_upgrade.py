@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_sidecar.frames import Broken
-from understudy_sidecar.upgrade import HEAD_BYTES, accept, check_answer, request, take_head
+from understudy_protocol.frames import Broken
+from understudy_protocol.upgrade import HEAD_BYTES, accept, check_answer, request, take_head
 
 PATH = "/v1/membership"
 

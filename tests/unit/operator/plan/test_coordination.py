@@ -276,9 +276,15 @@ def test_heirs_come_after_the_last_coordinator_then_everybody_whose_sidecar_runs
     follow = follow_of(observed(pods=pods, snapshot=told, searches_since=NOW), Office(1, 1, S, ""))
     assert pods_of(follow.first) == ["s", "a1", "a0"]
     assert pods_of(follow.others) == ["a0", "a1", "s", "t", "v"]
-    assert follow.running == {pod.uid for pod in pods} - {"uid-u"}
+    assert follow.running == {pod.uid: pod.ip for pod in pods if pod.uid != "uid-u"}
     # nor is the last coordinator called once it has ended
     assert pods_of(follow_of(observed(pods=(A0, ended(S))), Office(1, 1, ended(S), "")).first) == []
+
+
+def test_a_message_may_have_1_mib_and_1_kib_for_each_pod_that_the_job_declares():
+    assert follow_of(observed(), Office(1, 1, S, "")).message_bytes == (1 << 20) + 3 * 1024
+    job = a_job(status=in_round(0), parallelism=1000, spares=24)
+    assert follow_of(observed(job), Office(1, 1, S, "")).message_bytes == (2 << 20)
 
 
 def test_while_the_coordinator_is_on_the_line_only_its_heirs_are_kept_in_mind():

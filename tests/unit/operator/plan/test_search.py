@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from tests.unit.operator.given import A0, A1, NOW, S, a_pod, a_snapshot, member
 from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.intents import Callee, Follow
@@ -53,7 +55,7 @@ class Calls:
         nodes: tuple[NodeFact, ...] = (),
         running: Sequence[Pod] = (A0, A1, S, T, U),
     ) -> None:
-        there = frozenset(x.uid for x in running)
+        there = {x.uid: x.ip for x in running}
         self._say(self.search.follow(Follow(office, _callees(first), _callees(others), nodes, there), self.now))
 
     def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
@@ -386,12 +388,53 @@ def test_who_comes_into_office_again_was_not_replaced():
 
 def test_an_answer_names_somebody_for_as_long_as_its_pod_is_on_the_line():
     calls = Calls()
-    calls.follow([], CROWD, running=CROWD)
+    calls.follow([], CROWD, running=[*CROWD, T])
     for name in calls.dialed():
         calls.hears(a_pod(name), refused(T))
     assert calls.knows.answers.named == {T.uid}
     calls.later(VISIT_S)  # others have the lines now, and t, which was named
     assert (len(calls.knows.answers.pods), calls.knows.answers.named) == (LINES, frozenset())
+
+
+@pytest.mark.attack(
+    "B3",
+    "a pod of the job names another pod with the address of any host",
+    before="the operator called that address",
+)
+def test_a_pod_that_is_named_is_called_at_the_address_that_the_api_server_reports():
+    # given a pod that names a pod of the job, with an address of its choice
+    calls = Calls()
+    calls.follow([S])
+    calls.dialed()
+    calls.hears(S, Refused("not in office", T.uid, "169.254.169.254"))
+
+    # then that pod is called at its own address
+    assert calls.dialed() == ["s", "t"]
+    assert calls.lines[T.uid].ip == T.ip
+
+
+@pytest.mark.attack(
+    "B3",
+    "a pod of the job names a pod that is not one of the job",
+    before="the operator called it",
+)
+def test_a_pod_that_is_not_of_the_job_is_not_called_whoever_names_it():
+    calls = Calls()
+    calls.follow([S])
+    calls.dialed()
+    for number in range(100):
+        calls.hears(S, Refused("not in office", f"uid-{number}", "10.0.0.1"))
+    assert calls.dialed() == ["s"]
+
+
+def test_a_long_answer_is_kept_short():
+    """One is kept of each pod: 10,000 pods with 1 MiB each would be 10 GB."""
+    calls = Calls()
+    calls.follow([S])
+    calls.dialed()
+    calls.hears(S, Refused("r" * 1_000_000, "u" * 1_000_000, "10.0.0.1"))
+    (answer,) = calls.knows.answers.by_pod.values()
+    assert (len(answer.reason), len(answer.named)) == (200, 64)
 
 
 def test_who_answers_itself_is_not_in_office_whoever_names_it():

@@ -7,8 +7,9 @@ import base64
 import binascii
 import hashlib
 import os
+from typing import Optional
 
-from understudy_sidecar.frames import Broken
+from understudy_protocol.frames import Broken
 
 HEAD_BYTES = 4096
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -22,7 +23,7 @@ class NotUpgraded(Broken):
         self.answer = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def take_head(received: bytearray) -> bytes | None:
+def take_head(received: bytearray) -> Optional[bytes]:
     """Take a whole head off what was received; None while it is not whole. Raises Broken where it is too long."""
     end = received.find(b"\r\n\r\n", 0, HEAD_BYTES)
     if end < 0:

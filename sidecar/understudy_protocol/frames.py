@@ -9,6 +9,7 @@ its body is kept. What breaks a rule is `Broken`, with the code of the close fra
 
 import os
 from enum import IntEnum
+from typing import Optional
 
 CONTROL_BYTES = 125
 _FIN, _RESERVED, _OPCODE = 0x80, 0x70, 0x0F
@@ -51,9 +52,9 @@ class Frames:
         self.limit = limit
         self._received = received
         self._mask_flag, self._mask_bytes = (_MASKED, 4) if masked else (0, 0)
-        self._parts: bytearray | None = None  # of a message in fragments
+        self._parts: Optional[bytearray] = None  # of a message in fragments
 
-    def take(self) -> tuple[int, bytes] | None:
+    def take(self) -> Optional[tuple[int, bytes]]:
         """The next TEXT, PING, PONG or CLOSE with its payload; None until more is received. Raises Broken."""
         while (frame := self._frame()) is not None:
             first, payload = frame
@@ -68,7 +69,7 @@ class Frames:
                 return Opcode.TEXT, whole
         return None
 
-    def _frame(self) -> tuple[int, bytes] | None:
+    def _frame(self) -> Optional[tuple[int, bytes]]:
         """The first byte and the payload of the next frame, once all of it is received."""
         received = self._received
         if len(received) < 2:
