@@ -13,6 +13,7 @@ from understudy_operator.clock import Clock, jittered
 from understudy_operator.metrics.operator import OfJob, OperatorMetrics
 from understudy_operator.observe.adoption_link import Adopter, Keys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
@@ -97,6 +98,7 @@ class JobWorker:
         self._tried = 0  # the generation of which everything was tried once
         self._adopter = Adopter(self.wake, clock.wall)
         self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
+        self._gone_pods = GonePods()
         self._outbox = gateway.outbox()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
@@ -217,6 +219,7 @@ class JobWorker:
         await self._adopter.close()
         self._coordination, self._checked = Coordination(), 0
         self._unconfirmed.clear()
+        self._gone_pods.clear()
         self._retries, self._tried = Retries(), 0
 
     def _observe(self, job: Job) -> Observed:
@@ -227,6 +230,7 @@ class JobWorker:
         return Observed(
             job=job,
             pods=pods,
+            gone=self._gone_pods.look(pods, self._clock.wall()),
             nodes=self._store.nodes(self._read_node),
             coordination=self._coordination if self._link is None else self._link.coordination,
             has_secret=self._ours(Kind.SECRET, job, secret_name(job)) is not None,

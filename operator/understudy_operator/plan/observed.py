@@ -19,6 +19,7 @@ from understudy_protocol.words import CloseReason, Office
 
 if TYPE_CHECKING:
     from understudy_operator.plan.pool.facts import Pool
+    from understudy_operator.plan.stays import Stay
 
 #: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
@@ -104,6 +105,15 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Controller:
+    """What the ownerReferences of an object say of its controller; empty if it has none."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True)
 class Pod:
     uid: str
     name: str
@@ -135,6 +145,8 @@ class Pod:
     ready: bool = False  # as its probes say
     unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
     nominated: str = ""  # the node on which the scheduler preempts others for it
+    owner: str = ""  # uid of the job or the pool that it belongs to, as its ownerReferences confirm
+    controller: Controller = Controller()
     key_secret: str = ""  # of an injected one: the Secret that it was told at its birth to have its job's key from
 
     @property
@@ -281,6 +293,7 @@ class Observed:
     has_former_secret: bool = False  # of an injected job: as version 0.1 has called it
     has_kueue: bool | None = True  # whether the cluster has; None: not known yet
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
+    gone: "tuple[Stay, ...]" = ()  # pods of this job that the operator has seen, and whose objects are gone
     #: What was made of these facts, by what has made it (once.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 

@@ -15,6 +15,7 @@ from understudy_operator.plan.jobset.views import Fate, JobView, views
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.recoveries import RECOVERIES_KEPT, Entry, is_of_rollouts, is_open, plain_cause
 from understudy_operator.plan.rfc3339 import micro_time, unix
+from understudy_operator.plan.stays import with_seen_nodes
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.words import Fault, OnFailedUpdate, Strategy
 
@@ -84,7 +85,7 @@ def made_anew(observed: Observed, status: Mapping[str, Any], anew: Anew, now: fl
     known = observed.snapshot.rollouts if observed.snapshot is not None else None
     if not anew.counts or known is None or known.failure is None or known.cause is None:
         return told
-    entry = {
+    entry: Entry = {
         "fault": Fault.WEIGHT_UPDATE.value,
         "strategy": Strategy.POD_RECREATE.value,
         "reason": f"{anew.what}, and training goes on",
@@ -92,6 +93,7 @@ def made_anew(observed: Observed, status: Mapping[str, Any], anew: Anew, now: fl
         "cause": plain_cause(known.cause),
         "detectedAt": micro_time(known.failure.at),
     }
+    (entry,) = with_seen_nodes([entry], (), observed)
     recoveries = sorted([*status.get("recoveries", ()), entry], key=lambda x: str(x["detectedAt"]))
     told["recoveries"] = recoveries[-RECOVERIES_KEPT:]
     told["lastRecovery"] = told["recoveries"][-1]

@@ -27,7 +27,9 @@ from understudy_operator.plan.phase import phase
 from understudy_operator.plan.recoveries import history
 from understudy_operator.plan.rfc3339 import micro_time, unix
 from understudy_operator.plan.rollouts import rollouts_status, whole_again
+from understudy_operator.plan.stays import with_seen_nodes
 from understudy_protocol.observer import Snapshot
+from understudy_protocol.words import Strategy
 
 #: Progress alone is not worth a write more often than this.
 PROGRESS_EVERY_S = 10.0
@@ -130,11 +132,13 @@ def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[s
     before, told = observed.job.status, dict[str, Any]()
     if snapshot.token.round >= 0:
         told["round"] = max(snapshot.token.round, int(before.get("round", -1)))
-    counts = {_camel(name): count for name, count in snapshot.recoveries_by_strategy.items()}
+    told_counts = snapshot.recoveries_by_strategy
+    counts = {_camel(x.value): told_counts[x.value] for x in Strategy if x.value in told_counts}
     of_the_job = {x: y for x, y in before.get("recoveriesByStrategy", {}).items() if x == OF_THE_JOB}
     told["recoveriesByStrategy"] = of_the_job | counts
     known = before.get("recoveries", ())
     recoveries = explained(history(known, snapshot, now), known, observed.pods)
+    recoveries = with_seen_nodes(recoveries, known, observed)
     recoveries = whole_again(recoveries, snapshot.rollouts, now)
     if rollouts := rollouts_status(observed):
         told["rollouts"] = rollouts

@@ -3,8 +3,10 @@
 Rules: an offence is a recovery of some job's status whose cause was on the node; its job and time are what makes it
 one, so the same status read twice, or by two operators, adds nothing. A cause that is revised (its coordinator finds
 out whose end came first) takes the place of what was blamed before. A fault of the node itself counts 1. What a
-worker did (Process, Hang) counts a half, and once for each job and node: it may be the script's. A pod that ended, was
-deleted, or was swapped before anything failed counts nothing. Each halves within HALF_LIFE_S. A node with OFFENDS or
+worker did (Process, Hang) counts a half: it may be the script's. A pod that ended, was deleted, or was swapped before
+anything failed counts nothing. Each halves within HALF_LIFE_S. Of each job only the offence that counts most is
+counted, because its coordinator could report any number; status names a node only if the operator saw the pod there
+(plan/stays.py). A node with OFFENDS or
 more is a repeat offender. For the jobs of a namespace, all faults of one other namespace count at most MOST_OF_OTHERS:
 kills in one namespace make no node avoided for the jobs of others. These jobs are counted, and neither their names nor
 their words are shown. What happened before a node was made, or before somebody forgave it, does not count: its name may
@@ -14,6 +16,7 @@ OFFENCES.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,7 +40,6 @@ REASON_CHARACTERS = 80
 #: Jobs by name in the words of a node.
 NAMED = 3
 _WEIGHTS = {Fault.NODE: 1.0, Fault.PROCESS: 0.5, Fault.HANG: 0.5}
-_OF_WORKERS = (Fault.PROCESS, Fault.HANG)
 
 
 @dataclass(frozen=True, order=True)
@@ -166,20 +168,22 @@ def offenders(memory: Memory, nodes: Mapping[str, Node], now: float) -> Offender
 
 
 def score(offences: Iterable[Offence], now: float) -> float:
-    """How much they count by now."""
-    total, by_workers = 0.0, dict[str, float]()
+    """How much they count by now: of each job the offence that counts most."""
+    by_job = dict[str, float]()
     for offence in offences:
         counts = _WEIGHTS[offence.fault] * 0.5 ** (max(0.0, now - offence.at) / HALF_LIFE_S)
-        if offence.fault in _OF_WORKERS:
-            by_workers[offence.job_uid] = max(by_workers.get(offence.job_uid, 0.0), counts)
-        else:
-            total += counts
-    return total + sum(by_workers.values())
+        by_job[offence.job_uid] = max(by_job.get(offence.job_uid, 0.0), counts)
+    return sum(by_job.values())
 
 
 def _kept(offences: Iterable[Offence], now: float) -> Iterator[Offence]:
     fresh = [offence for offence in offences if -AHEAD_S <= now - offence.at <= FORGOTTEN_S]
-    yield from sorted(fresh)[-OFFENCES:]
+    # The newest of each job before a second one of any: no job can displace the offences of others.
+    of_job, ranked = Counter[str](), []
+    for number, offence in enumerate(sorted(fresh, reverse=True)):
+        ranked.append((of_job[offence.job_uid], number, offence))
+        of_job[offence.job_uid] += 1
+    yield from sorted(offence for _, _, offence in sorted(ranked)[:OFFENCES])
 
 
 def _identity(offence: Offence) -> tuple[str, float]:

@@ -67,7 +67,7 @@ async def test_what_has_not_changed_is_not_written() -> None:
 
 async def test_an_offender_that_fails_in_another_way_is_told_with_its_newest_reason() -> None:
     # given a repeat offender, of which all jobs know
-    replica = Replica(FakeApi()).saw("a", faults=3)
+    replica = Replica(FakeApi()).saw("a").saw("c").saw("d")
     await replica.memory.look()
     assert replica.memory.offenders.of("ns")["n1"].endswith("last by Node: silent")
     assert replica.woken == 1
@@ -110,7 +110,7 @@ async def test_one_that_was_deleted_is_made_anew() -> None:
 
 async def test_without_a_place_it_lasts_as_long_as_the_process() -> None:
     api = FakeApi()
-    replica = Replica(api, None).saw("a", faults=3)
+    replica = Replica(api, None).saw("a").saw("b").saw("c")
     await replica.memory.look()
     assert set(replica.memory.offenders.nodes) == {"n1"}
     assert api.calls == []

@@ -33,7 +33,8 @@ def offends(*offences: Offence, node: Node = NODES["n1"], now: float = NOW) -> b
         ([offence()], False),
         ([offence(), offence(job="b")], True),
         ([offence(), offence(NOW - 60)], False),  # it has faded a little
-        ([offence(), offence(NOW - 60), offence(NOW - 120)], True),
+        ([offence(), offence(NOW - 60), offence(NOW - 120)], False),  # all of one job
+        ([offence(), offence(NOW - 60), offence(NOW - 120, job="b"), offence(NOW - 180, job="c")], True),
         ([offence(fault=Fault.PROCESS, job=job) for job in "abc"], False),
         ([offence(fault=Fault.PROCESS, job=job) for job in "abcd"], True),
         ([offence(fault=Fault.HANG, job=job) for job in "ab"] + [offence(job="c")], True),
@@ -101,17 +102,18 @@ def test_what_jobs_of_two_other_namespaces_tell_counts():
 def test_so_do_those_of_one_other_namespace_and_ones_own():
     kills = [offence(job=job, namespace=TESTS) for job in "abc"]
     assert told(OWN, *kills, offence(NOW - 60, job="mine")) == ""  # it has faded a little
-    assert told(OWN, *kills, offence(NOW - 60, job="mine"), offence(NOW - 120, job="mine")) != ""
+    assert told(OWN, *kills, offence(NOW - 60, job="mine"), offence(NOW - 120, job="mine")) == ""
+    assert told(OWN, *kills, offence(NOW - 60, job="mine"), offence(NOW - 120, job="mine-2")) != ""
 
 
 def test_names_and_words_of_other_namespaces_are_not_shown():
     kills = [offence(NOW - 10, job=job, namespace=TESTS) for job in "abc"]
-    mine = [offence(NOW - ago, job="mine") for ago in (20, 30)]
-    assert (
-        told(OWN, *kills, *mine) == "failed 5 times of late (research/mine, 3 jobs of other namespaces), last by Node"
+    mine = [offence(NOW - 20, job="mine"), offence(NOW - 30, job="mine-2")]
+    assert told(OWN, *kills, *mine) == (
+        "failed 5 times of late (research/mine, research/mine-2, 3 jobs of other namespaces), last by Node"
     )
     assert told(TESTS, *kills, *mine) == (
-        "failed 5 times of late (tests/a, tests/b, tests/c, 1 job of another namespace), last by Node: it went silent"
+        "failed 5 times of late (tests/a, tests/b, tests/c, 2 jobs of other namespaces), last by Node: it went silent"
     )
     both = [offence(job=job, namespace=TESTS if job in "ab" else OTHERS) for job in "abcd"]
     assert told(OWN, *both) == "failed 4 times of late (4 jobs of other namespaces), last by Node"

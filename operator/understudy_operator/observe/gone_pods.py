@@ -1,0 +1,31 @@
+"""Remembers on which nodes pods of one job ran whose objects are gone: a coordinator may report their faults later."""
+
+from collections import deque
+
+from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.stays import Stay
+
+KEPT_S = 600.0
+MOST_KEPT = 20_000
+
+
+class GonePods:
+    def __init__(self) -> None:
+        self._there: tuple[Pod, ...] = ()
+        self._gone: deque[Stay] = deque(maxlen=MOST_KEPT)
+
+    def look(self, pods: tuple[Pod, ...], now: float) -> tuple[Stay, ...]:
+        """pods: all that are there now. Returns those that are gone, the oldest first."""
+        if pods is not self._there:
+            there = {pod.uid for pod in pods}
+            gone = (pod for pod in self._there if pod.uid not in there and pod.node)
+            self._gone.extend(Stay(pod.name, pod.node, pod.created_at, now) for pod in gone)
+            self._there = pods
+        while self._gone and self._gone[0].until is not None and self._gone[0].until < now - KEPT_S:
+            self._gone.popleft()
+        return tuple(self._gone)
+
+    def clear(self) -> None:
+        """Another job has the name now."""
+        self._there = ()
+        self._gone.clear()

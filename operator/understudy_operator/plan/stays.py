@@ -1,0 +1,67 @@
+"""On which node a pod of the job ran at a given time, as the operator itself saw it in pod objects.
+
+Coordinators name the node of a fault, too. That name is text of a tenant: it could blame any node of the cluster. So
+the operator takes the node from the pod that the coordinator names, and only if the pod was there when the fault
+happened.
+
+Rules: a pod counts from its creation until its object is gone, and TOLERANCE_S before and after: clocks differ, and a
+coordinator may detect a silent node after the API server has deleted its pods. The pods of a PyTorchJob reuse names:
+the newest pod that counts is taken. A node that status has recorded for the same fault and pod stays, because the pod
+may be gone by now.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.recoveries import Entry, identified
+from understudy_operator.plan.rfc3339 import unix
+
+TOLERANCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A pod on its node."""
+
+    pod: str  # its name
+    node: str
+    since: float  # the creation of the pod
+    until: float | None = None  # when its object was gone; None: it is there
+
+
+def stays_of(observed: Observed) -> Iterator[Stay]:
+    """All that this operator has seen: of pods that are there, and of pods that are gone."""
+    for pod in (*observed.pods, *observed.former):
+        if pod.node:
+            yield Stay(pod.name, pod.node, pod.created_at)
+    yield from observed.gone
+
+
+def node_at(stays: Iterable[Stay], pod: str, at: float) -> str:
+    """The node of the pod of that name at that time; "" if the job had no such pod then."""
+    there = [stay for stay in stays if stay.pod == pod and _was_there(stay, at)]
+    return max(there, key=lambda stay: stay.since).node if there else ""
+
+
+def with_seen_nodes(entries: Sequence[Entry], before: Sequence[Entry], observed: Observed) -> list[Entry]:
+    """The recoveries of status with the nodes that the operator has seen. before: as status has them now."""
+    known, stays = identified(before), tuple(stays_of(observed))
+    return [_with_node(entry, known.get(identity), stays) for identity, entry in identified(entries).items()]
+
+
+def _with_node(entry: Entry, known: Entry | None, stays: Sequence[Stay]) -> Entry:
+    cause: Mapping[str, Any] = entry["cause"]
+    if not cause.get("node"):
+        return entry
+    others = {name: value for name, value in cause.items() if name != "node"}
+    pod, node = cause.get("pod", ""), ""
+    if known is not None and known["cause"].get("pod", "") == pod:
+        node = known["cause"].get("node", "")
+    node = node or node_at(stays, pod, unix(entry["detectedAt"]))
+    return {**entry, "cause": {**others, "node": node} if node else others}
+
+
+def _was_there(stay: Stay, at: float) -> bool:
+    return stay.since - TOLERANCE_S <= at and (stay.until is None or at <= stay.until + TOLERANCE_S)
