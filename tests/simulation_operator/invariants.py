@@ -57,7 +57,7 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
 
 def _concerned(world: World) -> set[tuple[Kind, Owner]]:
     """Whom the objects that are there concern, by kind: also a pool that is gone, while a job's pod has its place."""
-    return {(kind, owner) for kind in Kind for raw in world.server.of(kind.value) for owner in owners_of(raw)}
+    return {(kind, owner) for kind in Kind for raw in world.server.of(kind.value) for owner in owners_of(kind, raw)}
 
 
 def _job(world: World, job: Raw, training: Training) -> Iterator[str]:

@@ -152,7 +152,7 @@ async def _settles_no_claim(self: PoolGateway, job_uid: str) -> None:
 
 def _keeps_whom_nothing_concerns(self: Store, kind: Kind, key: Key) -> None:
     entry = self._entries[kind].pop(key, None)
-    for owner in () if entry is None else owners_of(entry.raw):
+    for owner in () if entry is None else owners_of(kind, entry.raw):
         self._of_job[kind, owner].discard(key)
         self._facts_of_job.pop((kind, owner), None)
 

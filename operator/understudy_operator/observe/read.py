@@ -10,9 +10,10 @@ from typing import Any
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.read_status import read_job_status
-from understudy_operator.observe.store import Raw
+from understudy_operator.observe.store import Raw, owner_uid
 from understudy_operator.plan.malformed import PartlyMalformed, number_in
-from understudy_operator.plan.observed import Job, Pod
+from understudy_operator.plan.observed import Controller, Job, Pod
+from understudy_operator.plan.ownership import controller_of
 from understudy_operator.plan.queue import read_queue
 from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
@@ -95,6 +96,8 @@ def read_pod(raw: Raw) -> Pod:
         ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
         unready_since=_unready_since(status),
         nominated=status.get("nominatedNodeName", ""),
+        owner=owner_uid(raw),
+        controller=Controller(*(str(controller_of(raw).get(field, "")) for field in ("kind", "name", "uid"))),
         key_secret=_key_secret(spec) if names.ANNOTATION_PLACE in annotations else "",
     )
 

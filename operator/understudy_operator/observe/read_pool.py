@@ -6,7 +6,7 @@ from typing import Any
 from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_secret import key_of_pool
 from understudy_operator.observe.read_status import read_pool_status
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, key_of
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, is_of_pool, key_of
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Job, Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
@@ -64,10 +64,10 @@ def key_id_of(store: Store, pool: Owner) -> str:
 
 def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
     """Those that are the owner's, and those that only concern it."""
-    if all(pod.labels.get(names.LABEL_JOB_UID) == owner_uid for pod in pods):
+    if all(pod.owner == owner_uid for pod in pods):
         return pods, ()
-    own = tuple(pod for pod in pods if pod.labels.get(names.LABEL_JOB_UID) == owner_uid)
-    return own, tuple(pod for pod in pods if pod.labels.get(names.LABEL_JOB_UID) != owner_uid)
+    own = tuple(pod for pod in pods if pod.owner == owner_uid)
+    return own, tuple(pod for pod in pods if pod.owner != owner_uid)
 
 
 def pods_of_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
@@ -83,7 +83,8 @@ def pods_from_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
 def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
     """Pods of the pool of that name that jobs have claimed, whether or not there still is such a pool."""
     pods = (raw for raw in store.all(Kind.POD) if raw["metadata"].get("labels", {}).get(names.LABEL_POOL) == key[1])
-    read = (store.fact(Kind.POD, key_of(raw), read_pod) for raw in pods if key_of(raw)[0] == key[0])
+    own = (key_of(raw) for raw in pods if key_of(raw)[0] == key[0] and is_of_pool(raw))
+    read = (store.fact(Kind.POD, pod, read_pod) for pod in own)
     return tuple(pod for pod in read if pod is not None and claimant(pod))
 
 

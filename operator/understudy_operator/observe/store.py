@@ -26,7 +26,7 @@ from understudy_operator.observe.trim import trimmed, trimmed_job, trimmed_node,
 from understudy_operator.plan.injection.owner import is_injected, is_of_target
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Node, Nodes
-from understudy_operator.plan.ownership import INJECTED_KIND, controller_of
+from understudy_operator.plan.ownership import INJECTED_KIND, KIND, POOL_KIND, controller_of
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -105,7 +105,7 @@ class Store:
             return known.raw
         try:
             kept = _TRIM.get(kind, trimmed)(raw)
-            owners = owners_of(kept)
+            owners = owners_of(kind, kept)
         except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
             if kind is not Kind.NODE:  # jobs would take the pods of a node that is not there for lost
                 self._forget(kind, key)
@@ -269,24 +269,37 @@ def key_of(raw: Raw) -> Key:
     return _text(raw, "namespace"), _text(raw, "name")
 
 
-def owners_of(raw: Raw) -> tuple[Owner, ...]:
+def owners_of(kind: Kind, raw: Raw) -> tuple[Owner, ...]:
     """The owner of an object; and of a pool's pod the job that has claimed it, or of a job's pod the pool that it came
     from. None of an object that has the labels and not the owner.
     """
-    labels, owner = raw["metadata"].get("labels", {}), _owner_uid(raw)
+    labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
+    # The Service and the Secret of an InjectedJob are labeled with the job's membership, and belong to the object.
+    owner = str(controller.get("uid", "")) if _is_of_injected(kind, controller) else owner_uid(raw)
     if not owner:
         return ()
-    uids = (owner, labels.get(names.LABEL_CLAIMED_BY), labels.get(names.LABEL_FROM_POOL))
+    uids = [owner]
+    if is_of_pool(raw):
+        uids.append(labels.get(names.LABEL_CLAIMED_BY))
+    elif controller.get("kind") == KIND:
+        uids.append(labels.get(names.LABEL_FROM_POOL))
     return tuple(dict.fromkeys((key_of(raw)[0], uid) for uid in uids if uid))
 
 
-def _owner_uid(raw: Raw) -> str:
-    """The uid that the label names, if the ownerReferences confirm it. A Service or a Secret of an InjectedJob has the
-    uid of that object, and pods and Jobs have what the members prove to belong to.
-    """
+def is_of_pool(raw: Raw) -> bool:
+    """Whether a HotSparePool controls the object, and not only its labels say so."""
+    return bool(owner_uid(raw)) and controller_of(raw).get("kind") == POOL_KIND
+
+
+def _is_of_injected(kind: Kind, controller: Raw) -> bool:
+    return kind not in (Kind.POD, Kind.CHILD) and controller.get("kind") == INJECTED_KIND
+
+
+def owner_uid(raw: Raw) -> str:
+    """The uid that the label names, if the ownerReferences confirm it; of injected pods and Jobs the membership."""
     labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
     uid, told = str(controller.get("uid", "")), str(labels.get(names.LABEL_JOB_UID, ""))
-    if uid and (uid == told or controller.get("kind") == INJECTED_KIND):
+    if uid and uid == told:
         return uid
     return told if is_injected(labels.get(names.LABEL_JOB, "")) and is_of_target(raw, told) else ""
 

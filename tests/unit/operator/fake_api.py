@@ -16,9 +16,9 @@ Raw = dict[str, Any]
 CREATED = "2026-11-20T10:00:00Z"
 
 
-def owned_by(uid: str) -> list[Raw]:
+def owned_by(uid: str, kind: str = "TrainingJob") -> list[Raw]:
     """The ownerReferences of an object whose controller is the job, or the pool, of that uid."""
-    return [{"uid": uid, "controller": True}]
+    return [{"kind": kind, "uid": uid, "controller": True}]
 
 
 class FakeApi(Api):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from understudy_operator.plan.intents import PatchJob
-from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_protocol import pod as names
 from understudy_protocol.pod import group_rank, read_place
@@ -55,8 +54,8 @@ def plan_target(observed: Observed) -> Iterator[PatchJob]:
         return
     failed = observed.close is not None and observed.close.reason is CloseReason.FAILED
     known = {child.name: child for child in observed.children}
-    owned = (pod.labels for pod in observed.pods if keys.JOB_NAME in pod.labels)
-    theirs = {(labels[keys.JOB_NAME], labels.get(keys.CONTROLLER_UID, "")) for labels in owned}
+    # Not by the pods' labels: these could name any Job of the namespace.
+    theirs = {(x.controller.name, x.controller.uid) for x in observed.pods if x.controller.kind == "Job"}
     limit = 0 if failed else NO_LIMIT
     why = "the training has failed for good" if failed else "which faults end the training is the ladder's to say"
     for name, uid in sorted(theirs):

@@ -40,7 +40,7 @@ class Given:
         self.api, self.store = Server(), Store()
         self.gateway = Gateway(self.api, self.store, Clock())
         labels = {names.LABEL_POOL: "shared", names.LABEL_JOB_UID: "pool-uid"}
-        owned = {"ownerReferences": owned_by("pool-uid")}
+        owned = {"ownerReferences": owned_by("pool-uid", "HotSparePool")}
         metadata = {"namespace": "research", "name": "shared-a", "uid": "uid-a", "labels": labels, **owned}
         self.spare = self.put({"kind": "Pod", "metadata": metadata, "spec": {}, "status": {}})
 

@@ -63,7 +63,8 @@ def test_an_object_that_changes_its_job_is_found_by_the_new_one_only(store: Stor
 
 def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_it(store: Store):
     # given a spare that a job has claimed, and a job's pod that came from the pool
-    spare, lent = a_raw("s", job_uid="pool-uid"), a_raw("l")
+    spare = a_raw("s", job_uid="pool-uid", owners=owned_by("pool-uid", "HotSparePool"))
+    lent = a_raw("l")
     spare["metadata"]["labels"][names.LABEL_CLAIMED_BY] = "job-uid"
     lent["metadata"]["labels"][names.LABEL_FROM_POOL] = "pool-uid"
     store.put(Kind.POD, spare)

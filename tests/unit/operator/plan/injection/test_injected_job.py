@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.unit.operator.given import (
     A0,
     A1,
@@ -29,7 +31,7 @@ from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchJob
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.observed import ChildJob, Job, Observed, Pod
+from understudy_operator.plan.observed import ChildJob, Controller, Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
@@ -62,8 +64,9 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 def at(pod: Pod, index: int) -> Pod:
     """The pod with that completion index, as it is read: nobody has told it its rank."""
-    labels = {keys.JOB_NAME: "train", keys.CONTROLLER_UID: UID}
-    return replace(pod, index=None, spare=True, labels=labels, annotations={names.ANNOTATION_PLACE: f"pods/0/{index}"})
+    place = {names.ANNOTATION_PLACE: f"pods/0/{index}"}
+    controller = Controller("Job", "train", UID)
+    return replace(pod, index=None, spare=True, labels={}, annotations=place, controller=controller)
 
 
 UID = golden_pod("job")["metadata"]["labels"][keys.CONTROLLER_UID]
@@ -299,3 +302,14 @@ def test_once_it_is_resumed_its_new_pods_begin_at_once_in_a_newer_epoch_and_with
     assert office["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
     # what its pods prove to belong to is what their Secret says, which has been there from the first pod on
     assert an_injected_job(rested).membership == an_injected_job().membership == UID
+
+
+@pytest.mark.attack(
+    "B4",
+    "a pod of an injected job has labels that name a Job of somebody else",
+    before="the operator lifted the backoffLimit of that Job, and failed the Job when the training failed",
+)
+def test_the_job_that_is_changed_is_the_controller_of_the_pods_whatever_their_labels_name() -> None:
+    forged = {keys.JOB_NAME: "of-somebody-else", keys.CONTROLLER_UID: "their-uid"}
+    pods = tuple(replace(pod, labels={**pod.labels, **forged}) for pod in PODS)
+    assert {intent.name for intent in plan(given(pods=pods)).jobs} == {"train"}
