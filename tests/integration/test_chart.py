@@ -333,6 +333,43 @@ def test_the_operator_and_the_webhook_take_only_what_they_serve():
     assert list(policies("webhook.enabled=false")) == ["understudy-operator"]
 
 
+@pytest.mark.attack(
+    "B3",
+    "an operator that an attacker has taken over, or misled, calls a host of the attacker's choice",
+    before="the chart had no policy for what leaves the operator and the webhook",
+)
+def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_server_alone():
+    assert not any(name.endswith("-egress") for name in policies())
+    found = policies("networkPolicies.egress=true")
+    api_server = {"ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]}
+    pods = {
+        "namespaceSelector": {},
+        "podSelector": {"matchExpressions": [{"key": names.LABEL_JOB_UID, "operator": "Exists"}]},
+    }
+    sidecars = {"ports": [{"protocol": "TCP", "port": names.COORDINATOR_PORT}], "to": [pods]}
+    assert found["understudy-operator-egress"]["egress"] == [api_server, sidecars]
+    assert found["understudy-webhook-egress"]["egress"] == [api_server]
+    for which in ("operator", "webhook"):
+        assert found[f"understudy-{which}-egress"]["podSelector"] == deployment(which)["spec"]["selector"]
+        assert found[f"understudy-{which}-egress"]["policyTypes"] == ["Egress"]
+
+    # with certificates of somebody else the webhook calls nobody
+    issued = policies("networkPolicies.egress=true", "webhook.certificates.mode=CertManager")
+    assert issued["understudy-webhook-egress"]["egress"] == []
+
+    # and the addresses of the API server and of nodes can be named
+    there, nodes = {"ipBlock": {"cidr": "10.0.0.10/32"}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}
+    named = policies(
+        "networkPolicies.egress=true",
+        f"networkPolicies.apiServer.to={json.dumps([there])}",
+        f"networkPolicies.alsoTo={json.dumps([nodes])}",
+    )
+    assert named["understudy-operator-egress"]["egress"] == [
+        {**api_server, "to": [there]},
+        {**sidecars, "to": [pods, nodes]},
+    ]
+
+
 def test_the_operator_is_told_who_reaches_jobs_and_may_write_their_policies_only_where_it_is_to():
     def told(*settings: str) -> tuple[Rules | None, list[str]]:
         documents = rendered(*settings)

@@ -124,3 +124,14 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- toJson $rules -}}
 {{- end -}}
+
+{{/* An egress rule: to the API server. */}}
+{{- define "understudy.toApiServer" -}}
+ports:
+  {{- range .Values.networkPolicies.apiServer.ports }}
+  - {protocol: TCP, port: {{ . }}}
+  {{- end }}
+{{- with .Values.networkPolicies.apiServer.to }}
+to: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

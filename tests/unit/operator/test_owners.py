@@ -13,8 +13,8 @@ ATTACKERS = "uid-of-the-attackers-own-object"
 
 
 def a_pod(labels: dict[str, str], owners: list[Raw], name: str = "stranger") -> Raw:
-    metadata = {"namespace": "research", "name": name, "uid": f"uid-{name}", "labels": labels, "resourceVersion": "1"}
-    metadata |= {"creationTimestamp": CREATED, "ownerReferences": owners}
+    metadata: Raw = {"namespace": "research", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+    metadata |= {"labels": labels, "creationTimestamp": CREATED, "ownerReferences": owners}
     sidecar = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
     status = {"phase": "Running", "podIP": "10.9.9.9", "initContainerStatuses": [sidecar]}
     return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n"}, "status": status}
