@@ -16,6 +16,8 @@ from pathlib import Path
 
 #: Every metric's unit; a metric that is not in here is not recorded.
 UNITS = {
+    "alone_s": "s",
+    "wait_s": "s",
     "seconds": "s",
     "first_all_reduce_s": "s",
     "first_step_s": "s",

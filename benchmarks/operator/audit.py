@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -24,11 +25,17 @@ class _User(msgspec.Struct):
 class _Object(msgspec.Struct):
     resource: str = ""
     subresource: str = ""
+    name: str = ""
+
+    @property
+    def what(self) -> str:
+        return "/".join(filter(None, (self.resource, self.subresource)))
 
 
-class _Entry(msgspec.Struct, rename={"about": "objectRef"}):
+class _Entry(msgspec.Struct, rename={"about": "objectRef", "received": "requestReceivedTimestamp"}):
     verb: str
     stage: str
+    received: datetime | None = None
     user: _User = msgspec.field(default_factory=_User)
     about: _Object | None = None
 
@@ -44,9 +51,21 @@ def count(lines: Iterable[bytes]) -> Requests:
         entry = _ENTRY.decode(line)
         if entry.stage != "ResponseComplete" or entry.about is None or not entry.about.resource:
             continue
-        what = "/".join(filter(None, (entry.about.resource, entry.about.subresource)))
-        requests[entry.user.username, entry.verb, what] += 1
+        requests[entry.user.username, entry.verb, entry.about.what] += 1
     return requests
+
+
+def arrivals(lines: Iterable[bytes], user: str, what: str, name: str) -> list[float]:
+    """When writes of this user to this object arrived (Unix seconds), in their order."""
+    entries = (_ENTRY.decode(line) for line in lines)
+    return sorted(
+        entry.received.timestamp()
+        for entry in entries
+        if entry.received is not None
+        and entry.about is not None
+        and (entry.user.username, entry.about.what, entry.about.name) == (user, what, name)
+        and entry.verb in WRITES
+    )
 
 
 def total(requests: Requests, users: Collection[str], verbs: Collection[str]) -> int:
@@ -63,6 +82,10 @@ def told(requests: Requests, users: Collection[str]) -> str:
 
 def read(log: Path, start: int, end: int) -> Requests:
     """The requests between two ends of the log (its sizes then)."""
+    return count(lines_of(log, start, end))
+
+
+def lines_of(log: Path, start: int, end: int) -> list[bytes]:
     with log.open("rb") as file:
         file.seek(start)
-        return count(file.read(end - start).splitlines())
+        return file.read(end - start).splitlines()

@@ -2,7 +2,8 @@
 
 Rules: a session is one start of one system, in a namespace of its own, and several cases of one life: created, looked
 at, deleted. A restart of all has a session of its own, and so has JobSet's restart in place, whose spec is another.
-The size of a case is its number of pods: one job, or as many jobs of PODS_OF_MANY pods as that makes.
+The size of a case is its number of pods: one job, or as many jobs of PODS_OF_MANY pods as that makes. In the case
+`recover-beside` a job of PODS_OF_MANY pods recovers while a job of that size is created.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Case(StrEnum):
     CREATE = "create"
     STATUS = "status"
     IN_PLACE = "in-place"
+    BESIDE = "recover-beside"
     REST = "rest"
     START = "start"
     DELETE = "delete"
@@ -54,6 +56,7 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
         System.UNDERSTUDY: (Case.CREATE, Case.STATUS, Case.IN_PLACE, Case.REST, Case.START, Case.DELETE),
         System.JOBSET: (Case.CREATE, Case.REST, Case.DELETE),
     },
+    (Case.BESIDE,): {System.UNDERSTUDY: (Case.BESIDE,)},
     (Case.RECREATE,): {System.UNDERSTUDY: (Case.RECREATE,), System.JOBSET: (Case.RECREATE,)},
     (Case.JOBS_CREATE,): dict.fromkeys(System, (Case.JOBS_CREATE,)),
     (Case.JOBS_RECREATE,): {System.UNDERSTUDY: (Case.JOBS_RECREATE,)},
@@ -64,7 +67,7 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
     (Case.MANY_RECREATE,): dict.fromkeys(System, (Case.MANY_RECREATE,)),
 }
 SIZES = dict.fromkeys(Case, (100, 1000, 5000)) | dict.fromkeys(MANY, (2000,)) | dict.fromkeys((Case.REST,), (5000,))
-SIZES[Case.START] = SIZES[Case.JOBS_CREATE] = (5000,)
+SIZES[Case.START] = SIZES[Case.JOBS_CREATE] = SIZES[Case.BESIDE] = (5000,)
 SIZES |= dict.fromkeys(SHIPPED, (1000,))
 
 
@@ -80,8 +83,13 @@ class Session:
         return max(1, self.size // PODS_OF_MANY) if self.cases[0] in MANY else 1
 
     @property
+    def pods(self) -> int:
+        """Of the jobs that are created first. The job that recovers beside a creation is a small one."""
+        return PODS_OF_MANY if Case.BESIDE in self.cases else self.size
+
+    @property
     def pods_of_a_job(self) -> int:
-        return self.size // self.jobs
+        return self.pods // self.jobs
 
     @property
     def creates(self) -> Case:
@@ -117,7 +125,7 @@ class Session:
         return 20.0 + a_thousand * self.size / 1000 + sum(_TAKES_S.get(case, 0.0) for case in self.cases)
 
 
-_TAKES_S = {Case.REST: REST_S + 10.0, Case.STATUS: 8.0, Case.IN_PLACE: 8.0, Case.START: 15.0}
+_TAKES_S = {Case.REST: REST_S + 10.0, Case.STATUS: 8.0, Case.IN_PLACE: 8.0, Case.BESIDE: 15.0, Case.START: 15.0}
 
 
 @dataclass(frozen=True)

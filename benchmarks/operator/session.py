@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from benchmarks.child import Unfinished
-from benchmarks.operator import manifests
+from benchmarks.operator import audit, manifests
 from benchmarks.operator.agents import Agents
 from benchmarks.operator.cluster import Cluster, answers, in_parallel, until
-from benchmarks.operator.following import Following
+from benchmarks.operator.following import CHANGES, PAUSE_S, Following
 from benchmarks.operator.jobset_build import Built
 from benchmarks.operator.kube import Kube, Refused
 from benchmarks.operator.meter import Meter
@@ -28,6 +28,7 @@ from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.systems import Setup, restarted
 from benchmarks.operator.watches import Watches
 from benchmarks.records import Sample
+from understudy_protocol.words import WorkersState
 
 SETTLE_S = 3.0
 #: What is written late, such as events, belongs to the case as well.
@@ -44,6 +45,7 @@ METRICS = {
     Case.MANY_RECREATE: ("running_s", "told_s"),
     Case.REST: ("cpu_percent", "rss_mb"),
     Case.START: ("ready_s",),
+    Case.BESIDE: ("alone_s", "seconds", "wait_s"),
 }
 
 
@@ -77,7 +79,7 @@ class Life:
 
     async def create(self) -> dict[str, float]:
         """Raises Skipped where the API server refuses the job: this version does not know such a one."""
-        size, meter, watches = self.session.size, self.meter(), self.watches
+        size, meter, watches = self.session.pods, self.meter(), self.watches
         await meter.begin()
         start = time.monotonic()
         try:
@@ -147,6 +149,38 @@ class Life:
         spent = await meter.end()
         return took | {name: spent[name] for name in ("api_writes", "api_reads", "api_mb")}
 
+    async def beside(self) -> dict[str, float]:
+        """A small job reports rounds: alone, and while another job creates its pods. The longest time until the
+        operator's write arrives at the API server, whose own time does not count.
+        """
+        (small,) = self.sidecars.jobs.values()
+        alone = await self._longest_until_written(small)
+        pods, size = self.watches.pods, self.session.size
+        pods.begin()
+        await self._post(1, size)
+        await self.watches.until("a tenth of the pods created", lambda: len(pods.created) >= size // 10, LIMIT_S)
+        beside = await self._longest_until_written(small)
+        if len(pods.created) >= size:
+            raise Unfinished("all pods were created before the small job had reported", LIMIT_S)
+        await self.watches.until("all pods created", lambda: len(pods.created) >= size, LIMIT_S)
+        return {"alone_s": alone, "seconds": beside, "wait_s": max(0.0, beside - alone)}
+
+    async def _longest_until_written(self, job: PlayedJob) -> float:
+        log, took = self.cluster.files.audit_log, list[float]()
+        for _ in range(CHANGES):
+            await asyncio.sleep(PAUSE_S)
+            start, at = log.stat().st_size, time.time()
+            assert job.snapshot is not None
+            await job.tell(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
+            status = f"status tells round {job.round}"
+            await self.watches.until(status, lambda: self._round_of(job) >= job.round, LIMIT_S)
+            lines = await asyncio.to_thread(audit.lines_of, log, start, log.stat().st_size)
+            took.append(audit.arrivals(lines, self.setup.user, "trainingjobs/status", job.name)[0] - at)
+        return max(took)
+
+    def _round_of(self, job: PlayedJob) -> int:
+        return int(self.watches.jobs.there[job.name].get("status", {}).get("round", -1))
+
     async def delete(self) -> dict[str, float]:
         meter, watches = self.meter(), self.watches
         await meter.begin()
@@ -160,15 +194,16 @@ class Life:
 
     # What they are made of --------------------------------------------------------------------------------------------
 
-    async def _post(self, number: int) -> None:
-        manifest = self.setup.manifest(number)
+    async def _post(self, number: int, pods: int = 0) -> None:
+        """pods: unless the job is one of those that are created first."""
+        manifest = self.setup.manifest(number, pods)
         raw = await self.kube.call("POST", self.setup.jobs_path(self.namespace), manifest, fieldValidation="Strict")
         if self.setup.launcher:
-            self.sidecars.play(raw["metadata"]["uid"], raw["metadata"]["name"], self.session.pods_of_a_job)
+            self.sidecars.play(raw["metadata"]["uid"], raw["metadata"]["name"], pods or self.session.pods_of_a_job)
 
     async def _until_well(self, told: Callable[[], bool]) -> tuple[float, float]:
         """When the last new pod ran, and when the last status said that all is well."""
-        pods, size = self.watches.pods, self.session.size
+        pods, size = self.watches.pods, self.session.pods
         await self.watches.until("all pods running", lambda: len(pods.running) >= size, LIMIT_S)
         running = max(pods.running.values())
         at = await self.watches.until("all statuses tell it", told, LIMIT_S)
@@ -240,6 +275,7 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
         doings: dict[Case, Callable[[], Awaitable[dict[str, float]]]] = {
             Case.STATUS: life.status,
             Case.IN_PLACE: life.in_place,
+            Case.BESIDE: life.beside,
             Case.REST: life.rest,
             Case.START: life.start_again,
             Case.DELETE: life.delete,

@@ -58,8 +58,9 @@ class Setup:
     def jobs_path(self, namespace: str) -> str:
         return manifests.path(manifests.TRAINING_JOB if self.ours else manifests.JOBSET, namespace)
 
-    def manifest(self, number: int) -> Raw:
-        name, pods = f"job-{number}", self.session.pods_of_a_job
+    def manifest(self, number: int, pods: int = 0) -> Raw:
+        """pods: unless the job is one of those that are created first."""
+        name, pods = f"job-{number}", pods or self.session.pods_of_a_job
         if self.launcher:
             return manifests.training_job(name, pods)
         if self.ours:

@@ -35,7 +35,7 @@ def test_the_cases_of_one_life_are_one_session() -> None:
 def test_what_jobset_has_not_is_not_asked_of_it() -> None:
     asked = {case for x in plan(Choice(systems=(JOBSET,))) for case in x.cases}
 
-    assert asked == set(Case) - {Case.STATUS, Case.START, Case.JOBS_RECREATE}
+    assert asked == set(Case) - {Case.STATUS, Case.START, Case.JOBS_RECREATE, Case.BESIDE}
 
 
 def test_a_restart_in_place_of_jobset_is_a_session_of_its_own() -> None:
@@ -58,6 +58,12 @@ def test_many_jobs_have_ten_pods_each(size: int, jobs: int) -> None:
     (session,) = plan(Choice(cases=(Case.MANY_CREATE,), systems=(OURS,), sizes=(size,), runs=1))
 
     assert (session.jobs, session.pods_of_a_job) == (jobs, 10)
+
+
+def test_a_job_that_recovers_beside_a_creation_is_a_small_one() -> None:
+    (session,) = plan(Choice(cases=(Case.BESIDE,), systems=(OURS,), runs=1))
+
+    assert (session.size, session.jobs, session.pods_of_a_job) == (5000, 1, 10)
 
 
 def test_each_systems_own_limits_are_left_in_cases_of_their_own_which_share_a_cluster(tmp_path: Path) -> None:

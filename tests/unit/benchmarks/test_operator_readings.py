@@ -37,6 +37,22 @@ def entry(user: str, verb: str, resource: str = "pods", *, stage: str = "Respons
 # The audit log ----------------------------------------------------------------------------------------------------
 
 
+def test_when_writes_to_one_object_arrived_is_read_whatever_their_answers_took() -> None:
+    def arrived(second: int, user: str = "understudy", verb: str = "update", name: str = "job-0") -> bytes:
+        written = json.loads(entry(user, verb, "trainingjobs", subresource="status", name=name))
+        return json.dumps(written | {"requestReceivedTimestamp": f"1970-01-01T00:00:0{second}.250000Z"}).encode()
+
+    log = [
+        arrived(3),
+        arrived(1),
+        arrived(2, name="job-1"),
+        arrived(4, "jobset"),
+        arrived(5, verb="get"),
+        entry("a", "get"),
+    ]
+    assert audit.arrivals(log, "understudy", "trainingjobs/status", "job-0") == [1.25, 3.25]
+
+
 def test_requests_are_counted_by_who_made_them_and_about_what() -> None:
     log = [entry("jobset", "update", "jobsets", subresource="status"), *[entry("controller-manager", "create")] * 3]
     requests = audit.count(log)

@@ -43,7 +43,7 @@ async def test_over_all_jobs_there_are_so_many_writes_a_second() -> None:
 @pytest.mark.attack(
     "A5",
     "one job writes 5,000 times at once",
-    before="the writes of all other jobs waited behind them: 17 s at 300 writes a second",
+    before="each write of another job waited for all that were asked for: 0.8 s behind a creation of 5,000 pods",
 )
 @in_virtual_time
 async def test_a_job_that_writes_thousands_of_times_delays_another_job_by_one_write() -> None:
