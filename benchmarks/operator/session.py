@@ -168,12 +168,12 @@ class Life:
     async def _longest_until_written(self, job: PlayedJob) -> float:
         log, took = self.cluster.files.audit_log, list[float]()
         for _ in range(CHANGES):
-            await asyncio.sleep(PAUSE_S)
             start, at = log.stat().st_size, time.time()
             assert job.snapshot is not None
             await job.tell(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
             status = f"status tells round {job.round}"
             await self.watches.until(status, lambda: self._round_of(job) >= job.round, LIMIT_S)
+            await asyncio.sleep(PAUSE_S)  # the log has a write a moment after its watch
             lines = await asyncio.to_thread(audit.lines_of, log, start, log.stat().st_size)
             took.append(audit.arrivals(lines, self.setup.user, "trainingjobs/status", job.name)[0] - at)
         return max(took)

@@ -88,7 +88,7 @@ class CoordinatorLink:
         self._ping(line, sidecar)
 
     def _ping(self, line: _Line, sidecar: Sidecar) -> None:
-        """aiohttp's heartbeat: a kernel that acknowledges is not enough for it."""
+        """The pings of a line: a kernel that acknowledges is not enough for them."""
 
         def ponged() -> None:
             if self._lines.get(line.callee.pod_uid) is not line or line.end is None:

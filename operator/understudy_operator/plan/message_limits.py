@@ -4,7 +4,8 @@ Rules:
 - The operator accepts a time that is at most AHEAD_S ahead of its own clock, because clocks differ. It replaces a time
   further ahead by the time at which it first received it, and keeps that: the time of a recovery identifies it.
 - A number that status cannot hold ends the line: WireError says which. A number that only describes a fault is dropped.
-- Texts are cut to what status has room for.
+- Texts are cut to what somebody reads: they become status, conditions and events, which the operator would otherwise
+  write in its own name as often as a coordinator changes them.
 """
 
 import re
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from understudy_operator.plan.rfc3339 import LAST
-from understudy_protocol.observer import Lost, MemberView, Recovery, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.observer import FreshStarts, Lost, MemberView, Recovery, Refused, Snapshot, Stepping, StepProgress
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.wire import WireError
@@ -38,7 +39,7 @@ class MessageLimits:
             case Stepping(progress):
                 return Stepping(_progress(progress, now))
             case Refused():
-                return replace(message, reason=message.reason[:TEXT_CHARACTERS])
+                return replace(message, reason=_cut(message.reason))
             case _:
                 return message
 
@@ -53,22 +54,23 @@ class MessageLimits:
             recoveries=tuple(self._recovery(recovery, now) for recovery in snapshot.recoveries),
             recoveries_by_strategy=_by_strategy(snapshot.recoveries_by_strategy),
             progress=None if snapshot.progress is None else _progress(snapshot.progress, now),
-            waiting_for=snapshot.waiting_for[:TEXT_CHARACTERS],
-            closed=None if closed is None else replace(closed, message=closed.message[:TEXT_CHARACTERS]),
+            waiting_for=_cut(snapshot.waiting_for),
+            closed=None if closed is None else replace(closed, message=_cut(closed.message)),
             rollouts=None if snapshot.rollouts is None else self._rollouts(snapshot.rollouts, now),
+            fresh_starts=None if snapshot.fresh_starts is None else _fresh_starts(snapshot.fresh_starts),
         )
         self._forget(snapshot)
         return whole
 
     def _lost(self, lost: Lost, now: float) -> Lost:
-        return replace(lost, at=self._time(lost.at, now), reason=lost.reason[:TEXT_CHARACTERS])
+        return replace(lost, at=self._time(lost.at, now), reason=_cut(lost.reason))
 
     def _recovery(self, recovery: Recovery, now: float) -> Recovery:
         _check("recoveries.round", (recovery.round,), _MOST)
         return replace(
             recovery,
             cause=_cause(recovery.cause),
-            reason=recovery.reason[:TEXT_CHARACTERS],
+            reason=_cut(recovery.reason),
             detected_at=self._time(recovery.detected_at, now),
             resumed_at=None if recovery.resumed_at is None else self._time(recovery.resumed_at, now),
             running_at=None if recovery.running_at is None else self._time(recovery.running_at, now),
@@ -80,9 +82,15 @@ class MessageLimits:
         failure = rollouts.failure
         if failure is not None:
             _check("rollouts.failure.in_a_row", (failure.in_a_row,), _MOST_COUNT)
-            message = failure.message[:TEXT_CHARACTERS]
-            failure = replace(failure, at=self._time(failure.at, now), message=message)
-        return replace(rollouts, failure=failure, cause=None if rollouts.cause is None else _cause(rollouts.cause))
+            failure = replace(
+                failure,
+                update=_cut(failure.update),
+                version=_cut(failure.version),
+                message=_cut(failure.message),
+                at=self._time(failure.at, now),
+            )
+        cause = None if rollouts.cause is None else _cause(rollouts.cause)
+        return replace(rollouts, version=_cut(rollouts.version), failure=failure, cause=cause)
 
     def _time(self, at: float, now: float) -> float:
         return max(0.0, at) if at <= now + AHEAD_S else self._first_received.setdefault(at, now)
@@ -107,7 +115,24 @@ def _progress(progress: StepProgress, now: float) -> StepProgress:
 def _cause(cause: Cause) -> Cause:
     """Its numbers only describe the fault."""
     rank, exit_code = (number if _fits(number, _MOST_COUNT) else None for number in (cause.rank, cause.exit_code))
-    return replace(cause, rank=rank, exit_code=exit_code, message=cause.message[:TEXT_CHARACTERS])
+    return replace(
+        cause,
+        pod=_cut(cause.pod),
+        node=_cut(cause.node),
+        rank=rank,
+        exit_code=exit_code,
+        signal=None if cause.signal is None else _cut(cause.signal),
+        message=_cut(cause.message),
+    )
+
+
+def _fresh_starts(told: FreshStarts) -> FreshStarts:
+    _check("fresh_starts", (told.pods,), _MOST_COUNT)
+    return replace(told, pod_name=_cut(told.pod_name), reason=_cut(told.reason))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
 def _by_strategy(told: Mapping[str, int]) -> dict[str, int]:

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.operator.given import A0, NOW, a_recovery, a_snapshot, lost, member
+from tests.unit.operator.given import A0, NOW, a_recovery, a_snapshot, after, in_round, lost, member
 from understudy_operator.plan.message_limits import MessageLimits
 from understudy_operator.plan.recoveries import history
 from understudy_operator.plan.rfc3339 import micro_time, unix, whole_seconds
-from understudy_protocol.observer import Cause, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Cause, FreshStarts, Refused, Snapshot, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.wire import WireError
-from understudy_protocol.words import RoundToken
+from understudy_protocol.words import CloseReason, RoundToken
 
 THREE_YEARS_S = 3 * 365 * 86400.0
 
@@ -93,6 +94,32 @@ def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
     refused = MessageLimits().apply(Refused("x" * 10_000), NOW)
     assert isinstance(refused, Refused)
     assert len(refused.reason) == 2000
+
+
+@pytest.mark.attack(
+    "B2",
+    "a coordinator reports texts of 100,000 characters",
+    before="the operator wrote them to the API server, with each change of status again",
+)
+def test_texts_that_nobody_reads_to_their_end_are_cut() -> None:
+    text = "x" * 100_000
+    cause = Cause(0, text, text, 1, text, text)
+    told = a_snapshot(
+        recoveries=[a_recovery(cause=cause, reason=text) for _ in range(10)],
+        waiting_for=text,
+        closed=Close(CloseReason.FAILED, text),
+        rollouts=Rollouts(0, 0, 0, text, UpdateFailure(text, text, text, 1, NOW), cause),
+        lost=[lost(A0, reason=text)],
+    )
+    cut = limited(replace(told, fresh_starts=FreshStarts(1, text, text)))
+    assert len(repr(cut)) < 150_000
+    assert len(str(after(in_round(1), cut))) < 150_000
+    assert cut.waiting_for == "x" * 1999 + "…"
+
+
+def test_only_strategies_that_there_are_are_counted() -> None:
+    counts = {"InPlace": 2, "": 1, **{f"Later{number}": 1 for number in range(1000)}}
+    assert after(in_round(1), a_snapshot(counts=counts))["recoveriesByStrategy"] == {"inPlace": 2}
 
 
 @pytest.mark.parametrize("at", [float("inf"), float("-inf"), float("nan"), 1e300, -1e300])
