@@ -112,20 +112,22 @@ class Line:
                 await self._outbox.join()
 
     async def write(self) -> None:
-        """Send what was said, and pings, until cancelled or the line ends."""
+        """Send what was said, and a ping every PING_S, until cancelled or the line ends."""
+        ping_at = _now() + PING_S
         while not self._cut_off:
             try:
-                async with asyncio.timeout(PING_S):
+                async with asyncio.timeout_at(ping_at):
                     data = await self._outbox.get()
             except TimeoutError:
                 self._put(frame(Opcode.PING, b"", masked=True))
+                ping_at = _now() + PING_S
                 continue
             await self._send(data)
             self.unsent -= len(data)
             self._outbox.task_done()
 
     async def messages(self) -> AsyncIterator[object]:
-        """The peer's messages, until the line ends. What is done with one before the next is asked for counts too."""
+        """The peer's messages, until the line ends. The time that the caller takes for each of them counts too."""
         with suppress(EOFError):
             while True:
                 message = await self.receive(_OBSERVER)
