@@ -81,7 +81,7 @@ def _move_to_system_node(cluster: Cluster) -> None:
     if pods := elsewhere():
         cluster.kubectl("-n", NAMESPACE, "delete", "pod", *pods, "--wait=false")
         wait_until(f"all pods of {NAMESPACE} run on {SYSTEM_NODE}", lambda: not elsewhere(), READY_LIMIT_S)
-        for deployment in ("operator", "webhook"):
+        for deployment in ("operator", "webhook", "rotation"):
             status = ("rollout", "status", f"deployment/understudy-{deployment}", f"--timeout={READY_LIMIT_S}s")
             cluster.kubectl("-n", NAMESPACE, *status)
 

@@ -217,6 +217,7 @@ def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_ov
         == ""
     )
     kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    kinds += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
     assert cluster.kubectl("get", kinds, *ours) == ""
     # then the kinds, the job with its Secret, and what the programs have made for themselves are there
     assert seen(job) == before

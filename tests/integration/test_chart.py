@@ -24,13 +24,24 @@ Documents = dict[str, dict[str, Any]]
 @cache
 def rendered(*settings: str, webhook: bool = False) -> Documents:
     """The objects of the operator, or of the webhook, by kind; no test changes them."""
-    told = template(*settings)
-    assert told.returncode == 0, told.stderr
-    documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
+    documents = items(*settings)
     crds = "injectedjobs" if webhook else "trainingjobs"
     ours = "understudy-webhook" if webhook else "understudy-operator"
     known = (ours, f"{crds}.understudy.dev")
     return {document["kind"]: document for document in documents if document["metadata"]["name"] in known}
+
+
+@cache
+def named(name: str, *settings: str) -> Documents:
+    """The objects of that name, by kind; no test changes them."""
+    return {document["kind"]: document for document in items(*settings) if document["metadata"]["name"] == name}
+
+
+@cache
+def items(*settings: str) -> list[dict[str, Any]]:
+    told = template(*settings)
+    assert told.returncode == 0, told.stderr
+    return [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
 
 
 @cache  # helm takes a quarter of a second each time
@@ -160,25 +171,43 @@ def test_checks_hold_up_nobody_and_can_be_left_out():
 
 def test_without_the_webhook_nothing_of_it_is_installed_but_the_crd():
     assert list(rendered("webhook.enabled=false", webhook=True)) == ["CustomResourceDefinition"]
+    assert named("understudy-rotation", "webhook.enabled=false") == {}
 
 
 def test_self_made_certificates_take_rights_on_their_own_secret_and_configurations_alone():
-    documents = rendered(webhook=True)
-    assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
-    secrets = [rule for rule in documents["Role"]["rules"] if rule["verbs"] != ["create"]]
+    # given the process that renews them
+    rotation = named("understudy-rotation")
+    pod = rotation["Deployment"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    # then nobody can call it
+    (container,) = pod["containers"]
+    assert "ports" not in container
+    assert rotation.keys().isdisjoint({"Service", "PodDisruptionBudget"})
+    # and its rights are on the certificate's Secret and on the webhook's configurations
+    secrets = [rule for rule in rotation["Role"]["rules"] if rule["verbs"] != ["create"]]
     assert [rule["resourceNames"] for rule in secrets] == [["understudy-webhook-tls"]]
-    assert [rule["resourceNames"] for rule in documents["ClusterRole"]["rules"]] == [["understudy-webhook"]]
+    assert [rule["resourceNames"] for rule in rotation["ClusterRole"]["rules"]] == [["understudy-webhook"]]
+    # and the webhook mounts that Secret, and keeps no caBundle of its own
+    documents = rendered(webhook=True)
+    (volume,) = documents["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": "understudy-webhook-tls"}
     assert not any("caBundle" in webhook["clientConfig"] for webhook in called(documents))
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         assert documents[kind]["metadata"]["annotations"] == {"understudy.dev/certificates": "SelfMade"}
 
 
+@pytest.mark.parametrize("settings", [(), ("webhook.certificates.mode=CertManager",), PROVIDED])
+def test_the_webhook_which_every_pod_can_call_has_no_rights_and_no_token(settings: tuple[str, ...]):
+    documents = rendered(*settings, webhook=True)
+    assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & documents.keys()
+
+
 @pytest.mark.parametrize("settings", [("webhook.certificates.mode=CertManager",), PROVIDED])
-def test_certificates_of_others_are_mounted_and_the_webhook_has_no_rights_and_no_token(settings: tuple[str, ...]):
+def test_certificates_of_others_are_mounted_and_nothing_of_the_chart_renews_them(settings: tuple[str, ...]):
+    assert named("understudy-rotation", *settings) == {}
     documents = rendered(*settings, webhook=True)
     pod = documents["Deployment"]["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is False
-    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & documents.keys()
     provided = settings == PROVIDED
     (volume,) = pod["volumes"]
     assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-cert")
@@ -291,8 +320,8 @@ def test_a_spread_constraint_may_count_other_pods(which: str):
 
 
 def test_only_who_calls_the_api_server_has_a_token():
-    for which, settings, has in (("operator", (), True), ("webhook", (), True), ("webhook", PROVIDED, False)):
-        documents = rendered(*settings, webhook=which == "webhook")
+    for which, has in (("operator", True), ("rotation", True), ("webhook", False)):
+        documents = named(f"understudy-{which}")
         assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is has
         assert documents["ServiceAccount"]["automountServiceAccountToken"] is False
 
@@ -329,7 +358,9 @@ def test_the_operator_and_the_webhook_take_only_what_they_serve():
     # and who is named besides, such as a Prometheus, reaches all ports of it
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     opened = policies(f"networkPolicies.alsoFrom={json.dumps([peer])}")
-    assert [spec["ingress"][-1] for spec in opened.values()] == [{"from": [peer]}] * 2
+    assert [opened[f"understudy-{which}"]["ingress"][-1] for which in ("operator", "webhook")] == [{"from": [peer]}] * 2
+    # and nobody reaches the process that renews the certificate
+    assert opened["understudy-rotation"]["ingress"] == []
     assert list(policies("webhook.enabled=false")) == ["understudy-operator"]
 
 
@@ -420,3 +451,18 @@ def test_kubernetes_own_roles_know_our_kinds():
     status = {resource for resource, verb in given["edit"] | given["admin"] if resource.endswith("/status")}
     assert status == set()
     assert users_roles("rbac.aggregate=false") == {}
+
+
+# Policies ------------------------------------------------------------------------------------------------------------
+
+
+def test_policies_can_be_left_out_and_an_older_kubernetes_says_so():
+    kinds = {x["kind"] for x in items("admissionPolicies.enabled=false")}
+    assert not {kind for kind in kinds if kind.startswith("ValidatingAdmissionPolicy")}
+    helm = Paths.from_environment().binaries / "helm"
+    command = [str(helm), "template", "understudy", str(CHART), "-n", "system", "--kube-version", "1.29.5"]
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "admissionPolicies.enabled needs Kubernetes 1.30 or newer, and this is v1.29.5" in refused.stderr
+    accepted = [*command, "--set", "admissionPolicies.enabled=false"]
+    assert subprocess.run(accepted, check=False, capture_output=True, text=True).returncode == 0

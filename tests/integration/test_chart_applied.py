@@ -72,6 +72,7 @@ VALUES = {
     "one's own certificate": f"{{webhook: {{{PROVIDED}}}}}",
     "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
     "networks": "{networkPolicies: {enabled: true, jobs: true, alsoFrom: [{namespaceSelector: {}}]}}",
+    "no policies": "{admissionPolicies: {enabled: false}}",
     "CRDs that go": "{crds: {keep: false}, faults: {sources: [{name: cordon, enabled: false}]}}",
 }
 
@@ -314,6 +315,7 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
     reader.follow("Install")
     assert there(server, "-n", SYSTEM, "deployments") == {
         "deployment.apps/understudy-operator",
+        "deployment.apps/understudy-rotation",
         "deployment.apps/understudy-webhook",
     }
     must(server.kubectl("apply", "-f", "-", stdin=json.dumps(JOB)))
@@ -433,6 +435,7 @@ def test_uninstall_leaves_what_the_page_says(server: "ApiServer", reader: Reader
     kinds = "deployments,serviceaccounts,roles,rolebindings,services,poddisruptionbudgets,networkpolicies"
     assert there(server, "-A", kinds, *ours) == set()
     cluster = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    cluster += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
     assert there(server, cluster, *ours) == set()
     # and a chart that is installed again takes them over
     reader.follow("Install")
@@ -449,4 +452,4 @@ def test_without_helm_in_the_cluster_as_the_page_says(server: "ApiServer", reade
     reader.follow("Without helm", 0, "understudy-plain")
     assert len([name for name in there(server, "crd") if "understudy" in name]) == 3
     reader.follow("Without helm", 1, "understudy-plain")
-    assert len(there(server, "-n", "understudy-plain", "deployments")) == 2
+    assert len(there(server, "-n", "understudy-plain", "deployments")) == 3

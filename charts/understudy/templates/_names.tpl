@@ -30,15 +30,30 @@ app.kubernetes.io/component: operator
 {{- $part := regexFind "-(operator|webhook)$" . -}}
 {{ trimSuffix $part . | trunc 46 | trimSuffix "-" }}{{ $part }}-metrics
 {{- end -}}
+{{- /* The process that renews the webhook's self-made certificate, and its account. */ -}}
+{{- define "understudy.rotation" -}}
+{{ include "understudy.fullname" . }}-rotation
+{{- end -}}
+{{- define "understudy.rotationSelector" -}}
+app.kubernetes.io/name: understudy
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: rotation
+{{- end -}}
+{{- /* (dict "root" . "account" NAME): the account's name in requests. */ -}}
+{{- define "understudy.username" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .account }}
+{{- end -}}
 {{- define "understudy.webhookSelector" -}}
 app.kubernetes.io/name: understudy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: webhook
 {{- end -}}
-{{- /* The Secret with tls.crt and tls.key that is mounted. Not the one that the webhook writes itself (-tls): where the mode is
-changed, replicas of both are there for a while, and no Secret has two keepers. */ -}}
+{{- /* The Secret with tls.crt and tls.key that is mounted. That of cert-manager (-cert) is not the self-made one (-tls): when the mode
+is changed, programs of both modes run for a while, and no Secret has two writers. */ -}}
 {{- define "understudy.webhookSecret" -}}
-{{- if eq .Values.webhook.certificates.mode "Provided" -}}
+{{- if eq .Values.webhook.certificates.mode "SelfMade" -}}
+{{ include "understudy.webhook" . }}-tls
+{{- else if eq .Values.webhook.certificates.mode "Provided" -}}
 {{ required "webhook.certificates.secretName must name the Secret with tls.crt and tls.key where mode is Provided" .Values.webhook.certificates.secretName }}
 {{- else -}}
 {{ include "understudy.webhook" . }}-cert
@@ -54,7 +69,7 @@ caBundle: {{ required "webhook.certificates.caBundle must be the authority of th
 name: {{ include "understudy.webhook" . }}
 labels: {{- include "understudy.labels" . | nindent 2 }}
 annotations:
-  # Who keeps caBundle: a replica that makes its own certificate writes it in mode SelfMade only.
+  # The process that makes certificates writes caBundle in mode SelfMade only.
   understudy.dev/certificates: {{ .Values.webhook.certificates.mode }}
   {{- if eq .Values.webhook.certificates.mode "CertManager" }}
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "understudy.webhook" . }}

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.integration.conftest import free_port
 from tests.integration.operator.conftest import ROOT, SYSTEM, must
 from tests.integration.operator.kube import Kube
 from tests.unit.webhook.golden import pod as golden_pod
@@ -33,13 +32,15 @@ if TYPE_CHECKING:
 Raw = dict[str, Any]
 IMAGE = "example.com/sidecar:1"
 WEBHOOK = "understudy-webhook"
+ROTATION = "understudy-rotation"
 
 
-def rendered(api_server: "ApiServer") -> list[Raw]:
-    """What the chart installs for the webhook, but for its pods and its Service."""
+def rendered(api_server: "ApiServer", *more: str) -> list[Raw]:
+    """What the chart installs for the webhook, and in these templates, but for pods and Services."""
     chart = ["template", "understudy", str(ROOT / "charts" / "understudy"), "--namespace", SYSTEM]
+    shown = [word for name in ("webhook", *more) for word in ("--show-only", f"templates/{name}.yaml")]
     told = subprocess.run(
-        [api_server.binaries / "helm", *chart, "--show-only", "templates/webhook.yaml"],
+        [api_server.binaries / "helm", *chart, *shown],
         capture_output=True,
         text=True,
         check=True,
@@ -217,18 +218,18 @@ async def test_an_injected_jobs_spec_is_what_was_found_and_is_not_changed(kube: 
         await kube.call("PATCH", "injectedjobs/job.train", {"spec": {"members": 3}})
 
 
-# The webhook as a process, with no more rights than the chart gives it -----------------------------------------------
+# The keeper of the certificate as a process, with no more rights than the chart gives it -----------------------------
 
 
 @pytest.fixture
 def configured(api_server: "ApiServer", kubeconfig: Path, tmp_path: Path) -> Iterator[Path]:
     """The chart's objects, and the kubeconfig of its service account."""
-    items = rendered(api_server)
+    items = rendered(api_server, "rotation", "policies")
     for item in items:
         for entry in item.get("webhooks", ()):  # nobody is to be called here
             entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "nowhere"}}
     apply(api_server, items)
-    token = must(api_server.kubectl("-n", SYSTEM, "create", "token", WEBHOOK, "--duration=1h")).strip()
+    token = must(api_server.kubectl("-n", SYSTEM, "create", "token", ROTATION, "--duration=1h")).strip()
     configuration = json.loads(kubeconfig.read_text())
     configuration["users"][0]["user"] = {"token": token}
     file = tmp_path / "kubeconfig"
@@ -242,26 +243,19 @@ def configured(api_server: "ApiServer", kubeconfig: Path, tmp_path: Path) -> Ite
 async def test_it_makes_its_certificate_and_has_it_trusted_with_the_rights_of_the_chart(
     configured: Path, kube: Kube, tmp_path: Path
 ) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "KUBECONFIG": str(configured),
         "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
         "PYTHONWARNINGS": "ignore",
-        "UNDERSTUDY_SIDECAR_IMAGE": IMAGE,
-        "UNDERSTUDY_CERTIFICATES": "self-made",
         "UNDERSTUDY_WEBHOOK": f"{SYSTEM}/{WEBHOOK}",
-        "UNDERSTUDY_SCRATCH": str(scratch),
-        "UNDERSTUDY_PORT": str(free_port()),
-        "UNDERSTUDY_HEALTH_PORT": str(free_port()),
-        "UNDERSTUDY_DRAIN_S": "0.1",
+        "TMPDIR": str(tmp_path),
     }
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: ASYNC220 (it is only started)
-            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "understudy_webhook"],
+            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "understudy_webhook.keeper"],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -274,8 +268,13 @@ async def test_it_makes_its_certificate_and_has_it_trusted_with_the_rights_of_th
             (webhook,) = (await kube.call("GET", configuration))["webhooks"]
             return str(webhook["clientConfig"].get("caBundle", ""))
 
+        async def made() -> Raw | None:
+            secrets = (await kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets"))["items"]
+            return next((raw for raw in secrets if raw["metadata"]["name"] == f"{WEBHOOK}-tls"), None)
+
         bundle = await kube.until("the API server trusts it", trusted)
-        secret = await kube.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets/{WEBHOOK}-tls")
+        secret = await kube.until("the certificate is in the Secret", made)
+        assert secret is not None
         assert secret["data"]["ca.crt"] == bundle
         assert await openssl.run("verify", "-CAfile", str(authority(tmp_path, bundle)), stdin=pem(secret)) != ""
     finally:

@@ -189,6 +189,5 @@ def test_nothing_of_the_charts_writes_to_a_secret_of_cert_managers() -> None:
     assert not [item for item in items if item["kind"] == "Secret"]
     # nor is it the one that a self-made certificate is kept in, where the mode is changed
     deployment = only(rendered("webhook.certificates.mode=SelfMade"), "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    (own,) = [x["value"].rpartition("/")[2] for x in container["env"] if x["name"] == "UNDERSTUDY_WEBHOOK"]
-    assert f"{own}-tls" not in kept
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    assert volume["secret"]["secretName"] not in kept

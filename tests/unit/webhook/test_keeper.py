@@ -1,0 +1,229 @@
+"""The process that keeps the webhook's self-made certificate: real openssl, and servers that mount its Secret."""
+
+import asyncio
+import base64
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.unit.charts.certificates import Mounted
+from tests.unit.operator.fake_api import FakeApi
+from tests.unit.webhook.test_certificates import HOST, ask, listening, until
+from understudy_webhook import openssl
+from understudy_webhook.certificates import Files
+from understudy_webhook.keeper import CertificateKeeper, KeeperSettings, KeptByAnother, settings_for
+from understudy_webhook.rotation import LIFE_S, Made, first_of, is_due, with_bundle
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+SECRET = "/api/v1/namespaces/system/secrets/hook-tls"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATION = f"{CONFIGURATIONS}/mutatingwebhookconfigurations/hook"
+KINDS = ("mutatingwebhookconfigurations/hook", "validatingwebhookconfigurations/hook")
+NOW = 1_790_000_000.0
+
+
+def an_api() -> FakeApi:
+    api = FakeApi()
+    webhook = {"name": "inject.understudy.dev", "clientConfig": {"service": {"name": "hook"}}}
+    metadata = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
+    api.put(CONFIGURATION, {"metadata": metadata, "webhooks": [webhook, webhook]})
+    return api
+
+
+def a_keeper(api: FakeApi, now: Callable[[], float] = lambda: NOW) -> CertificateKeeper:
+    return CertificateKeeper(KeeperSettings("system", "hook-tls", [HOST], KINDS, settle_s=0.0), api, now)
+
+
+def trusted(api: FakeApi) -> str:
+    (bundle,) = {x["clientConfig"]["caBundle"] for x in api.objects[CONFIGURATION]["webhooks"]}
+    return base64.b64decode(bundle).decode()
+
+
+def served(api: FakeApi) -> dict[str, str]:
+    """What is in the Secret."""
+    return {name: base64.b64decode(text).decode() for name, text in api.objects[SECRET]["data"].items()}
+
+
+class Replica:
+    """Of the webhook. A kubelet brings the Secret into its folder when the test says so."""
+
+    def __init__(self, port: int, mounted: Mounted) -> None:
+        self.port, self.mounted = port, mounted
+
+    async def answers(self, bundle: str) -> bool:
+        return bool((await ask(self.port, bundle))["response"]["allowed"])
+
+
+@asynccontextmanager
+async def replicas(api: FakeApi, folder: Path) -> AsyncIterator[list[Replica]]:
+    async with listening() as (one, port), listening() as (two, other_port):
+        mounted = [Mounted(folder / name) for name in ("a", "b")]
+        for each in mounted:
+            each.write(served(api))
+        files = [Files(x.folder, serving, every_s=0.01) for x, serving in zip(mounted, (one, two), strict=True)]
+        tasks = [asyncio.create_task(each.run()) for each in files]
+        await until(lambda: one.is_ready and two.is_ready)
+        yield [Replica(port, mounted[0]), Replica(other_port, mounted[1])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_all_replicas_serve_what_is_in_the_secret_and_the_api_server_trusts_it(tmp_path: Path) -> None:
+    api = an_api()
+    await a_keeper(api).once()
+    async with replicas(api, tmp_path) as both:
+        for replica in both:
+            assert await replica.answers(trusted(api))
+
+
+async def test_the_api_server_trusts_an_authority_before_the_secret_has_its_certificate() -> None:
+    # when the first certificate is made, and then renewed
+    api, times = an_api(), [NOW]
+    keeper = a_keeper(api, lambda: times[0])
+    await keeper.once()
+    times[0] = await openssl.ends_at(served(api)["tls.crt"]) - LIFE_S / 3 + 1
+    await keeper.once()
+    # then each time the configuration was written first
+    writes = [path for method, path in api.calls if method in ("POST", "PUT")]
+    assert writes == [CONFIGURATION, SECRET, CONFIGURATION, SECRET]
+
+
+async def test_a_renewal_leaves_no_moment_in_which_a_replica_is_not_trusted(tmp_path: Path) -> None:
+    # given two replicas, and a certificate of whose life two thirds are over
+    api, times = an_api(), [NOW]
+    keeper = a_keeper(api, lambda: times[0])
+    await keeper.once()
+    former = trusted(api)
+    async with replicas(api, tmp_path) as both:
+        times[0] = await openssl.ends_at(served(api)["tls.crt"]) - LIFE_S / 3 + 1
+        # when it is renewed, and one of the replicas has the new one
+        await keeper.once()
+        assert first_of(trusted(api)) != first_of(former)
+        both[0].mounted.write(served(api))
+        async with asyncio.timeout(10):
+            while not await _answers(both[0], first_of(trusted(api))):  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.01)
+        # then both are trusted, although they serve different certificates
+        for replica in both:
+            assert await replica.answers(trusted(api))
+        assert await both[1].answers(former)
+
+
+async def _answers(replica: Replica, bundle: str) -> bool:
+    try:
+        return await replica.answers(bundle)
+    except OSError:
+        return False
+
+
+async def test_a_keeper_that_ends_before_the_secret_is_written_has_changed_nothing_that_is_served(
+    tmp_path: Path,
+) -> None:
+    # given a renewal that ends between the two writes
+    api, times = an_api(), [NOW]
+    keeper = a_keeper(api, lambda: times[0])
+    await keeper.once()
+    async with replicas(api, tmp_path) as both:
+        times[0] = await openssl.ends_at(served(api)["tls.crt"]) - LIFE_S / 3 + 1
+        api.deny = lambda method, path: OSError("killed") if (method, path) == ("PUT", SECRET) else None
+        with pytest.raises(OSError, match="killed"):
+            await keeper.once()
+        # then what the replicas serve is trusted
+        for replica in both:
+            assert await replica.answers(trusted(api))
+        # and so it is after the next keeper has renewed it
+        api.deny = lambda *_: None
+        await a_keeper(api, lambda: times[0]).once()
+        for replica in both:
+            assert await replica.answers(trusted(api))
+
+
+async def test_of_two_keepers_that_renew_at_once_one_wins_and_the_other_trusts_what_it_made(tmp_path: Path) -> None:
+    api = an_api()
+    await asyncio.gather(a_keeper(api).once(), a_keeper(api).once())
+    assert [path for method, path in api.calls if method == "POST"] == [SECRET, SECRET]
+    async with replicas(api, tmp_path) as both:
+        for replica in both:
+            assert await replica.answers(trusted(api))
+
+
+async def test_a_trust_that_somebody_has_removed_comes_back() -> None:
+    api = an_api()
+    keeper = a_keeper(api)
+    await keeper.once()
+    bundle = trusted(api)
+    for webhook in api.objects[CONFIGURATION]["webhooks"]:
+        del webhook["clientConfig"]["caBundle"]
+    await keeper.once()
+    assert trusted(api) == bundle
+
+
+async def test_after_a_change_of_mode_the_keeper_of_the_former_mode_leaves_the_new_trust_alone() -> None:
+    # given a certificate that is made and trusted
+    api = an_api()
+    keeper = a_keeper(api)
+    await keeper.once()
+    # when the chart sets another mode and its caBundle, and the keeper still runs
+    configuration = api.objects[CONFIGURATION]
+    configuration["metadata"]["annotations"]["understudy.dev/certificates"] = "Provided"
+    for webhook in configuration["webhooks"]:
+        webhook["clientConfig"]["caBundle"] = base64.b64encode(b"theirs").decode()
+    await keeper.once()
+    # then the API server trusts what the chart has set
+    assert trusted(api) == "theirs"
+
+
+async def test_a_secret_without_a_certificate_is_replaced() -> None:
+    api = an_api()
+    api.put(SECRET, {"kind": "Secret", "metadata": {"name": "hook-tls"}, "data": {"tls.crt": "bm8="}})
+    await a_keeper(api).once()
+    assert await openssl.ends_at(served(api)["tls.crt"]) > 0
+    assert first_of(served(api)["ca.crt"]) == first_of(trusted(api))
+
+
+async def test_a_secret_that_cert_manager_keeps_is_not_written() -> None:
+    # given one without ca.crt, as its ACME issuers make them
+    api = an_api()
+    annotations = {"cert-manager.io/certificate-name": "hook"}
+    kept = {"kind": "Secret", "metadata": {"name": "hook-tls", "annotations": annotations}, "data": {"tls.crt": "bm8="}}
+    api.put(SECRET, kept)
+    # when the keeper finds it, then it says who keeps it, and what to do
+    with pytest.raises(KeptByAnother, match=r"hook-tls is kept by cert-manager \(Certificate hook\): delete it"):
+        await a_keeper(api).once()
+    assert api.objects[SECRET]["data"] == kept["data"]
+    assert {method for method, _ in api.calls} == {"GET"}
+
+
+@pytest.mark.parametrize("wrong", ["", "hook", "system/", "/hook"])
+def test_a_webhook_without_namespace_or_name_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="set it to the webhook's namespace/name"):
+        settings_for(wrong)
+
+
+def test_the_webhook_names_the_secret_the_configurations_and_the_hosts() -> None:
+    settings = settings_for("system/hook")
+    assert (settings.namespace, settings.secret, settings.configurations) == ("system", "hook-tls", KINDS)
+    assert settings.names[0] == "hook.system.svc"
+
+
+def test_a_certificate_is_due_once_a_third_of_its_life_is_left() -> None:
+    made = Made("c", "k", "a", until=1000 + LIFE_S)
+    assert not is_due(made, 1000)
+    assert not is_due(made, 1000 + LIFE_S * 2 / 3 - 1)
+    assert is_due(made, 1000 + LIFE_S * 2 / 3 + 1)
+    assert is_due(None, 1000)
+
+
+def test_a_configuration_that_trusts_it_already_or_that_another_keeps_is_not_written() -> None:
+    own = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
+    assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}]}, "QQ==") is None
+    assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {}}]}, "QQ==") == {
+        "metadata": own,
+        "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}],
+    }
+    for other in ({}, {"annotations": None}, {"annotations": {"understudy.dev/certificates": "Provided"}}):
+        assert with_bundle({"metadata": other, "webhooks": [{"clientConfig": {}}]}, "QQ==") is None
