@@ -73,6 +73,7 @@ VALUES = {
     "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
     "networks": "{networkPolicies: {enabled: true, jobs: true, alsoFrom: [{namespaceSelector: {}}]}}",
     "no policies": "{admissionPolicies: {enabled: false}}",
+    "policies for labelled namespaces": "{admissionPolicies: {namespaceLabels: {example.com/a: b, c: d}}}",
     "CRDs that go": "{crds: {keep: false}, faults: {sources: [{name: cordon, enabled: false}]}}",
 }
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
 
 Raw = dict[str, Any]
 TEAM = "team"
+OPERATOR = f"system:serviceaccount:{SYSTEM}:understudy-operator"
 ROTATION = f"system:serviceaccount:{SYSTEM}:understudy-rotation"
 WEBHOOK = "understudy-webhook"
 CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
@@ -38,15 +39,28 @@ POLICY_S = 30.0
 # What is there -------------------------------------------------------------------------------------------------------
 
 
+def a_container(image: str = "example.com/a:1") -> Raw:
+    return {"name": "a", "image": image, "command": ["a"]}
+
+
 def an_object(kind: str, name: str, namespace: str = TEAM, owned: bool = False, **fields: Any) -> Raw:
     version = "batch/v1" if kind == "Job" else "v1"
     owners = {"ownerReferences": OWNED} if owned else {}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace, **owners}, **fields}
 
 
+def a_pod(name: str, namespace: str = TEAM, owned: bool = False) -> Raw:
+    return an_object("Pod", name, namespace, owned, spec={"containers": [a_container()]})
+
+
+def a_job_of_batch(name: str, owned: bool = False, labels: dict[str, str] | None = None) -> Raw:
+    template = {"metadata": {"labels": labels or {}}, "spec": {"containers": [a_container()], "restartPolicy": "Never"}}
+    return an_object("Job", name, owned=owned, spec={"template": template})
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
-    """With the chart installed, but for its pods."""
+    """With the chart installed, but for its pods, and a namespace in which somebody else's pods and Jobs run."""
     with an_api_server() as server:
         folder = tmp_path_factory.mktemp("chart")
         items = [x for x in yaml.load_all(rendered(server, "{}", folder, "--skip-tests"), yaml.CSafeLoader) if x]
@@ -55,6 +69,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
             must(server.kubectl("create", "namespace", namespace))
         apply(server, [item for item in items if item["kind"] not in left_out])
         wait_until_found(server, "explain", "trainingjobs.spec")
+        injected = {"understudy.dev/inject": "true"}
+        apply(server, [a_pod("theirs"), a_pod("ours", owned=True), a_job_of_batch("theirs")])
+        apply(server, [a_job_of_batch("injected", labels=injected)])
         wait_until_enforced(server, True)
         yield server
 
@@ -65,8 +82,8 @@ def apply(server: "ApiServer", items: list[Raw]) -> None:
 
 
 def wait_until_enforced(server: "ApiServer", enforced: bool) -> None:
-    """Whether the policy refuses an attack."""
-    of_each = ("gets all Secrets of the cluster sent",)
+    """Whether the policies of both accounts refuse an attack of theirs."""
+    of_each = ("creates a pod that no job owns", "gets all Secrets of the cluster sent")
     deadline = time.monotonic() + POLICY_S
     while any(bool(ATTACKS[attack][0](server)) is not enforced for attack in of_each):
         assert time.monotonic() < deadline, "the policies do not follow"
@@ -86,6 +103,15 @@ def as_user(server: "ApiServer", user: str, *words: str, stdin: str = "") -> str
 
 def creates(user: str, manifest: Raw) -> Attack:
     return lambda server: as_user(server, user, "create", "-f", "-", stdin=json.dumps(manifest))
+
+
+def patches(user: str, what: str, patch: Raw) -> Attack:
+    words = ("-n", TEAM, "patch", *what.split("/"), "--patch", json.dumps(patch))
+    return lambda server: as_user(server, user, *words)
+
+
+def deletes(user: str, what: str) -> Attack:
+    return lambda server: as_user(server, user, "-n", TEAM, "delete", *what.split("/"))
 
 
 def rewrites(change: Callable[[Raw], object]) -> Attack:
@@ -141,6 +167,8 @@ def a_token_secret(namespace: str) -> Raw:
     return secret
 
 
+PORTS = {"ports": [{"port": 443}]}
+MESSAGE_OWNER = "may create, change and delete only objects whose controller is a TrainingJob"
 MESSAGE_BUNDLE = "this account may change only caBundle of the webhook configurations"
 #: Attacks by name: each with the API server's message.
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -155,12 +183,62 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         creates(ROTATION, a_token_secret(SYSTEM)),
         "this account may write only the Secret of the webhook's certificate",
     ),
+    # with the operator's token
+    "creates a pod that no job owns": (creates(OPERATOR, a_pod("evil")), MESSAGE_OWNER),
+    "creates a Job that no TrainingJob owns": (creates(OPERATOR, a_job_of_batch("evil")), MESSAGE_OWNER),
+    "creates a pod in kube-system": (
+        creates(OPERATOR, a_pod("evil", "kube-system", owned=True)),
+        "may not write in namespace kube-system",
+    ),
+    "creates a pod beside the operator": (
+        creates(OPERATOR, a_pod("evil", SYSTEM, owned=True)),
+        f"may not write in namespace {SYSTEM}",
+    ),
+    "changes the image of somebody's pod": (
+        patches(OPERATOR, "pod/theirs", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
+        MESSAGE_OWNER,
+    ),
+    "labels somebody's pod as injected": (
+        patches(OPERATOR, "pod/theirs", {"metadata": {"labels": {"understudy.dev/job-name": "job.evil"}}}),
+        MESSAGE_OWNER,
+    ),
+    "makes somebody's pod its own": (
+        patches(OPERATOR, "pod/theirs", {"metadata": {"ownerReferences": OWNED}}),
+        MESSAGE_OWNER,
+    ),
+    "deletes somebody's pod": (deletes(OPERATOR, "pod/theirs"), MESSAGE_OWNER),
+    "changes the image of a job's pod": (
+        patches(OPERATOR, "pod/ours", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
+        "of a pod, and not its spec",
+    ),
+    "suspends somebody's Job": (patches(OPERATOR, "job/theirs", {"spec": {"suspend": True}}), MESSAGE_OWNER),
+    "suspends an injected Job": (
+        patches(OPERATOR, "job/injected", {"spec": {"suspend": True}}),
+        "of an injected Job, and not what it runs",
+    ),
+    "deletes an injected Job": (deletes(OPERATOR, "job/injected"), MESSAGE_OWNER),
+    "makes a Secret with an account's token": (
+        creates(OPERATOR, a_token_secret(TEAM)),
+        "may create only Secrets of type Opaque",
+    ),
+    "takes an address of others by a Service": (
+        creates(OPERATOR, an_object("Service", "evil", owned=True, spec={**PORTS, "externalIPs": ["203.0.113.7"]})),
+        "only Services of type ClusterIP without externalIPs",
+    ),
 }
+
+
+def item(attack: str) -> str:
+    """Of the security review: the list that the attack is on."""
+    names = list(ATTACKS)
+    if names.index(attack) < names.index("creates a pod that no job owns"):
+        return "D3"
+    return "E2"
 
 
 @pytest.mark.parametrize(
     "attack",
-    [pytest.param(x, id=x, marks=pytest.mark.attack("D3", x, before="the API server allowed it")) for x in ATTACKS],
+    [pytest.param(x, id=x, marks=pytest.mark.attack(item(x), x, before="the API server allowed it")) for x in ATTACKS],
 )
 def test_the_api_server_refuses(server: "ApiServer", attack: str) -> None:
     # when somebody tries
@@ -183,6 +261,12 @@ ALLOWED: dict[str, Attack] = {
     "the keeper creates the certificate's Secret": creates(
         ROTATION,
         an_object("Secret", f"{WEBHOOK}-tls", SYSTEM, type="kubernetes.io/tls", data={"tls.crt": "", "tls.key": ""}),
+    ),
+    "the operator creates a job's pod": creates(OPERATOR, a_pod("another", owned=True)),
+    "the operator annotates a job's pod": patches(OPERATOR, "pod/ours", {"metadata": {"annotations": {"a": "b"}}}),
+    "the operator deletes a job's pod": deletes(OPERATOR, "pod/ours"),
+    "the operator lifts the limit of an injected Job": patches(
+        OPERATOR, "job/injected", {"metadata": {"labels": {"a": "b"}}, "spec": {"backoffLimit": 1000}}
     ),
 }
 
@@ -216,7 +300,7 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
         "--leader-elect=false",
         "--secure-port=0",
     ]
-    names = {"understudy-rotation"}
+    names = {"understudy-operator", "understudy-rotation"}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=log, stderr=log)
     try:
@@ -238,6 +322,25 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
         for warning in status.get("typeChecking", {}).get("expressionWarnings", ())
     ]
     assert [text for text in warnings if "undefined field" not in text] == []
+
+
+def test_namespaces_have_to_opt_in_where_the_chart_says_so(server: "ApiServer", tmp_path: Path) -> None:
+    # given a chart that lets the operator write only where a label says so
+    values = "{admissionPolicies: {namespaceLabels: {example.com/training: allowed}}}"
+    shown = rendered(server, values, tmp_path, "--show-only", "templates/policies.yaml")
+    apply(server, [x for x in yaml.load_all(shown, yaml.CSafeLoader) if x])
+    create = ALLOWED["the operator creates a job's pod"]
+    deadline = time.monotonic() + POLICY_S
+    # then it is refused in a namespace without the label, and told which one is missing
+    while not (said := create(server)):
+        assert time.monotonic() < deadline, "the policy does not follow"
+        time.sleep(0.2)
+    assert "lacks one of the labels example.com/training=allowed (admissionPolicies.namespaceLabels)" in said
+    # and allowed once the namespace has it
+    must(server.kubectl("label", "namespace", TEAM, "example.com/training=allowed"))
+    while create(server):
+        assert time.monotonic() < deadline, "the policy does not follow"
+        time.sleep(0.2)
 
 
 def test_without_the_policies_each_attack_succeeds(server: "ApiServer") -> None:

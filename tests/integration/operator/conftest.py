@@ -1,4 +1,4 @@
-"""The real operator against a real API server, with no more rights than the chart gives it.
+"""The real operator against a real API server, with no more rights than the chart gives it, and under its policies.
 
 No kubelet and no scheduler run: `Training` plays them. No garbage collector either, so what a deleted job leaves behind
 stays.
@@ -30,13 +30,19 @@ SYSTEM = "understudy-system"
 
 @pytest.fixture(scope="module")
 def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The operator's: a token of the chart's service account, which has the chart's role and nothing else."""
+    """The operator's: a token of the chart's service account, which has what the chart's role and policies allow."""
+    return install_rights(api_server, tmp_path_factory.mktemp("operator"))
+
+
+def install_rights(api_server: "ApiServer", folder: Path, *settings: str) -> Path:
+    """The kubeconfig of the operator of a chart with these values."""
     must(api_server.kubectl("apply", "-f", str(ROOT / "crds")))
     if api_server.kubectl("get", "namespace", SYSTEM).returncode != 0:
         must(api_server.kubectl("create", "namespace", SYSTEM))
     chart = ["template", "understudy", str(ROOT / "charts" / "understudy"), "--namespace", SYSTEM]
+    shown = [word for name in ("rbac", "policies") for word in ("--show-only", f"templates/{name}.yaml")]
     rendered = subprocess.run(
-        [api_server.binaries / "helm", *chart, "--show-only", "templates/rbac.yaml"],
+        [api_server.binaries / "helm", *chart, *shown, *(word for x in settings for word in ("--set", x))],
         capture_output=True,
         text=True,
         check=True,
@@ -45,7 +51,7 @@ def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory
     token = must(api_server.kubectl("-n", SYSTEM, "create", "token", "understudy-operator", "--duration=1h")).strip()
     configuration = json.loads(api_server.kubeconfig.read_text())
     configuration["users"][0]["user"] = {"token": token}
-    file = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    file = folder / "kubeconfig"
     file.write_text(json.dumps(configuration))
     wait_until_served(api_server)
     return file
@@ -65,13 +71,15 @@ def must(done: "subprocess.CompletedProcess[str]") -> str:
 
 @pytest.fixture(scope="module")
 def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
-    process = OperatorProcess(kubeconfig, free_port(), kubeconfig.parent / "operator.log")
+    log = kubeconfig.parent / "operator.log"
+    process = OperatorProcess(kubeconfig, free_port(), log)
     process.start()
     yield process
     process.stop()
-    # What an admission plugin forbids is a test's own doing; a right that is missing is the chart's.
-    forbidden = [line for line in process.log().splitlines() if "is forbidden: User" in line or "Traceback" in line]
-    assert forbidden == [], process.log()
+    # A right that is missing is the chart's, and so is a policy of ours that refuses; other refusals are a test's own.
+    wrong = ("is forbidden: User", "ValidatingAdmissionPolicy 'understudy-operator'", "Traceback")
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if any(text in line for text in wrong)] == [], process.log()
 
 
 @pytest.fixture
