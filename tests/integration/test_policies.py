@@ -28,10 +28,20 @@ Raw = dict[str, Any]
 TEAM = "team"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:understudy-operator"
 ROTATION = f"system:serviceaccount:{SYSTEM}:understudy-rotation"
+ARGO = f"system:serviceaccount:{TEAM}:argo"
 WEBHOOK = "understudy-webhook"
 CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
 KUBE = "understudy.dev/v1alpha1"
 OWNED = [{"apiVersion": KUBE, "kind": "TrainingJob", "name": "llm", "uid": "1", "controller": True}]
+#: Roles in the namespace, by user.
+RIGHTS = {
+    "author": [("understudy.dev", ["trainingjobs", "hotsparepools"], ["get", "create", "update", "patch"])],
+    "editor": [
+        ("understudy.dev", ["trainingjobs", "hotsparepools"], ["get", "create", "update", "patch"]),
+        ("", ["pods"], ["create"]),
+    ],
+    ARGO: [("understudy.dev", ["trainingjobs"], ["get", "create"]), ("", ["pods"], ["create"])],
+}
 #: Until the API server's policies follow what was applied.
 POLICY_S = 30.0
 
@@ -58,6 +68,27 @@ def a_job_of_batch(name: str, owned: bool = False, labels: dict[str, str] | None
     return an_object("Job", name, owned=owned, spec={"template": template})
 
 
+def a_training_job(name: str = "llm", **spec: Any) -> Raw:
+    template = {"spec": {"template": {"spec": {"serviceAccountName": "admin", "containers": [a_container()]}}}}
+    replicated = [{"name": "w", "template": template}]
+    metadata = {"name": name, "namespace": TEAM}
+    return {
+        "apiVersion": KUBE,
+        "kind": "TrainingJob",
+        "metadata": metadata,
+        "spec": {"replicatedJobs": replicated, **spec},
+    }
+
+
+def a_pool(name: str = "shared") -> Raw:
+    spec = {"replicas": 1, "template": {"spec": {"serviceAccountName": "admin", "containers": [a_container()]}}}
+    return {"apiVersion": KUBE, "kind": "HotSparePool", "metadata": {"name": name, "namespace": TEAM}, "spec": spec}
+
+
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+CLAIMS = {"volumeClaimPolicies": [{"templates": [{"metadata": {"name": "data"}, "spec": CLAIM}]}]}
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
     """With the chart installed, but for its pods, and a namespace in which somebody else's pods and Jobs run."""
@@ -71,7 +102,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
         wait_until_found(server, "explain", "trainingjobs.spec")
         injected = {"understudy.dev/inject": "true"}
         apply(server, [a_pod("theirs"), a_pod("ours", owned=True), a_job_of_batch("theirs")])
-        apply(server, [a_job_of_batch("injected", labels=injected)])
+        apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True)])
+        apply(server, [manifest for user, rules in RIGHTS.items() for manifest in a_role(user, rules)])
         wait_until_enforced(server, True)
         yield server
 
@@ -81,9 +113,25 @@ def apply(server: "ApiServer", items: list[Raw]) -> None:
     must(server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text))
 
 
+def a_role(user: str, rules: list[tuple[str, list[str], list[str]]]) -> list[Raw]:
+    metadata = {"name": user.rpartition(":")[2], "namespace": TEAM}
+    group = "rbac.authorization.k8s.io"
+    told = [{"apiGroups": [of], "resources": resources, "verbs": verbs} for of, resources, verbs in rules]
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": told},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        },
+    ]
+
+
 def wait_until_enforced(server: "ApiServer", enforced: bool) -> None:
-    """Whether the policies of both accounts refuse an attack of theirs."""
-    of_each = ("creates a pod that no job owns", "gets all Secrets of the cluster sent")
+    """Whether the policies of all three accounts refuse an attack of theirs."""
+    of_each = ("creates a pod that no job owns", "gets all Secrets of the cluster sent", "gets pods without a right to")
     deadline = time.monotonic() + POLICY_S
     while any(bool(ATTACKS[attack][0](server)) is not enforced for attack in of_each):
         assert time.monotonic() < deadline, "the policies do not follow"
@@ -106,7 +154,8 @@ def creates(user: str, manifest: Raw) -> Attack:
 
 
 def patches(user: str, what: str, patch: Raw) -> Attack:
-    words = ("-n", TEAM, "patch", *what.split("/"), "--patch", json.dumps(patch))
+    kind = "merge" if what.startswith("trainingjob/") else "strategic"
+    words = ("-n", TEAM, "patch", *what.split("/"), f"--type={kind}", "--patch", json.dumps(patch))
     return lambda server: as_user(server, user, *words)
 
 
@@ -225,6 +274,24 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         creates(OPERATOR, an_object("Service", "evil", owned=True, spec={**PORTS, "externalIPs": ["203.0.113.7"]})),
         "only Services of type ClusterIP without externalIPs",
     ),
+    # with the right to create TrainingJobs and pools, and no right to create pods
+    "gets pods without a right to": (
+        creates("author", a_training_job("evil")),
+        "user author may not create pods in namespace team, and a TrainingJob creates pods",
+    ),
+    "gets pods by a pool without a right to": (
+        creates("author", a_pool()),
+        "user author may not create pods in namespace team, and a HotSparePool creates pods",
+    ),
+    "changes what a suspended job runs": (
+        patches("author", "trainingjob/llm", {"spec": a_training_job()["spec"] | {"suspend": False}}),
+        "user author may not create pods in namespace team",
+    ),
+    # with the right to create pods, and none to create volume claims
+    "gets volumes without a right to": (
+        creates("editor", a_training_job("evil", **CLAIMS)),
+        "user editor may not create persistentvolumeclaims in namespace team",
+    ),
 }
 
 
@@ -233,7 +300,7 @@ def item(attack: str) -> str:
     names = list(ATTACKS)
     if names.index(attack) < names.index("creates a pod that no job owns"):
         return "D3"
-    return "E2"
+    return "E2" if names.index(attack) < names.index("gets pods without a right to") else "E3"
 
 
 @pytest.mark.parametrize(
@@ -268,6 +335,12 @@ ALLOWED: dict[str, Attack] = {
     "the operator lifts the limit of an injected Job": patches(
         OPERATOR, "job/injected", {"metadata": {"labels": {"a": "b"}}, "spec": {"backoffLimit": 1000}}
     ),
+    "a user who may create pods creates a TrainingJob": creates("editor", a_training_job("mine")),
+    "a user who may create pods creates a pool": creates("editor", a_pool()),
+    "a controller that may create pods creates a TrainingJob": creates(ARGO, a_training_job("workflow")),
+    "a user who may not create pods labels a TrainingJob": patches(
+        "author", "trainingjob/llm", {"metadata": {"labels": {"a": "b"}}}
+    ),
 }
 
 
@@ -300,7 +373,7 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
         "--leader-elect=false",
         "--secure-port=0",
     ]
-    names = {"understudy-operator", "understudy-rotation"}
+    names = {"understudy-operator", "understudy-authors", "understudy-rotation"}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=log, stderr=log)
     try:
