@@ -1,5 +1,6 @@
-"""Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set. It watches all namespaces.
+"""Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set.
 
+UNDERSTUDY_NAMESPACES names the namespaces that it watches (namespace_settings.py); without it, it watches all.
 UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
 takes itself to be the only one. UNDERSTUDY_LEASE_TIMES (15,10,2) are its times (lease_settings.py).
 UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import os
 import sys
+from typing import Any
 
 import kopf
 
@@ -21,6 +23,7 @@ from understudy_operator import handlers
 from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.lease_settings import read_lease_settings
 from understudy_operator.metrics.serving import port_of
+from understudy_operator.namespace_settings import read_namespaces
 from understudy_operator.network_settings import read_network_rules
 from understudy_protocol import logs
 
@@ -52,6 +55,11 @@ def main() -> int:
         logging.error("what is said about jobs' networks is wrong (chart: networkPolicies): %s", error)
         return 2
     try:
+        namespaces = read_namespaces(os.environ)
+    except ValueError as error:
+        logging.error("the watched namespaces are wrong (chart: watchNamespaces): %s", error)
+        return 2
+    try:
         port_of(os.environ)
     except ValueError as error:
         logging.error("%s", error)
@@ -59,7 +67,8 @@ def main() -> int:
     assert handlers  # imported for its registrations
     # kopf asks for the user's name, and the image's user has none: getpass.getuser() believes this variable first.
     os.environ.setdefault("LOGNAME", "understudy")
-    asyncio.run(kopf.operator(clusterwide=True, standalone=True, memo=kopf.Memo()))
+    where: Any = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
+    asyncio.run(kopf.operator(**where, standalone=True, memo=kopf.Memo()))
     return 0
 
 

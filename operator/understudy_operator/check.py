@@ -4,7 +4,8 @@ Looked at from outside, through the API server alone: our kinds are served; a re
 somebody leads; a TrainingJob is accepted (a dry run: nothing is made). All of it is tried for LIMIT_S, since the chart
 may have been installed a moment ago; then each thing that is wrong is told, with what to do, and the exit code is 1.
 
-UNDERSTUDY_NAMESPACE is where it is installed, UNDERSTUDY_DEPLOYMENTS the names of its Deployments, with commas between,
+UNDERSTUDY_NAMESPACE is where it is installed, UNDERSTUDY_JOBS_NAMESPACE one that the operator watches, in which a job
+is tried, UNDERSTUDY_DEPLOYMENTS the names of its Deployments, with commas between,
 UNDERSTUDY_LEASE (namespace/name) the Lease of the operator's replicas.
 """
 
@@ -43,8 +44,13 @@ def example(namespace: str) -> dict[str, Any]:
 
 
 class Check:
-    def __init__(self, api: Api, namespace: str, deployments: Sequence[str], lease: tuple[str, str]) -> None:
+    """jobs_namespace: one that the operator watches."""
+
+    def __init__(
+        self, api: Api, namespace: str, jobs_namespace: str, deployments: Sequence[str], lease: tuple[str, str]
+    ) -> None:
         self._api, self._namespace, self._deployments, self._lease = api, namespace, deployments, lease
+        self._jobs_namespace = jobs_namespace
         self._renewed: object = None  # when the Lease was, at the first look
 
     async def run(self, limit_s: float, every_s: float = EVERY_S) -> list[str]:
@@ -105,9 +111,9 @@ class Check:
         return nobody if renewed == self._renewed else ""
 
     async def _acceptance(self) -> str:
-        path = f"/apis/{API_VERSION}/namespaces/{self._namespace}/trainingjobs"
+        path = f"/apis/{API_VERSION}/namespaces/{self._jobs_namespace}/trainingjobs"
         try:
-            await self._api.check(path, example(self._namespace))
+            await self._api.check(path, example(self._jobs_namespace))
         except ApiError as error:
             return f"a TrainingJob is refused ({error.status}): {error}"
         return ""
@@ -118,7 +124,11 @@ async def _main(env: Mapping[str, str]) -> int:
     namespace, _, name = env["UNDERSTUDY_LEASE"].partition("/")
     async with client.ApiClient() as api_client:
         check = Check(
-            Api(api_client), env["UNDERSTUDY_NAMESPACE"], env["UNDERSTUDY_DEPLOYMENTS"].split(","), (namespace, name)
+            Api(api_client),
+            env["UNDERSTUDY_NAMESPACE"],
+            env["UNDERSTUDY_JOBS_NAMESPACE"],
+            env["UNDERSTUDY_DEPLOYMENTS"].split(","),
+            (namespace, name),
         )
         wrong = await check.run(LIMIT_S)
     for text in wrong:

@@ -20,6 +20,7 @@ from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.lease_settings import read_lease_settings
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
+from understudy_operator.namespace_settings import read_namespaces
 from understudy_operator.network_settings import read_network_rules
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
@@ -61,6 +62,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         read_fault_settings(os.environ),
         network_rules=read_network_rules(os.environ),
         watches=Kind,
+        namespaces=read_namespaces(os.environ),
         metrics=metrics,
         log_format=logs.read_format(os.environ),
         times=election.times,

@@ -24,7 +24,7 @@ from understudy_operator.plan.leadership import Times
 from understudy_operator.plan.network_policy import Rules
 from understudy_operator.plan.observed import Node
 from understudy_operator.pool_worker import PoolWorker
-from understudy_operator.resync import MANY, Resync
+from understudy_operator.resync import MANY, Resync, paths_of
 from understudy_operator.standing import OperatorStanding
 from understudy_operator.supervisor import Supervisor
 from understudy_operator.watch import Watch
@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 
 class Operator:
     """lease: namespace and name of the Lease that its replicas share; None for one that is alone.
-    watches: the kinds that it watches itself; of all others `saw` is called.
+    watches: the kinds that it watches itself; of all others `saw` is called. namespaces: those that it watches; empty:
+    all.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Operator:
         faults: FaultSettings | None = None,
         network_rules: Rules | None = None,
         watches: Iterable[Kind] = (),
+        namespaces: tuple[str, ...] = (),
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
         times: Times | None = None,
@@ -81,14 +83,21 @@ class Operator:
         self._gateway = Gateway(self._writer, self.store, clock)
         self._injection = Injection(self._writer, self.store, self._wake, clock, self._gateway.pace, self._read_node)
         watches = tuple(watches)
-        self._resync = Resync(api, self.store, clock, self._wake_all, [kind for kind in watches if kind in MANY])
+        listed = [kind for kind in watches if kind in MANY]
+        self._resync = Resync(api, self.store, clock, self._wake_all, listed, namespaces)
         self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
         self._network_policies = None
         if network_rules is not None:
-            self._network_policies = NetworkPolicies(self._writer, network_rules, self.store, clock, self._gateway.pace)
+            self._network_policies = NetworkPolicies(
+                self._writer, network_rules, self.store, clock, self._gateway.pace, namespaces
+            )
         self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace)
         self._kueue = KueueDiscovery(api, self._wake_all)
-        self._watches = [Watch(api, kind, self._resync, self.saw, self._metrics) for kind in watches]
+        self._watches = [
+            Watch(api, kind, path, self._resync, self.saw, self._metrics)
+            for kind in watches
+            for path in paths_of(kind, namespaces)
+        ]
         self._supervisor = Supervisor(self._metrics)
         self._sidecar_image, self._log_format = sidecar_image, log_format
         self._workers: dict[Key, JobWorker] = {}
@@ -241,8 +250,14 @@ class Operator:
         await self._injection.stop()
         self._gateway.forget()
 
+    def _may_decide(self, namespace: str) -> bool:
+        """Whether this replica leads and can list the namespace: it would create duplicates of pods that it cannot
+        list.
+        """
+        return self._acts and self.synced and self._resync.is_readable(namespace)
+
     def _wake(self, key: Key) -> None:
-        if not self._acts or not self.synced:
+        if not self._may_decide(key[0]):
             return
         if key not in self._workers and self.store.get(job_kind(key), key) is not None:
             self._workers[key] = JobWorker(
@@ -265,7 +280,7 @@ class Operator:
         self._workers.pop(key, None)
 
     def _wake_pool(self, key: Key) -> None:
-        if not self._acts or not self.synced:
+        if not self._may_decide(key[0]):
             return
         if key in self._pool_workers:
             self._pool_workers[key].wake()

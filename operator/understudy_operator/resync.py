@@ -4,15 +4,17 @@ Rules: a list is consistent (no resourceVersion is given: the API server answers
 some cache's), because what it lacks is taken for gone; it comes page by page. One that fails is tried again soon, and
 those before it count: an API server that fails now and then is got through, one that is away is asked with growing
 pauses. Every pause is of random length, so that replicas and operators do not come all at once when it is back.
+A namespace whose lists the API server forbids (its RoleBinding is missing, or the namespace is deleted) delays no other
+one: what the store has of it stays, and nothing is decided about it until all of its lists succeed again.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.clock import Clock, jittered
-from understudy_operator.observe.store import Kind, Store
+from understudy_operator.observe.store import Kind, Raw, Store, key_of
 from understudy_operator.plan.ownership import API_VERSION
 from understudy_protocol import pod as names
 
@@ -36,17 +38,31 @@ MANY = (Kind.POD, Kind.NODE)
 log = logging.getLogger(__name__)
 
 
+def paths_of(kind: Kind, namespaces: Sequence[str]) -> tuple[str, ...]:
+    """The collections of the kind: one of all namespaces, or one of each. Nodes are in no namespace."""
+    return (PATHS[kind][0],) if kind is Kind.NODE else in_namespaces(PATHS[kind][0], namespaces)
+
+
 class Resync:
-    """on_listed: is called after each turn. watched: the kinds that a watch tells of, and that are listed seldom."""
+    """on_listed: is called after each turn. watched: the kinds that a watch tells of, and that are listed seldom.
+    namespaces: empty: all.
+    """
 
     def __init__(
-        self, api: Api, store: Store, clock: Clock, on_listed: Callable[[], None], watched: Iterable[Kind] = ()
+        self,
+        api: Api,
+        store: Store,
+        clock: Clock,
+        on_listed: Callable[[], None],
+        watched: Iterable[Kind] = (),
+        namespaces: tuple[str, ...] = (),
     ) -> None:
         self._api, self._store, self._clock, self._on_listed = api, store, clock, on_listed
-        self._watched = frozenset(watched)
-        self._versions: dict[Kind, str] = {}
+        self._watched, self._namespaces = frozenset(watched), namespaces
+        self._versions: dict[str, str] = {}  # by path
         self._listed_at: dict[Kind, float] = {}
-        self._listed = {kind: asyncio.Event() for kind in PATHS}
+        self._listed = {path: asyncio.Event() for kind in PATHS for path in paths_of(kind, namespaces)}
+        self._forbidden: dict[Kind, frozenset[str]] = {}  # namespaces
         self.done_once = False
 
     async def run(self) -> None:
@@ -54,7 +70,7 @@ class Resync:
             await self._turn()
             self.done_once = True
             self._on_listed()
-            await asyncio.sleep(jittered(RESYNC_S))
+            await asyncio.sleep(jittered(LONGEST_RETRY_S if any(self._forbidden.values()) else RESYNC_S))
 
     async def _turn(self) -> None:
         due, retry_s = self.due(), 0.0
@@ -67,20 +83,48 @@ class Resync:
                 log.warning("a list of %s failed, and is tried again in about %.0f s: %r", due[0].value, retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
 
-    async def list_kind(self, kind: Kind) -> str:
-        """The version that a watch goes on from."""
-        path, selector = PATHS[kind]
+    async def list_kind(self, kind: Kind) -> None:
         asked_at = self._clock.steady()
-        listed = await self._api.list(path, selector)
-        self._store.replace(kind, listed.items, asked_at)
-        self._versions[kind], self._listed_at[kind] = listed.version, asked_at
-        self._listed[kind].set()
-        return listed.version
+        items: list[Raw] = []
+        versions: dict[str, str] = {}
+        forbidden = set[str]()
+        for path in paths_of(kind, self._namespaces):
+            try:
+                listed = await self._api.list(path, PATHS[kind][1])
+            except ApiError as error:
+                namespace = namespace_in(path)
+                if error.status != 403 or not namespace:
+                    raise
+                forbidden.add(namespace)
+                items += [raw for raw in self._store.all(kind) if key_of(raw)[0] == namespace]
+                self._listed[path].clear()
+                self._warn_once(kind, namespace, error)
+                continue
+            items += listed.items
+            versions[path] = listed.version
+        self._store.replace(kind, items, asked_at)
+        self._versions |= versions
+        self._listed_at[kind], self._forbidden[kind] = asked_at, frozenset(forbidden)
+        for path in versions:
+            self._listed[path].set()
 
-    async def first(self, kind: Kind) -> str:
-        """The version of the kind's newest list, as soon as there is one."""
-        await self._listed[kind].wait()
-        return self._versions[kind]
+    async def first(self, path: str) -> str:
+        """The version of the newest list of that path, as soon as there is one: a watch goes on from it."""
+        await self._listed[path].wait()
+        return self._versions[path]
+
+    def is_readable(self, namespace: str) -> bool:
+        return not any(namespace in forbidden for forbidden in self._forbidden.values())
+
+    def _warn_once(self, kind: Kind, namespace: str, error: ApiError) -> None:
+        if namespace not in self._forbidden.get(kind, ()):
+            log.warning(
+                "may not list %s in namespace %s, so its jobs and pools wait: install the chart again, or remove the "
+                "namespace from watchNamespaces: %s",
+                kind.value,
+                namespace,
+                error,
+            )
 
     def due(self) -> list[Kind]:
         """What is to be listed by now, in the order of PATHS."""
@@ -94,4 +138,6 @@ class Resync:
 
     def _is_known(self, kind: Kind) -> bool:
         listed_at = self._listed_at.get(kind)
-        return kind in self._watched and listed_at is not None and self._clock.steady() - listed_at < RESYNC_WATCHED_S
+        if kind not in self._watched or listed_at is None or self._forbidden.get(kind):
+            return False
+        return self._clock.steady() - listed_at < RESYNC_WATCHED_S

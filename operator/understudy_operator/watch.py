@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from understudy_operator.apply.api import GONE, TROUBLE, Api, ApiError
+from understudy_operator.apply.api import GONE, TROUBLE, Api, ApiError, namespace_in
 from understudy_operator.clock import Backoffs
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Raw, Told, object_of
@@ -23,24 +23,28 @@ log = logging.getLogger(__name__)
 
 
 class Watch:
-    """saw: is called with the kind, the event's type and the object as it is now."""
+    """path: the collection, of one namespace or of all. saw: is called with the kind, the event's type and the object
+    as it is now.
+    """
 
     def __init__(
         self,
         api: Api,
         kind: Kind,
+        path: str,
         resync: Resync,
         saw: Callable[[Kind, str, Raw], None],
         metrics: OperatorMetrics | None = None,
     ) -> None:
-        self._api, self._kind, self._resync, self._saw = api, kind, resync, saw
+        self._api, self._kind, self._path, self._resync, self._saw = api, kind, path, resync, saw
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._metrics.watches(kind.value)
         self._version = ""
-        self.name = f"watch of {kind.value}"
+        namespace = namespace_in(path)
+        self.name = f"watch of {kind.value}" + (f" in {namespace}" if namespace else "")
 
     async def run(self) -> None:
-        self._version = await self._resync.first(self._kind)
+        self._version = await self._resync.first(self._path)
         pauses = iter(Backoffs())
         while True:
             before, least_s = self._version, 0.0
@@ -61,9 +65,10 @@ class Watch:
 
     async def _follow(self) -> None:
         if not self._version:
-            self._version = await self._resync.list_kind(self._kind)
-        path, selector = PATHS[self._kind]
-        async with aclosing(self._api.watch(path, selector, self._version)) as events:
+            await self._resync.list_kind(self._kind)
+            self._version = await self._resync.first(self._path)
+        selector = PATHS[self._kind][1]
+        async with aclosing(self._api.watch(self._path, selector, self._version)) as events:
             async for event in events:
                 self._heard(event)
 

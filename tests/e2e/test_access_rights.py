@@ -50,24 +50,28 @@ RARE = {
 @pytest.fixture
 def used(cluster: Cluster) -> list[Use]:
     """By the installed operator: what one before it has asked does not count."""
-    pool = SharedPool(cluster, NAMESPACE, "rights")
-    pool.apply()
-    pool.wait_until_full()
-    pool.delete()
-    job = PlainJob(cluster, NAMESPACE, "rights", actives=1, spares=1)
-    job.apply()
-    job.wait_until_whole()
-    # a spare that is not wanted any more is deleted
-    change = json.dumps({"spec": {"spares": {"replicas": 2}}})
-    cluster.kubectl("-n", NAMESPACE, "patch", "tj", "rights", "--type=merge", "-p", change)
-    wait_until("there is another spare", lambda: len(job.pods()) == 3, 60)
-    change = json.dumps({"spec": {"spares": {"replicas": 1}}})
-    cluster.kubectl("-n", NAMESPACE, "patch", "tj", "rights", "--type=merge", "-p", change)
-    wait_until("it is gone again", lambda: len(job.pods()) == 2, 60)
-    job.delete()
+    exercise(cluster, "rights")
     sets = json.loads(cluster.kubectl("-n", SYSTEM, "get", "replicasets", "-l", OPERATOR_PODS, "-o", "json"))
     since = max(raw["metadata"]["creationTimestamp"] for raw in sets["items"])
     return [use for use in uses(lines()) if use.at >= since and use.right.group != NETWORKS]
+
+
+def exercise(cluster: Cluster, name: str) -> None:
+    """A pool and a job of that name come and go, and a spare that is not needed any more is deleted."""
+    pool = SharedPool(cluster, NAMESPACE, name)
+    pool.apply()
+    pool.wait_until_full()
+    pool.delete()
+    job = PlainJob(cluster, NAMESPACE, name, actives=1, spares=1)
+    job.apply()
+    job.wait_until_whole()
+    change = json.dumps({"spec": {"spares": {"replicas": 2}}})
+    cluster.kubectl("-n", NAMESPACE, "patch", "tj", name, "--type=merge", "-p", change)
+    wait_until("there is another spare", lambda: len(job.pods()) == 3, 60)
+    change = json.dumps({"spec": {"spares": {"replicas": 1}}})
+    cluster.kubectl("-n", NAMESPACE, "patch", "tj", name, "--type=merge", "-p", change)
+    wait_until("it is gone again", lambda: len(job.pods()) == 2, 60)
+    job.delete()
 
 
 def lines() -> Iterator[str]:

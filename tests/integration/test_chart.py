@@ -11,6 +11,7 @@ import yaml
 from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
 from understudy_operator.fault_settings import FaultSettings, read_fault_settings
+from understudy_operator.namespace_settings import read_namespaces
 from understudy_operator.network_settings import read_network_rules
 from understudy_operator.plan.faults.built_in import BUILT_IN
 from understudy_operator.plan.network_policy import Rules
@@ -242,6 +243,8 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("metrics.port=8443", "at '/metrics/port'"),
         ("fullnameOverride=my.release", "at '/fullnameOverride'"),
         (f"fullnameOverride={'a' * 54}", "at '/fullnameOverride'"),
+        ("watchNamespaces={Team}", "at '/watchNamespaces/0'"),
+        ("watchNamespaces={red,red}", "at '/watchNamespaces': items at 0 and 1 are equal"),
         ("webhook.certificates.duration=90d", "at '/webhook/certificates/duration'"),
     ],
 )
@@ -453,7 +456,56 @@ def test_kubernetes_own_roles_know_our_kinds():
     assert users_roles("rbac.aggregate=false") == {}
 
 
-# Policies ------------------------------------------------------------------------------------------------------------
+# Named namespaces ----------------------------------------------------------------------------------------------------
+
+WATCHED = "watchNamespaces={red,blue}"
+
+
+def test_of_named_namespaces_the_operator_gets_roles_there_and_a_cluster_role_for_nodes_alone():
+    # given two namespaces
+    operator = named("understudy-operator", WATCHED)
+    # then nodes are all that it may read of the cluster
+    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    assert operator["ClusterRole"]["rules"] == [nodes]
+    # and in each of them it has the rights that it else has in all namespaces
+    everywhere = [rule for rule in rendered()["ClusterRole"]["rules"] if rule != nodes]
+    roles = [x for x in items(WATCHED) if x["metadata"]["name"] == "understudy-operator-jobs"]
+    assert {(x["kind"], x["metadata"]["namespace"]) for x in roles} == {
+        (kind, namespace) for kind in ("Role", "RoleBinding") for namespace in ("red", "blue")
+    }
+    for role in roles:
+        if role["kind"] == "Role":
+            assert role["rules"] == everywhere
+        else:
+            assert role["roleRef"]["name"] == "understudy-operator-jobs"
+            (subject,) = role["subjects"]
+            assert (subject["name"], subject["namespace"]) == ("understudy-operator", "system")
+    # and it is told which they are
+    (container,) = operator["Deployment"]["spec"]["template"]["spec"]["containers"]
+    told = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert read_namespaces(told) == ("red", "blue")
+
+
+def test_no_cluster_role_of_named_namespaces_reads_or_writes_anything_else():
+    allowed = {"nodes", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+    bound = {x["roleRef"]["name"] for x in items(WATCHED) if x["kind"] == "ClusterRoleBinding"}
+    assert bound == {"understudy-operator", "understudy-rotation"}
+    for name in bound:
+        assert {right.resource for right in granted([named(name, WATCHED)["ClusterRole"]])} <= allowed
+
+
+def test_pods_are_injected_and_scraped_in_named_namespaces_alone():
+    watched = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["red", "blue"]}
+    documents = rendered(WATCHED, webhook=True)
+    (webhook,) = documents["MutatingWebhookConfiguration"]["webhooks"]
+    assert webhook["namespaceSelector"] == {
+        "matchLabels": {"understudy.dev/inject": "enabled"},
+        "matchExpressions": [watched],
+    }
+    monitor = named("understudy-coordinators", WATCHED, "metrics.podMonitor.enabled=true")["PodMonitor"]
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["red", "blue"]}
+    ordinary = named("understudy-coordinators", "metrics.podMonitor.enabled=true")["PodMonitor"]
+    assert ordinary["spec"]["namespaceSelector"] == {"any": True}
 
 
 def test_policies_can_be_left_out_and_an_older_kubernetes_says_so():

@@ -72,6 +72,7 @@ VALUES = {
     "one's own certificate": f"{{webhook: {{{PROVIDED}}}}}",
     "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
     "networks": "{networkPolicies: {enabled: true, jobs: true, alsoFrom: [{namespaceSelector: {}}]}}",
+    "a named namespace": "{watchNamespaces: [default], metrics: {enabled: true}}",
     "no policies": "{admissionPolicies: {enabled: false}}",
     "policies for labelled namespaces": "{admissionPolicies: {namespaceLabels: {example.com/a: b, c: d}}}",
     "CRDs that go": "{crds: {keep: false}, faults: {sources: [{name: cordon, enabled: false}]}}",

@@ -79,6 +79,15 @@ annotations:
 {{- define "understudy.image" -}}
 {{ index . 0 }}{{ with index . 1 }}@{{ . }}{{ end }}
 {{- end -}}
+{{- /* Namespaces in which pods can be injected: those of the webhook's own selector, as far as the operator watches them. */ -}}
+{{- define "understudy.injectedNamespaces" -}}
+{{- $selector := deepCopy .Values.webhook.namespaceSelector -}}
+{{- with .Values.watchNamespaces -}}
+{{- $watched := dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" . -}}
+{{- $_ := set $selector "matchExpressions" (append ($selector.matchExpressions | default list) $watched) -}}
+{{- end -}}
+{{- toYaml $selector -}}
+{{- end -}}
 {{- define "understudy.podMetadata" -}}
 {{- /* of: .Values.operator or .Values.webhook; selector: its labels, which win. */ -}}
 labels: {{- merge (dict) (.selector | fromYaml) .of.podLabels | toYaml | nindent 2 }}

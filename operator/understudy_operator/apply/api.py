@@ -41,6 +41,18 @@ SILENCE_S = 100.0
 GONE = 410
 
 
+def in_namespaces(path: str, namespaces: Sequence[str]) -> tuple[str, ...]:
+    """The path of a collection of all namespaces, or those of the collections in each of these."""
+    group, _, plural = path.rpartition("/")
+    return tuple(f"{group}/namespaces/{name}/{plural}" for name in namespaces) or (path,)
+
+
+def namespace_in(path: str) -> str:
+    """The namespace of a collection; empty if the collection is of all namespaces."""
+    _, found, after = path.partition("/namespaces/")
+    return after.partition("/")[0] if found else ""
+
+
 class ApiError(Exception):
     """The API server's refusal: HTTP status, reason and message."""
 

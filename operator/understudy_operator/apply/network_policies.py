@@ -3,15 +3,15 @@
 Rules: a job has its policy within EVERY_S of being there; nothing waits for it, since the network takes a moment to
 follow anyway. All of them are listed each LIST_S: what was deleted or changed by hand is set right then. If the API
 server refuses one (a quota, a namespace that is being deleted), that job's is sent again after the next list; all other
-jobs get theirs.
+jobs get theirs. A watched namespace whose list is forbidden is skipped until the next one.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_injected import jobs
@@ -26,10 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class NetworkPolicies:
-    """rules: what every policy has beside its own job's pods."""
+    """rules: what every policy has beside its own job's pods. namespaces: empty: all."""
 
-    def __init__(self, api: Api, rules: Rules, store: Store, clock: Clock, pace: Pace) -> None:
+    def __init__(
+        self, api: Api, rules: Rules, store: Store, clock: Clock, pace: Pace, namespaces: Sequence[str] = ()
+    ) -> None:
         self._api, self._rules, self._store, self._clock, self._pace = api, rules, store, clock, pace
+        self._paths = in_namespaces(f"{GROUP}/networkpolicies", namespaces)
+        self._forbidden: set[str] = set()  # namespaces
         self._there: dict[Key, Mapping[str, Any]] = {}
         self._listed_at: float | None = None
         self._refused: set[Key] = set()  # since the last list
@@ -45,16 +49,35 @@ class NetworkPolicies:
 
     async def look(self) -> None:
         """Once."""
-        now_there = jobs(self._store)
         now = self._clock.steady()
+        listed: dict[Key, Mapping[str, Any]] | None = None
         if self._listed_at is None or now - self._listed_at >= LIST_S:
-            listed = await self._api.list(f"{GROUP}/networkpolicies", names.LABEL_JOB_UID)
-            self._there, self._listed_at, self._refused = {key_of(raw): raw for raw in listed.items}, now, set()
+            listed = await self._list()
+        now_there = [job for job in jobs(self._store) if job.namespace not in self._forbidden]
+        if listed is not None:
+            self._there, self._listed_at, self._refused = listed, now, set()
             for changed in set_right(now_there, self._there, self._rules):
                 await self._replace(changed)
         for manifest in missing(now_there, self._there, self._rules):
             if key_of(manifest) not in self._refused:
                 await self._create(manifest)
+
+    async def _list(self) -> dict[Key, Mapping[str, Any]]:
+        found: dict[Key, Mapping[str, Any]] = {}
+        forbidden = set[str]()
+        for path in self._paths:
+            try:
+                listed = await self._api.list(path, names.LABEL_JOB_UID)
+            except ApiError as error:
+                if error.status != 403 or not namespace_in(path):
+                    raise
+                forbidden.add(namespace_in(path))
+                continue
+            found |= {key_of(raw): raw for raw in listed.items}
+        for namespace in forbidden - self._forbidden:
+            log.warning("may not list NetworkPolicies in namespace %s: its jobs get none", namespace)
+        self._forbidden = forbidden
+        return found
 
     async def _create(self, manifest: Mapping[str, Any]) -> None:
         key = key_of(manifest)

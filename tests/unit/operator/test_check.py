@@ -11,7 +11,7 @@ from understudy_operator.observe.read import read_job
 KINDS = "/apis/understudy.dev/v1alpha1"
 DEPLOYMENT = "/apis/apps/v1/namespaces/system/deployments/{}"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator"
-JOBS = f"{KINDS}/namespaces/system/trainingjobs"
+JOBS = f"{KINDS}/namespaces/team/trainingjobs"
 
 
 class Installation:
@@ -23,7 +23,7 @@ class Installation:
         for name in ("operator", "webhook"):
             self.api.put(DEPLOYMENT.format(name), {"metadata": {}, "status": {"availableReplicas": 1}})
         self.renew(1)
-        self.check = Check(self.api, "system", ["operator", "webhook"], ("system", "operator"))
+        self.check = Check(self.api, "system", "team", ["operator", "webhook"], ("system", "operator"))
 
     def renew(self, at: int) -> None:
         self.api.put(LEASE, {"metadata": {}, "spec": {"renewTime": at}})

@@ -1,6 +1,8 @@
 """What is listed how often."""
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.resync import PATHS, RESYNC_S, RESYNC_WATCHED_S, Resync
 
+Raw = dict[str, Any]
 PODS = PATHS[Kind.POD][0]
 
 
@@ -17,9 +20,15 @@ class Lists(Api):
         super().__init__(None)
         self.asked: Counter[str] = Counter()
         self._failing = failing  # the first time
+        self.forbidden = ""  # a namespace
+        self.items: dict[str, list[Raw]] = {}  # by path
 
     async def list(self, path: str, selector: str = "") -> Listed:
         self.asked[path] += 1
+        if self.forbidden and f"/namespaces/{self.forbidden}/" in path:
+            raise ApiError(403, "Forbidden", f"cannot list {path}")
+        if path in self.items:
+            return Listed(self.items[path], "7")
         if path == self._failing and self.asked[path] == 1:
             raise ApiError(500, "InternalError", "etcdserver: leader changed")
         return Listed([], "7")
@@ -44,7 +53,8 @@ async def test_a_watch_that_has_listed_its_kind_anew_is_believed() -> None:
     now = 1000.0
     api, clock = Lists(), Clock(steady=lambda: now)
     lists = Resync(api, Store(clock.steady), clock, lambda: None, watched=(Kind.POD,))
-    assert await lists.list_kind(Kind.POD) == await lists.first(Kind.POD) == "7"
+    await lists.list_kind(Kind.POD)
+    assert await lists.first(PODS) == "7"
     await lists.list_all(lists.due())
     assert api.asked[PODS] == 1
 
@@ -60,3 +70,70 @@ async def test_a_list_that_fails_is_repeated_and_not_those_before_it() -> None:
     await lists.list_all(due)
     # then all is listed, and nothing else twice
     assert api.asked == {path: 2 if path == PODS else 1 for path, _ in PATHS.values()}
+
+
+# Named namespaces ----------------------------------------------------------------------------------------------------
+
+NAMESPACES = ("red", "blue")
+
+
+def a_pod(namespace: str) -> Raw:
+    return {"metadata": {"namespace": namespace, "name": "p", "uid": f"uid-{namespace}", "resourceVersion": "1"}}
+
+
+async def test_of_named_namespaces_each_is_listed_and_nodes_are_listed_once() -> None:
+    # given an operator that watches two namespaces
+    api, clock = Lists(), Clock()
+    lists = Resync(api, Store(), clock, lambda: None, namespaces=NAMESPACES)
+    # when all is listed
+    await lists.list_all(lists.due())
+    # then every list is of one of these namespaces, but that of nodes
+    outside = {path for path in api.asked if not path.split("/namespaces/")[-1].startswith(("red/", "blue/"))}
+    assert outside == {"/api/v1/nodes"}
+    assert api.asked["/api/v1/namespaces/red/pods"] == 1
+    assert api.asked["/apis/understudy.dev/v1alpha1/namespaces/blue/trainingjobs"] == 1
+    assert lists.is_readable("red")
+
+
+async def test_a_forbidden_namespace_keeps_what_is_known_of_it_and_delays_no_other() -> None:
+    # given pods in two namespaces
+    red, blue = (f"/api/v1/namespaces/{name}/pods" for name in NAMESPACES)
+    api, store = Lists(), Store()
+    lists = Resync(api, store, Clock(), lambda: None, watched=(Kind.POD,), namespaces=NAMESPACES)
+    api.items = {red: [a_pod("red")], blue: [a_pod("blue")]}
+    await lists.list_all(lists.due())
+    # when the RoleBinding of one is deleted, and the pod of the other is replaced
+    api.forbidden, api.items[blue] = "red", []
+    await lists.list_kind(Kind.POD)
+    # then the other namespace is as it was listed, and of the forbidden one everything is still known
+    assert [raw["metadata"]["namespace"] for raw in store.all(Kind.POD)] == ["red"]
+    # and nothing is decided about the forbidden one until it can be listed again
+    assert (lists.is_readable("red"), lists.is_readable("blue")) == (False, True)
+    assert Kind.POD in lists.due()
+    api.forbidden = ""
+    await lists.list_all(lists.due())
+    assert lists.is_readable("red")
+    assert Kind.POD not in lists.due()
+
+
+async def test_a_watch_of_a_forbidden_namespace_waits_for_its_list() -> None:
+    api = Lists()
+    api.forbidden = "red"
+    lists = Resync(api, Store(), Clock(), lambda: None, namespaces=NAMESPACES)
+    await lists.list_kind(Kind.POD)
+    waiting = asyncio.create_task(lists.first("/api/v1/namespaces/red/pods"))
+    assert await lists.first("/api/v1/namespaces/blue/pods") == "7"
+    assert not waiting.done()
+    api.forbidden = ""
+    await lists.list_kind(Kind.POD)
+    assert await waiting == "7"
+
+
+async def test_what_is_forbidden_in_all_namespaces_is_an_error_as_before() -> None:
+    class Forbidden(Lists):
+        async def list(self, path: str, selector: str = "") -> Listed:
+            raise ApiError(403, "Forbidden", "nodes is forbidden")
+
+    lists = Resync(Forbidden(), Store(), Clock(), lambda: None, namespaces=NAMESPACES)
+    with pytest.raises(ApiError):
+        await lists.list_kind(Kind.NODE)

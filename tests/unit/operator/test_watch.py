@@ -13,7 +13,7 @@ from understudy_operator.apply.api import Api, ApiError, Listed
 from understudy_operator.clock import Clock
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Told
-from understudy_operator.observe.store import Kind, Store
+from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.resync import Resync
 from understudy_operator.watch import Watch
 
@@ -55,7 +55,11 @@ async def followed(api: Streams, metrics: OperatorMetrics | None = None) -> list
     """What it has told by the end of the streams."""
     store, seen = Store(), list[tuple[str, str]]()
     resync = Resync(api, store, Clock(), lambda: None)
-    watch = Watch(api, Kind.POD, resync, lambda _, event, raw: seen.append((event, raw["metadata"]["name"])), metrics)
+
+    def saw(_: Kind, event: str, raw: Raw) -> None:
+        seen.append((event, raw["metadata"]["name"]))
+
+    watch = Watch(api, Kind.POD, "/api/v1/pods", resync, saw, metrics)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
     assert not api.asked  # nothing is followed before there is a list

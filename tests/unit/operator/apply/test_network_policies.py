@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.fake_api import CREATED, FakeApi
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply import network_policies
-from understudy_operator.apply.api import Listed
+from understudy_operator.apply.api import ApiError, Listed
 from understudy_operator.apply.network_policies import GROUP, NetworkPolicies
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
@@ -25,9 +25,9 @@ class Server(FakeApi):
 
 
 class Leader:
-    def __init__(self) -> None:
-        self.api, self.store = Server(), Store()
-        self.policies = NetworkPolicies(self.api, (), self.store, Clock(), Pace(time.monotonic))
+    def __init__(self, api: Server | None = None, namespaces: tuple[str, ...] = ()) -> None:
+        self.api, self.store = Server() if api is None else api, Store()
+        self.policies = NetworkPolicies(self.api, (), self.store, Clock(), Pace(time.monotonic), namespaces)
 
     def apply(self, name: str = "llm", version: str = "1") -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
@@ -122,3 +122,20 @@ def test_rules_that_mean_nothing_or_let_everybody_in_are_refused(text: str) -> N
     env: dict[str, Any] = {"UNDERSTUDY_NETWORK_POLICIES": text}
     with pytest.raises(ValueError, match=r"UNDERSTUDY_NETWORK_POLICIES is .*set it to a JSON list of ingress rules"):
         read_network_rules(env)
+
+
+async def test_a_watched_namespace_whose_policies_may_not_be_listed_delays_no_other_one() -> None:
+    class Forbidden(Server):
+        async def list(self, path: str, selector: str = "") -> Listed:
+            if "/namespaces/other/" in path:
+                raise ApiError(403, "Forbidden", "networkpolicies is forbidden")
+            return await super().list(path, selector)
+
+    # given two watched namespaces, of which one is forbidden
+    leader = Leader(Forbidden(), ("other", "research"))
+    leader.apply()
+    # when the policies are looked after
+    assert await leader.calls() == ["LIST", "POST"]
+    # then the job of the other one has its policy, and only lists of watched namespaces were asked for
+    assert leader.api.objects[PATH]["spec"]["policyTypes"] == ["Ingress"]
+    assert leader.api.calls[0] == ("LIST", f"{GROUP}/namespaces/research/networkpolicies")

@@ -1,0 +1,21 @@
+"""The namespaces that the operator watches, from the environment: UNDERSTUDY_NAMESPACES (watchNamespaces), their names
+with commas between. Unset: all namespaces.
+"""
+
+import re
+from collections.abc import Mapping
+
+ENV_NAMESPACES = "UNDERSTUDY_NAMESPACES"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def read_namespaces(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Empty: all. Raises ValueError, which says what is wrong."""
+    text = env.get(ENV_NAMESPACES, "")
+    if not text:
+        return ()
+    names = text.split(",")
+    wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
+    if wrong is not None:
+        raise ValueError(f"{ENV_NAMESPACES} has {wrong!r}, which is no name of a namespace: correct or remove it")
+    return tuple(dict.fromkeys(names))

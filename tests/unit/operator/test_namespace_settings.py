@@ -1,0 +1,24 @@
+"""UNDERSTUDY_NAMESPACES, as the chart sets it."""
+
+import pytest
+
+from understudy_operator.namespace_settings import read_namespaces
+
+
+@pytest.mark.parametrize(
+    ("env", "namespaces"),
+    [
+        ({}, ()),
+        ({"UNDERSTUDY_NAMESPACES": ""}, ()),
+        ({"UNDERSTUDY_NAMESPACES": "red"}, ("red",)),
+        ({"UNDERSTUDY_NAMESPACES": "red,team-7,red"}, ("red", "team-7")),
+    ],
+)
+def test_names_are_read_each_once(env: dict[str, str], namespaces: tuple[str, ...]) -> None:
+    assert read_namespaces(env) == namespaces
+
+
+@pytest.mark.parametrize("wrong", ["Red", "red,", "red blue", "red/blue", "..", "a" * 64, "red,*"])
+def test_what_is_no_name_is_refused_since_it_would_be_part_of_a_path(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a namespace: correct or remove it"):
+        read_namespaces({"UNDERSTUDY_NAMESPACES": wrong})
