@@ -63,6 +63,13 @@ def a_pod(name: str, namespace: str = TEAM, owned: bool = False) -> Raw:
     return an_object("Pod", name, namespace, owned, spec={"containers": [a_container()]})
 
 
+def a_claimed_pod(name: str) -> Raw:
+    """Its pool was deleted, and its ownerReferences with it: kubectl delete --cascade=orphan."""
+    pod = a_pod(name)
+    pod["metadata"]["finalizers"] = ["understudy.dev/claim"]
+    return pod
+
+
 def a_job_of_batch(name: str, owned: bool = False, labels: dict[str, str] | None = None) -> Raw:
     template = {"metadata": {"labels": labels or {}}, "spec": {"containers": [a_container()], "restartPolicy": "Never"}}
     return an_object("Job", name, owned=owned, spec={"template": template})
@@ -101,7 +108,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
         apply(server, [item for item in items if item["kind"] not in left_out])
         wait_until_found(server, "explain", "trainingjobs.spec")
         injected = {"understudy.dev/inject": "true"}
-        apply(server, [a_pod("theirs"), a_pod("ours", owned=True), a_job_of_batch("theirs")])
+        pods = [a_pod("theirs"), a_pod("ours", owned=True), a_claimed_pod("claimed")]
+        apply(server, [*pods, a_job_of_batch("theirs")])
         apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True)])
         apply(server, [manifest for user, rules in RIGHTS.items() for manifest in a_role(user, rules)])
         wait_until_enforced(server, True)
@@ -256,6 +264,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         MESSAGE_OWNER,
     ),
     "deletes somebody's pod": (deletes(OPERATOR, "pod/theirs"), MESSAGE_OWNER),
+    "makes a claimed pod its own that no pool owns": (
+        patches(OPERATOR, "pod/claimed", {"metadata": {"ownerReferences": OWNED}}),
+        "may not change the owner of",
+    ),
     "changes the image of a job's pod": (
         patches(OPERATOR, "pod/ours", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
         "of a pod, and not its spec",
@@ -332,6 +344,9 @@ ALLOWED: dict[str, Attack] = {
     "the operator creates a job's pod": creates(OPERATOR, a_pod("another", owned=True)),
     "the operator annotates a job's pod": patches(OPERATOR, "pod/ours", {"metadata": {"annotations": {"a": "b"}}}),
     "the operator deletes a job's pod": deletes(OPERATOR, "pod/ours"),
+    "the operator releases a claimed pod that no pool owns": patches(
+        OPERATOR, "pod/claimed", {"metadata": {"finalizers": None}}
+    ),
     "the operator lifts the limit of an injected Job": patches(
         OPERATOR, "job/injected", {"metadata": {"labels": {"a": "b"}}, "spec": {"backoffLimit": 1000}}
     ),
