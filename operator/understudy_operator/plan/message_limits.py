@@ -13,7 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from understudy_operator.plan.rfc3339 import LAST
-from understudy_protocol.observer import FreshStarts, Lost, MemberView, Recovery, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.observer import (
+    FreshStarts,
+    Lost,
+    MemberView,
+    Recovery,
+    Refused,
+    Snapshot,
+    Stepping,
+    StepProgress,
+)
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.wire import WireError
