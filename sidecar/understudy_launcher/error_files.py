@@ -1,7 +1,8 @@
 """Where a worker may leave the text and the time of its failure (torch's `@record` writes both), and what it says.
 
 One file a worker and round, in the shared folder (mode 0777, whatever uid the trainer has) or, failing that, in the
-temporary folder. Where neither can be written there is none, and a failure's message is its exit code.
+temporary folder. Where neither can be written there is none, and a failure's message is its exit code. A script may
+put anything there: only a regular file of at most a mebibyte is read, in a folder that is this user's own.
 
 The time is that of the exception. It tells which worker failed first where an abort ends many at once: they end, and
 are reaped, in any order. torch writes whole seconds, so the file's own time makes it exact if it agrees.
@@ -11,9 +12,12 @@ import contextlib
 import json
 import math
 import os
+import stat
 import tempfile
 from dataclasses import dataclass
 from typing import Any, Optional
+
+from understudy_protocol import files
 
 MESSAGE_LIMIT = 500
 _READ_LIMIT = 1 << 20
@@ -46,9 +50,15 @@ def make_folder(shared_folder: str) -> Optional[str]:
             folder = os.path.join(parent if isinstance(parent, str) else parent(), name)
             if not os.path.isdir(folder):
                 os.mkdir(folder, mode=0o700)
-            if os.access(folder, os.W_OK | os.X_OK):
+            if _is_own_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
                 return folder
     return None
+
+
+def _is_own_folder(path: str) -> bool:
+    """Not a link: the launcher removes files there."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def fresh_path(folder: str, token: str, local_rank: int) -> str:
@@ -68,17 +78,12 @@ def read(path: Optional[str]) -> Failure:
     if path is None:
         return NOTHING
     try:
-        with open(path, encoding="utf-8", errors="replace", opener=_without_waiting) as file:
-            content = json.loads(file.read(_READ_LIMIT))
-            written_at = os.fstat(file.fileno()).st_mtime
+        with files.opened(path) as fd:
+            content = json.loads(files.read_at_most(fd, _READ_LIMIT).decode(errors="replace"))
+            written_at = os.fstat(fd).st_mtime
     except (OSError, ValueError, RecursionError):
         return NOTHING
     return Failure(_first_line(content), _time(content, written_at))
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """The script may have put a FIFO there."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _first_line(content: Any) -> Optional[str]:

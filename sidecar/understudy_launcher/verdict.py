@@ -1,18 +1,20 @@
-"""What is held about this node, from the file that the sidecar keeps: read when the pod is asked to end, and then only.
+"""The verdict on this node, from the file that the sidecar keeps: read when the pod is asked to end, and then only.
 
-Rules: no network, no lock, nothing imported. A file that is missing, broken or expired says nothing: a checkpoint is
-skipped only where somebody has said that the node is faulty. A node that goes for another reason (maintenance,
-preemption) works until then: its workers may save, within the grace that is left.
+Rules: no network, no lock, nothing imported, and no wait for a FIFO: the folder is open to the workers. A file that is
+missing, broken, expired or not a regular file is ignored: a checkpoint is skipped only if a verdict says that the node
+is faulty. A node that goes for another reason (maintenance, preemption) works until then: its workers may save, within
+the grace that is left.
 """
 
 import os
 from typing import NamedTuple, Optional
 
-from understudy_protocol import pod, wire
+from understudy_protocol import files, pod, wire
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.words import Verdict
 
 _KNOWN = {"NodeVerdict": NodeVerdict}
+_LIMIT_BYTES = 1 << 16
 
 
 class Held(NamedTuple):
@@ -23,8 +25,7 @@ class Held(NamedTuple):
 def what_is_held(folder: str, now: float) -> Held:
     """now: Unix seconds."""
     try:
-        with open(os.path.join(folder, pod.VERDICT_FILE), encoding="utf-8") as file:
-            told = wire.decode(file.read(), _KNOWN)
+        told = wire.decode(files.read_file(os.path.join(folder, pod.VERDICT_FILE), _LIMIT_BYTES), _KNOWN)
     except (OSError, ValueError):
         return Held()
     if not isinstance(told, NodeVerdict) or (told.until is not None and now >= told.until):

@@ -38,6 +38,7 @@ def _serve(*, alone: bool) -> int:
     import uvloop
 
     from understudy_sidecar import process
+    from understudy_sidecar.records import CannotRead
     from understudy_sidecar.settings import SettingsError
 
     process.prepare()
@@ -47,6 +48,9 @@ def _serve(*, alone: bool) -> int:
     except SettingsError as error:
         logging.error("%s", error)
         return 2
+    except CannotRead as error:
+        logging.error("%s", error)
+        return 1
     return 0
 
 

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_protocol import wire
+from understudy_protocol import files, wire
 from understudy_protocol.membership import NodeVerdict
 
 EVERY_S = 1.0
+#: Kubernetes allows 256 KiB for all annotations of an object.
+LIMIT_BYTES = 256 << 10
 _KNOWN = {"NodeVerdict": NodeVerdict}
 log = logging.getLogger(__name__)
 
@@ -50,16 +52,16 @@ class Annotation:
 
     def _look(self) -> None:
         try:
-            text = self._path.read_text(encoding="utf-8").strip()
+            text = files.read_file(self._path, LIMIT_BYTES, follow_links=True).decode().strip()
         except (OSError, UnicodeDecodeError):
             return
         if not text or text == self._text:
             return
         try:
             verdict = wire.decode(text, _KNOWN)
-        except wire.WireError as error:
+        except wire.WireError:  # its text quotes the file
             self._text = text
-            log.warning("the pod's annotation is no verdict: %s", error)
+            log.warning("%s: expected a NodeVerdict as JSON; the verdict before it stays", self._path)
             return
         if isinstance(verdict, NodeVerdict):
             self._on_change(verdict)

@@ -1,7 +1,7 @@
 """The unix socket in the shared emptyDir over which the pod's launcher talks to its sidecar: JSON lines.
 
-One launcher a pod: a newer connection takes over from an older one. The trainer runs as any uid, so the socket is open
-to all of the pod (0666); a stale one of a former sidecar is unlinked first.
+One launcher a pod: a newer connection takes over from an older one. Any process of the pod may connect
+(shared_socket.py).
 
 The launcher can be handed a copy of a socket (HoldSocket), which goes with the bytes of its line: so lines are written
 one by one, by an outbox of our own and not by the stream, whose buffer knows no such thing. A launcher that does not
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from understudy_protocol import launcher, wire
 from understudy_protocol.launcher import DropSocket, HoldSocket, LauncherHello
+from understudy_sidecar import shared_socket
 
 LINE_BYTES = 64 * 1024
 UNSENT_BYTES = 1024 * 1024
@@ -41,11 +42,7 @@ class LauncherLink:
         self._holds = False  # the launcher, a copy from this process
 
     async def listen(self, path: Path) -> asyncio.Server:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        server = await asyncio.start_unix_server(self._serve, path, limit=LINE_BYTES)
-        os.chmod(path, 0o666)  # noqa: S103 — the trainer runs as any uid
-        return server
+        return await asyncio.start_unix_server(self._serve, sock=shared_socket.bound(path), limit=LINE_BYTES)
 
     def send(self, message: object) -> None:
         if self._outbox is not None:

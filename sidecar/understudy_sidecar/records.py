@@ -1,18 +1,28 @@
-"""What a sidecar leaves in files: the launcher for the trainer, the verdict, the proof of a close, and its vow.
+"""The files that a sidecar writes: the launcher and the verdict for the trainer, and the sidecar's own state.
 
-The close is kept in the state volume, where a restarted sidecar finds it, and in the termination message, so that
-one finished pod is proof enough for an operator that was away. The vow is kept so that no later life of this sidecar
-gives an office away twice, or takes it again: one epoch and term, one coordinator.
+Two volumes, and every program that opens a file there goes through understudy_protocol/files.py:
+
+    shared folder (the trainer writes there too)    written by    read by
+      launcher.pyz, launch…, python/                sidecar       trainer container
+      verdict.json                                  sidecar       launcher, torchrun's agent, exit_on_fault()
+      sidecar.sock, rollouts.sock                   sidecar       launcher, torchrun's agent, workers
+      errors-UID/                                   workers       launcher
+    state folder (the sidecar alone)
+      closed.json, vow.json, told-verdict.json, order.json        the next process of this sidecar
+
+A sidecar reads nothing from the shared folder. It stores the close in the state folder, for the next process, and in
+the termination message, so that one finished pod is enough for an operator that was away. It stores its vow so that no
+later process votes twice in a term: one epoch and term, one coordinator. A state file that cannot be read is an error:
+a process that ignored it could vote twice, or serve a second job.
 """
 
 import logging
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from understudy_protocol import pod, wire
+from understudy_protocol import files, pod, wire
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_protocol.order import Order
 from understudy_protocol.vow import Vow
@@ -25,6 +35,10 @@ VOW_FILE = "vow.json"
 TOLD_FILE = "told-verdict.json"
 ORDER_FILE = "order.json"
 TERMINATION_LOG = Path("/dev/termination-log")
+#: Of one file in the state folder: more than the volume takes.
+STATE_BYTES = 8 << 20
+PRIVATE, PUBLIC = 0o600, 0o644
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -32,91 +46,67 @@ class CannotStore(Exception):
     """The state volume does not take what was to be stored: nothing that relies on it may be sent."""
 
 
+class CannotRead(Exception):
+    """A file in the state folder is not one that a sidecar wrote. The text never quotes the file."""
+
+
 def install_launcher(folder: Path, shipped: Path = SHIPPED) -> None:
-    """Copy launcher, stub and the workers' Python folder into the volume that the trainer mounts."""
-    for entry in shipped.iterdir():  # the volume's own folder belongs to root: nothing about it may be set
-        if entry.is_dir():
-            shutil.copytree(entry, folder / entry.name, dirs_exist_ok=True)
-        else:
-            shutil.copy(entry, folder / entry.name)
+    """Copy launcher, stub and the workers' Python folder into the volume that the trainer mounts. Raises OSError."""
+    files.install_folder(shipped, folder)
 
 
 def record_close(folder: Path, close: Close, termination_log: Path = TERMINATION_LOG) -> None:
     """As far as it can be written: the launcher and the other members get the close all the same."""
-    text = wire.encode(close)
     with _as_far_as_possible("the close"):
-        (folder / CLOSE_FILE).write_text(text)
+        _write(folder / CLOSE_FILE, close)
     if termination_log.exists():
         with _as_far_as_possible("the close as termination message"):
-            termination_log.write_text(text[:4096])
+            termination_log.write_text(wire.encode(close)[:4096])
 
 
 def recorded_close(folder: Path) -> Close | None:
-    """The close that a former life of this sidecar recorded."""
-    try:
-        text = (folder / CLOSE_FILE).read_text()
-    except FileNotFoundError:
-        return None
-    close = wire.decode(text, {"Close": Close})
-    return close if isinstance(close, Close) else None
+    """The close that an earlier process of this sidecar stored. Raises CannotRead."""
+    return _read(folder / CLOSE_FILE, Close)
 
 
 def record_verdict(folder: Path, verdict: NodeVerdict) -> None:
     """For the launcher, which reads it when it is asked to end: whole at any moment."""
     with _as_far_as_possible("the node health verdict for the launcher"):
-        _write_whole(folder / pod.VERDICT_FILE, verdict)
+        _write(folder / pod.VERDICT_FILE, verdict, PUBLIC)
 
 
 def record_told(folder: Path, verdict: NodeVerdict) -> None:
     """What the coordinator's part of it is."""
     with _as_far_as_possible("the node health verdict"):
-        _write_whole(folder / TOLD_FILE, verdict)
+        _write(folder / TOLD_FILE, verdict)
 
 
 def recorded_told(folder: Path) -> NodeVerdict:
-    """What a former life of this sidecar was told of its node."""
-    try:
-        text = (folder / TOLD_FILE).read_text()
-    except FileNotFoundError:
-        return NodeVerdict(Verdict.UNKNOWN)
-    verdict = wire.decode(text, {"NodeVerdict": NodeVerdict})
-    assert isinstance(verdict, NodeVerdict), "the file is this module's own"
-    return verdict
+    """The verdict that an earlier process of this sidecar stored. Raises CannotRead."""
+    return _read(folder / TOLD_FILE, NodeVerdict) or NodeVerdict(Verdict.UNKNOWN)
 
 
 def record_vow(folder: Path, vow: Vow) -> None:
     """Before anything is sent that relies on it. Raises CannotStore."""
     try:
-        _write_whole(folder / VOW_FILE, vow)
+        _write(folder / VOW_FILE, vow)
     except OSError as error:
         raise CannotStore(f"{folder}: {error.strerror}") from error
 
 
 def recorded_vow(folder: Path) -> Vow:
-    """What a former life of this sidecar has promised."""
-    try:
-        text = (folder / VOW_FILE).read_text()
-    except FileNotFoundError:
-        return Vow()
-    vow = wire.decode(text, {"Vow": Vow})
-    assert isinstance(vow, Vow), "the file is this module's own"
-    return vow
+    """The vow that an earlier process of this sidecar stored. Raises CannotRead."""
+    return _read(folder / VOW_FILE, Vow) or Vow()
 
 
 def record_order(folder: Path, order: Order) -> None:
-    """Whose this spare is, and that job's key: for nobody else to read."""
-    aside = folder / f"{ORDER_FILE}.new"
-    aside.touch(mode=0o600)
-    _write_whole(folder / ORDER_FILE, order)
+    """Whose this spare is, and that job's key. Raises OSError."""
+    _write(folder / ORDER_FILE, order)
 
 
 def recorded_order(folder: Path) -> Order | None:
-    """What a former life of this sidecar was told, if it was claimed."""
-    try:
-        text = (folder / ORDER_FILE).read_text()
-    except FileNotFoundError:
-        return None
-    return read_order(text)
+    """The order that an earlier process of this sidecar stored, if it was claimed. Raises CannotRead."""
+    return _read(folder / ORDER_FILE, Order)
 
 
 def read_order(text: str) -> Order:
@@ -127,16 +117,28 @@ def read_order(text: str) -> Order:
     return order
 
 
+def _read(path: Path, expected: type[T]) -> T | None:
+    """None if there is no such file. Raises CannotRead."""
+    try:
+        found = wire.decode(files.read_file(path, STATE_BYTES), {expected.__name__: expected})
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CannotRead(f"{path}: {error.strerror}; delete the pod") from None
+    except wire.WireError:  # its text quotes the file
+        found = None
+    if not isinstance(found, expected):
+        raise CannotRead(f"{path}: not a {expected.__name__} that a sidecar of this version wrote; delete the pod")
+    return found
+
+
+def _write(path: Path, message: object, mode: int = PRIVATE) -> None:
+    files.write_file(path, wire.encode(message).encode(), mode)
+
+
 @contextmanager
 def _as_far_as_possible(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         log.error("cannot write %s: %s", what, error)
-
-
-def _write_whole(path: Path, message: object) -> None:
-    """Written aside and moved: a kill in between leaves the former one."""
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(wire.encode(message))
-    os.replace(aside, path)

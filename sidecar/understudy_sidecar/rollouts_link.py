@@ -6,14 +6,13 @@ connection that says nothing is ended after a moment.
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from understudy_protocol import membership as m
 from understudy_protocol import wire
+from understudy_sidecar import shared_socket
 
 LINE_BYTES = 64 * 1024
 PATIENCE_S = 5.0
@@ -26,11 +25,7 @@ class RolloutsLink:
         self._on_replicas = on_replicas
 
     async def listen(self, path: Path) -> asyncio.Server:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        server = await asyncio.start_unix_server(self._serve, path, limit=LINE_BYTES)
-        os.chmod(path, 0o666)  # noqa: S103 — the trainer runs as any uid
-        return server
+        return await asyncio.start_unix_server(self._serve, sock=shared_socket.bound(path), limit=LINE_BYTES)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

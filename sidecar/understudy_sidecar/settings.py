@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from understudy_protocol import pod
+from understudy_protocol import files, pod
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.order import Order
 from understudy_protocol.pod import Injected, JobShape, group_rank, read_place
 from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED
 from understudy_sidecar.server import Claims
+
+#: Of one file in a volume of a Secret: the API server takes no larger Secret.
+SECRET_BYTES = 1 << 20
 
 
 class SettingsError(ValueError):
@@ -135,15 +138,19 @@ def _as_told(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
 
 def _of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
     """What the operator has found out about the job since the pod was made."""
-    told = _read(folder / pod.INJECTED_FILE, "what the operator tells of the job")
-    injected = from_plain(Injected, json.loads(told))
+    file = folder / pod.INJECTED_FILE
+    told = _read(file, "what the operator tells of the job")
+    try:
+        injected = from_plain(Injected, json.loads(told))
+    except (ValueError, TypeError, RecursionError):  # their texts quote the file
+        raise SettingsError(f"{file}: expected an Injected as JSON, which the operator writes") from None
     index = group_rank(read_place(env[pod.ENV_PLACE]), injected.groups, injected.shape.actives)
     return injected.shape, injected.coordinator, index
 
 
 def _read(path: Path, what: str) -> bytes:
     try:
-        return path.read_bytes()
+        return files.read_file(path, SECRET_BYTES, follow_links=True)
     except OSError as error:
         raise SettingsError(f"{what} cannot be read: {error}") from error
 

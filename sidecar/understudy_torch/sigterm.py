@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import threading
 import time
 from typing import Any, Callable, Optional, Union
@@ -18,6 +19,7 @@ from typing import Any, Callable, Optional, Union
 FOLDER = "/understudy"
 VERDICT_FILE = "verdict.json"  # understudy_protocol.pod has both too; that package is not here
 ENV_FOLDER = "UNDERSTUDY_FOLDER"
+LIMIT_BYTES = 1 << 16
 EXIT_CODE = 1
 
 Handler = Union[Callable[[int, Any], Any], int, signal.Handlers, None]
@@ -59,7 +61,8 @@ class ExitOnFault:
         why = self._faulty()
         if why:
             self._ending.acquire()  # once: who comes second waits here for the end
-            os.write(2, f"understudy: SIGTERM, and no checkpoint is tried: the node is faulty: {why}\n".encode())
+            text = f"understudy: SIGTERM, and no checkpoint is tried: the node is faulty: {why}\n"
+            os.write(2, text.encode(errors="replace"))
             os._exit(EXIT_CODE)
 
 
@@ -75,13 +78,21 @@ def exit_on_fault(folder: Optional[str] = None) -> None:
 def what_is_faulty(path: str, now: float) -> str:
     """Why no checkpoint is to be tried; "" if one may be: the file says so, is missing, broken or has expired."""
     try:
-        with open(path, encoding="utf-8") as file:
-            told = json.load(file)
+        told = json.loads(_read(path))
         if told["verdict"] != "Faulty" or (told.get("until") is not None and now >= told["until"]):
             return ""
         return str(told.get("reason") or "no reason told")
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
+
+
+def _read(path: str) -> bytes:
+    """Of a regular file alone, without waiting for a FIFO: as understudy_protocol.files does, which is not here."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(fd, LIMIT_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
 
 
 class _Sigaction:

@@ -33,7 +33,7 @@ async def test_each_verdict_is_heard_once_and_what_is_none_is_said_and_passed_ov
         assert await asyncio.wait_for(heard.get(), 5) == BROKEN
         # and then nonsense, and that it is withdrawn
         path.write_text("{")
-        await asyncio.to_thread(wait_for, lambda: "no verdict" in caplog.text, "the word about it")
+        await asyncio.to_thread(wait_for, lambda: "expected a NodeVerdict" in caplog.text, "the word about it")
         path.write_text(wire.encode(WITHDRAWN))
         # then each is heard once
         assert await asyncio.wait_for(heard.get(), 5) == WITHDRAWN

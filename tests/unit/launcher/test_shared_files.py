@@ -1,0 +1,82 @@
+"""Where the launcher, or a script without one, reads a file in the shared folder, anything may be: it is ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.obstacles import UNREADABLE, Obstacle
+from understudy_launcher import error_files
+from understudy_launcher.verdict import Held, what_is_held
+from understudy_protocol import files, pod, wire
+from understudy_protocol.membership import NodeVerdict
+from understudy_protocol.words import Verdict
+from understudy_torch import sigterm
+
+FAULTY = wire.encode(NodeVerdict(Verdict.FAULTY, "Xid 79"))
+FAILURE = json.dumps({"message": "a key that a link leads to"})
+pytestmark = pytest.mark.timeout(20)  # a FIFO that blocks fails its test
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    with tempfile.TemporaryDirectory(prefix="understudy-") as path:
+        os.chmod(path, 0o777)
+        yield Path(path)
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object], object]] = {
+    "launcher": (FAULTY, lambda path: what_is_held(str(path.parent), 0.0), Held()),
+    "script": (FAULTY, lambda path: sigterm.what_is_faulty(str(path), 0.0), ""),
+    "error-file": (FAILURE, lambda path: error_files.read(str(path)), error_files.NOTHING),
+}
+
+
+@pytest.mark.attack("C4", "an entry instead of verdict.json or of a worker's error file", before="a FIFO blocked")
+@pytest.mark.parametrize("obstacle", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize(("content", "read", "nothing"), READERS.values(), ids=READERS)
+def test_what_is_not_a_regular_file_is_ignored(
+    folder: Path, content: str, read: Callable[[Path], object], nothing: object, obstacle: Obstacle
+) -> None:
+    private = folder / "private"
+    private.write_text(content)
+    with obstacle.at(folder / pod.VERDICT_FILE, private):
+        assert read(folder / pod.VERDICT_FILE) == nothing
+
+
+@pytest.mark.parametrize(("content", "read", "nothing"), READERS.values(), ids=READERS)
+def test_a_regular_file_is_read(folder: Path, content: str, read: Callable[[Path], object], nothing: object) -> None:
+    (folder / pod.VERDICT_FILE).write_text(content)
+    assert read(folder / pod.VERDICT_FILE) != nothing
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, '{"verdict":"Faulty","reason":"\\ud800"}', FAULTY + " " * 70_000])
+def test_an_odd_verdict_ends_nothing(folder: Path, text: str) -> None:
+    """Deep, with half a character, too long."""
+    path = folder / pod.VERDICT_FILE
+    path.write_text(text)
+    what_is_held(str(folder), 0.0)
+    sigterm.what_is_faulty(str(path), 0.0)
+
+
+def test_a_folder_of_errors_that_is_a_link_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher removes files in it."""
+    elsewhere, temporary = folder / "elsewhere", folder / "tmp"
+    elsewhere.mkdir()
+    temporary.mkdir()
+    (folder / f"errors-{os.getuid()}").symlink_to(elsewhere)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    assert error_files.make_folder(str(folder)) == str(temporary / f"errors-{os.getuid()}")
+
+
+def test_a_file_is_read_up_to_its_limit_and_not_a_byte_more(folder: Path) -> None:
+    (folder / "it").write_bytes(b"x" * 100)
+    assert files.read_file(folder / "it", 100) == b"x" * 100
+    with pytest.raises(OSError, match="at most 99 bytes"):
+        files.read_file(folder / "it", 99)

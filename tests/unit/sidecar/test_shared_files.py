@@ -1,0 +1,280 @@
+"""What a trainer can do to its sidecar through the folder that both write to, and what a sidecar does with a state file
+that is not its own: it never blocks, writes through no link, and never quotes a file."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.obstacles import OBSTACLES, UNREADABLE, Obstacle
+from tests.unit.sidecar.hall import until
+from understudy_launcher.verdict import what_is_faulty
+from understudy_protocol import files, pod, wire
+from understudy_protocol.membership import Close, NodeVerdict
+from understudy_protocol.vow import Vow
+from understudy_protocol.words import CloseReason, Office, Verdict
+from understudy_sidecar import records, settings, shared_socket
+from understudy_sidecar.alone import Alone, AloneSettings
+from understudy_sidecar.annotation import Annotation
+from understudy_sidecar.launcher_link import LauncherLink
+from understudy_sidecar.records import CannotRead
+from understudy_sidecar.rollouts_link import RolloutsLink
+
+KEY = "ab" * 32
+XID = NodeVerdict(Verdict.FAULTY, "Xid 79")
+VOW = Vow(Office(7, 3))
+pytestmark = pytest.mark.timeout(20)  # a FIFO that blocks fails its test
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user may enter, with a short path: sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="understudy-") as path:
+        os.chmod(path, 0o777)
+        yield Path(path)
+
+
+@pytest.fixture
+def private(folder: Path) -> Path:
+    """A file of the sidecar that the trainer cannot see, such as one in its state folder."""
+    path = folder / "private"
+    path.write_text(KEY)
+    return path
+
+
+def shipped(folder: Path) -> Path:
+    source = folder / "image"
+    (source / "python" / "understudy_torch").mkdir(parents=True)
+    (source / "python" / "understudy_torch" / "__init__.py").write_text("step = print\n")
+    (source / "launch").write_text("#!/bin/sh\n")
+    (source / "launch").chmod(0o755)
+    return source
+
+
+def mode(path: Path) -> int:
+    """Of the entry itself."""
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+# The sidecar writes into the shared folder
+
+WRITTEN: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
+    "verdict": (pod.VERDICT_FILE, lambda shared, _: records.record_verdict(shared, XID)),
+    "former-name-of-the-verdict": (f"{pod.VERDICT_FILE}.new", lambda shared, _: records.record_verdict(shared, XID)),
+    "launcher": ("launch", records.install_launcher),
+    "python-folder": ("python", records.install_launcher),
+    "package": ("python/understudy_torch", records.install_launcher),
+    "module": ("python/understudy_torch/__init__.py", records.install_launcher),
+    "socket": ("sidecar.sock", lambda shared, _: shared_socket.bound(shared / "sidecar.sock").close()),
+}
+
+
+@pytest.mark.attack(
+    "C4", "an entry in the shared folder instead of a file of the sidecar's", before="written through; a FIFO blocked"
+)
+@pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
+@pytest.mark.parametrize(("name", "write"), WRITTEN.values(), ids=WRITTEN)
+def test_what_a_trainer_puts_into_the_way_is_replaced_and_not_written_through(
+    folder: Path, private: Path, name: str, write: Callable[[Path, Path], object], obstacle: Obstacle
+) -> None:
+    # given an image, and a trainer that has put something where the sidecar writes
+    source, shared = shipped(folder), folder / "shared"
+    (shared / name).parent.mkdir(parents=True)
+    obstacle(shared / name, private)
+    # when the sidecar, started again, writes there
+    write(shared, source)
+    # then its file is there, whole, and nothing else was written to
+    assert private.read_text() == KEY
+    match name:
+        case "sidecar.sock":
+            assert stat.S_ISSOCK((shared / name).lstat().st_mode)
+        case "launch" | "python" | "python/understudy_torch" | "python/understudy_torch/__init__.py":
+            assert (shared / "launch").read_text() == "#!/bin/sh\n"
+            assert mode(shared / "launch") == 0o755
+            module = shared / "python" / "understudy_torch" / "__init__.py"
+            assert module.read_text() == "step = print\n"
+            assert not any(path.is_symlink() for path in (module, *module.parents) if shared in path.parents)
+        case _:
+            verdict = shared / pod.VERDICT_FILE
+            assert stat.S_ISREG(verdict.lstat().st_mode)
+            assert wire.decode(verdict.read_bytes(), {"NodeVerdict": NodeVerdict}) == XID
+            assert mode(verdict) == 0o644, "the trainer runs as any user"
+
+
+@pytest.mark.attack("C4", "a link to a private file instead of the launcher's socket", before="its mode was changed")
+@pytest.mark.parametrize("link", [LauncherLink(print, print, print), RolloutsLink(print)], ids=["launcher", "rollouts"])
+async def test_a_socket_takes_connections_whatever_was_at_its_path(
+    folder: Path, private: Path, link: LauncherLink | RolloutsLink
+) -> None:
+    path, before = folder / "it.sock", mode(private)
+    os.symlink(private, path)
+    async with await link.listen(path):
+        assert mode(path) == 0o666
+        with socket.socket(socket.AF_UNIX) as process:
+            process.connect(str(path))
+    assert mode(private) == before
+
+
+@pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped for ever")
+async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obstacles(folder: Path) -> None:
+    # given a shared folder in which a trainer has put FIFOs wherever the sidecar writes
+    source, shared, state, told = shipped(folder), folder / "shared", folder / "state", folder / "told"
+    for made in (shared, state):
+        os.mkdir(made)
+    for name in ("launch", "python", pod.VERDICT_FILE, f"{pod.VERDICT_FILE}.new"):
+        os.mkfifo(shared / name)
+    files.write_file(told, wire.encode(XID).encode())
+    # when the sidecar of a pod without a launcher starts there
+    alone = Alone(AloneSettings(shared, state, told, source, look_every_s=0.01, listen="127.0.0.1", health_port=0))
+    life = asyncio.create_task(alone.run())
+    # then the trainer finds the verdict
+    await until(lambda: what_is_faulty(str(shared), 0.0) == "Xid 79")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await life
+
+
+# The sidecar reads its own state
+
+READ: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "vow": (records.VOW_FILE, records.recorded_vow),
+    "close": (records.CLOSE_FILE, records.recorded_close),
+    "told-verdict": (records.TOLD_FILE, records.recorded_told),
+    "order": (records.ORDER_FILE, records.recorded_order),
+}
+
+
+@pytest.mark.attack("C4", "vow.json is a link to the key, or anything else", before="the log showed the whole key")
+@pytest.mark.parametrize("obstacle", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize(("name", "read"), READ.values(), ids=READ)
+def test_a_state_file_that_no_sidecar_wrote_is_an_error_that_names_it_and_quotes_nothing(
+    folder: Path, private: Path, name: str, read: Callable[[Path], object], obstacle: Obstacle
+) -> None:
+    with obstacle.at(folder / name, private), pytest.raises(CannotRead) as raised:
+        read(folder)
+    text = str(raised.value)
+    assert str(folder / name) in text
+    assert "delete the pod" in text
+    assert KEY[:8] not in text
+    assert raised.value.__cause__ is None, "nor does a traceback show the error that quotes the file"
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        KEY,
+        f'{{"v":2,"type":"{KEY}"}}',
+        f'{{"v":2,"type":"Vow","granted_to":["{KEY}"],"office":"{KEY}"}}',
+        "",
+        "[" * 9999,
+    ],
+    ids=["no-json", "another-type", "another-field", "empty", "deep"],
+)
+@pytest.mark.parametrize(("name", "read"), READ.values(), ids=READ)
+def test_content_that_is_no_message_is_not_quoted(
+    folder: Path, name: str, read: Callable[[Path], object], content: str
+) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(CannotRead) as raised:
+        read(folder)
+    assert KEY[:8] not in str(raised.value)
+
+
+def test_what_was_stored_is_read_back_and_is_private(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        records.record_vow(folder, VOW)
+        records.record_told(folder, XID)
+        records.record_close(folder, Close(CloseReason.FAILED, "x"), folder / "no-termination-log")
+    finally:
+        os.umask(before)
+    assert records.recorded_vow(folder) == VOW
+    assert records.recorded_told(folder) == XID
+    assert records.recorded_close(folder) == Close(CloseReason.FAILED, "x")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert len(list(folder.iterdir())) == 3, "nothing beside them"
+
+
+def test_nothing_is_left_beside_a_file_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(records.CannotStore, match="No space left"):
+        records.record_vow(folder, VOW)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.attack("C4", "a sidecar is restarted while vow.json is a link to the key", before="the log showed the key")
+def test_a_sidecar_whose_vow_is_a_link_to_the_key_ends_with_one_line_and_no_key(folder: Path) -> None:
+    # given a pod's folders, in which vow.json is a link to the key
+    for name in ("key", "state", "shared"):
+        (folder / name).mkdir()
+    (folder / "key" / pod.KEY_FILE).write_text(KEY)
+    (folder / "state" / records.VOW_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
+    shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
+    env = {
+        **os.environ,
+        pod.ENV_JOB: wire.encode(shape),
+        pod.ENV_COORDINATOR: "127.0.0.1:1",
+        pod.ENV_POD_UID: "u",
+        pod.ENV_POD_NAME: "p",
+        pod.ENV_NODE: "n",
+        pod.ENV_POD_IP: "127.0.0.1",
+        pod.ENV_KEY_FOLDER: str(folder / "key"),
+        pod.ENV_STATE_FOLDER: str(folder / "state"),
+        pod.ENV_SHARED_FOLDER: str(folder / "shared"),
+    }
+    # when its sidecar starts
+    ended = subprocess.run(
+        [sys.executable, "-m", "understudy_sidecar"], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+    # then it ends with an error that names the file, and shows neither the key nor a traceback
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert str(folder / "state" / records.VOW_FILE) in line
+    assert KEY[:8] not in ended.stderr + ended.stdout
+
+
+# Volumes of the kubelet's
+
+
+def test_an_annotation_is_read_through_the_kubelets_links_and_never_quoted(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given the kubelet's folder: a link to a link
+    (folder / "..2026").mkdir()
+    (folder / "..2026" / "verdict").write_text(KEY)
+    (folder / "..data").symlink_to("..2026")
+    (folder / "verdict").symlink_to("..data/verdict")
+    heard: list[NodeVerdict] = []
+    watch = Annotation(folder / "verdict", heard.append)
+    # when the annotation is not a verdict, and then is one
+    watch._look()
+    (folder / "..2026" / "verdict").write_text(wire.encode(XID))
+    watch._look()
+    # then the log does not show it
+    assert heard == [XID]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert KEY[:8] not in caplog.text
+
+
+def test_what_the_operator_tells_an_injected_pod_is_not_quoted(folder: Path) -> None:
+    (folder / pod.KEY_FILE).write_text(KEY)
+    (folder / pod.INJECTED_FILE).write_text(f'{{"shape": "{KEY}"}}')
+    own = {pod.ENV_POD_UID: "u", pod.ENV_POD_NAME: "p", pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1"}
+    with pytest.raises(settings.SettingsError, match=r"injected\.json") as raised:
+        settings.read_settings({**own, pod.ENV_KEY_FOLDER: str(folder), pod.ENV_PLACE: "w/0/0"})
+    assert KEY[:8] not in str(raised.value)
