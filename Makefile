@@ -119,6 +119,9 @@ bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API
 bench-nodes:  ## what changes of nodes cost the operator, 500 jobs on 5,000 nodes: five minutes; ARGS="--runs 1" and the like
 	$(PY) -m benchmarks.nodes $(ARGS)
 
+bench-hostile:  ## whether callers without the key disturb a coordinator: 500 connections, 64 members; two minutes; ARGS="--seconds 5" and the like
+	$(PY) -m benchmarks.hostile $(ARGS)
+
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
+from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.nodes import GOALS as NODES
 from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.pool.goals import GOALS as POOL
@@ -32,6 +33,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "recovery": RECOVERY,
     "operator": OPERATOR,
     "nodes": NODES,
+    "hostile": HOSTILE,
     "pool": POOL,
     "rollout": ROLLOUT,
     "step": STEP,

@@ -46,6 +46,7 @@ UNITS = {
     "cpu_ms": "ms",
     "beyond_slowest_s": "s",
     "p99_ms": "ms",
+    "max_ms": "ms",
     "added_p99_ms": "ms",
     "reconciles": "1/s",
 }

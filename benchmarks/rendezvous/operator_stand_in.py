@@ -32,7 +32,7 @@ class Observer(Link):
     """A link that proves the key as an observer, appoints, and hands on what it is told."""
 
     def __init__(self, host: str, on_told: Callable[[bytes], None]) -> None:
-        super().__init__(0, masks=True, limit=SNAPSHOT_BYTES)
+        super().__init__(0, masks=True)
         self._host, self._on_told = host, on_told
         self._caller = Caller(job.KEY, Role.OBSERVER, job.UID, secrets.token_hex(handshake.NONCE_BYTES))
         self._token = b""
@@ -51,6 +51,7 @@ class Observer(Link):
             self._on_told(text)
         else:
             self.send(self._caller.answer(wire.decode(text, _HANDSHAKE)))
+            self.peer_proved(SNAPSHOT_BYTES)
             self.send(Appoint(job.EPOCH, -1, {}))
             self._proven = True
 

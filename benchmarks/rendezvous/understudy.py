@@ -25,7 +25,7 @@ def rounds(size: int, limit_s: float, profile: Path | None, *, bare: bool = Fals
     """All members call at once; then the last of them is lost, and a spare takes its rank."""
     with running(size, spares=1, bare=bare, profile=profile) as job:
         yield Case.FIRST_ROUND, first_round(job, limit_s)
-        yield Case.NEXT_ROUND, _next_round(job, limit_s)
+        yield Case.NEXT_ROUND, next_round(job, limit_s)
 
 
 def first_round(job: Job, limit_s: float) -> dict[str, float]:
@@ -45,7 +45,7 @@ def first_round(job: Job, limit_s: float) -> dict[str, float]:
     }
 
 
-def _next_round(job: Job, limit_s: float) -> dict[str, float]:
+def next_round(job: Job, limit_s: float) -> dict[str, float]:
     used = cpu_of(job.coordinator)
     lost = job.actives - 1
     crowd = job.crowd_of(lost)

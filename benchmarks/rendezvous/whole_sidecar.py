@@ -13,6 +13,7 @@ import cProfile
 import logging
 import pstats
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.child import Answer, run, serve
@@ -43,6 +44,34 @@ def settings(asked: argparse.Namespace) -> Settings:
     )
 
 
+class LoopLag:
+    """How late the loop runs what is due, at every 5 ms: while it stands still, those moments count too."""
+
+    EVERY_S = 0.005
+
+    def __init__(self) -> None:
+        self._lags: list[float] = []
+        self._next = 0.0
+
+    async def begin(self) -> Answer:
+        self._lags, self._next = [], time.monotonic() + self.EVERY_S
+        asyncio.get_running_loop().call_later(self.EVERY_S, self._on_time)
+        return {}
+
+    async def told(self) -> Answer:
+        """In milliseconds, since it began."""
+        lags = sorted(self._lags)
+        p50, p99 = (1000 * lags[int(len(lags) * share)] for share in (0.5, 0.99))
+        return {"p50_ms": round(p50, 2), "p99_ms": round(p99, 2), "max_ms": round(1000 * lags[-1], 2)}
+
+    def _on_time(self) -> None:
+        at = time.monotonic()
+        while self._next <= at:
+            self._lags.append(at - self._next)
+            self._next += self.EVERY_S
+        asyncio.get_running_loop().call_later(self._next - at, self._on_time)
+
+
 async def _listening() -> Answer:
     """Returns when members could call."""
     while True:  # the runner holds the limit
@@ -58,7 +87,8 @@ async def _listening() -> Answer:
 async def _run(sidecar: Sidecar) -> None:
     """Until the runner goes, or the sidecar fails."""
     life = asyncio.create_task(sidecar.run())
-    asked = asyncio.create_task(serve({"listening": _listening}))
+    lag = LoopLag()
+    asked = asyncio.create_task(serve({"listening": _listening, "lag_begin": lag.begin, "lag": lag.told}))
     await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
     for task in (asked, life):
         task.cancel()

@@ -4,7 +4,8 @@ Own code, because a coordinator must bound what an unproven caller makes it keep
 leave a tenth of a millisecond for each: no task, no queue, no message kept beyond its limit.
 
 Rules: text messages only, whole or in fragments; no extension. A frame is refused by the length in its header, before
-its body is kept. What breaks a rule is `Broken`, with the code of the close frame that answers it.
+its body is kept. Only the last fragment may be empty: others would be read without end. What breaks a rule is `Broken`,
+with the code of the close frame that answers it.
 """
 
 import os
@@ -106,6 +107,8 @@ class Frames:
             raise Broken("expected a text frame, got a binary one", CloseCode.UNSUPPORTED)
         elif opcode != (Opcode.TEXT if self._parts is None else Opcode.CONTINUATION):
             raise Broken(f"expected {'the start' if self._parts is None else 'more'} of a message, got opcode {opcode}")
+        elif not length and not first & _FIN:
+            raise Broken("expected a fragment that is not empty")
         elif length + len(self._parts or b"") > self.limit:
             raise Broken(f"expected at most {self.limit} bytes, got a message of {length} or more", CloseCode.TOO_BIG)
 

@@ -1,6 +1,7 @@
 """The two heads by which HTTP becomes a WebSocket (RFC 6455), without I/O; the frames after them: frames.py.
 
-Rules: a head has at most HEAD_BYTES, and nothing more is kept of a longer one. No extension and no subprotocol.
+Rules: a head has at most as many bytes as its reader allows, and nothing more is kept of a longer one. No extension
+and no subprotocol.
 """
 
 import base64
@@ -23,12 +24,12 @@ class NotUpgraded(Broken):
         self.answer = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def take_head(received: bytearray) -> Optional[bytes]:
+def take_head(received: bytearray, limit_bytes: int = HEAD_BYTES) -> Optional[bytes]:
     """Take a whole head off what was received; None while it is not whole. Raises Broken where it is too long."""
-    end = received.find(b"\r\n\r\n", 0, HEAD_BYTES)
+    end = received.find(b"\r\n\r\n", 0, limit_bytes)
     if end < 0:
-        if len(received) >= HEAD_BYTES:
-            raise Broken(f"expected a head of at most {HEAD_BYTES} bytes")
+        if len(received) >= limit_bytes:
+            raise Broken(f"expected a head of at most {limit_bytes} bytes")
         return None
     head = bytes(received[:end])
     del received[: end + 4]

@@ -112,7 +112,8 @@ class Sidecar:
         workers = None
         if self._settings.shape.on_failed_update is not None:
             workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
-        server = Server(self._hall, self._settings.key, self._settings.shape.uid, self._settings.claims)
+        shape = self._settings.shape
+        server = Server(self._hall, self._settings.key, shape.uid, self._settings.claims, members=shape.actives)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._metrics_text)
         node_file = self._watch_node()

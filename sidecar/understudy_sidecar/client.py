@@ -145,7 +145,7 @@ class _Call(Link):
     """
 
     def __init__(self, client: CoordinatorClient, host: str, port: int, on_failed: Callable[[str], None]) -> None:
-        super().__init__(0, masks=True, limit=MESSAGE_BYTES)
+        super().__init__(0, masks=True)
         self.host, self._port = host, port
         self._client, self._on_failed = client, on_failed
         self._caller = Caller(client.key, Role.MEMBER, client.job_uid, secrets.token_hex(handshake.NONCE_BYTES))
@@ -155,6 +155,7 @@ class _Call(Link):
         self._connecting: asyncio.Task[object] | None = None
         self._alarm = Alarm(self._on_time)
         self._limit_s = self._due = 0.0
+        self._is_extended = False  # this step's limit
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -179,13 +180,20 @@ class _Call(Link):
 
     def _allow(self, limit_s: float) -> None:
         """So long for the peer's next answer, in place of what was allowed before."""
+        self._is_extended = False
         self._limit_s, self._due = limit_s, now() + limit_s
         self._alarm.set(self._due)
 
     def _on_time(self) -> None:
-        """What this process itself takes does not count: it was frozen or has too much to do, or did not read yet."""
-        if now() > self._due + LATE_S or self.unread():
+        """What this process itself takes does not count: it was frozen or has too much to do, or did not read yet.
+
+        The last once a step: a peer that sends without end always has something that was not read.
+        """
+        if now() > self._due + LATE_S:
             self._allow(self._limit_s)
+        elif self.unread() and not self._is_extended:
+            self._allow(self._limit_s)
+            self._is_extended = True
         else:
             self._fail(f"no answer within {self._limit_s:g} s")
 
@@ -224,6 +232,7 @@ class _Call(Link):
         except NotProven as error:
             raise Broken(str(error)) from error
         self.send(prove)
+        self.peer_proved(MESSAGE_BYTES)
         self._over = self._up = True
         self._alarm.set(None)
         self._client.is_up(self)

@@ -11,12 +11,13 @@ from typing import cast
 
 from understudy_protocol.frames import Broken
 from understudy_protocol.upgrade import take_head
-from understudy_sidecar.lobby import Lobby
 from understudy_sidecar.metrics import CONTENT_TYPE
 from understudy_sidecar.tcp import has_unread
+from understudy_sidecar.waiting_connections import WaitingConnections
 
 LIMIT_S = 5.0
-PLACES = 256
+#: In all, and from one address.
+MOST, MOST_PER_ADDRESS = 256, 64
 TEXT = "text/plain"
 OK, UNREADY = "200 OK", "503 Service Unavailable"
 
@@ -29,19 +30,25 @@ async def listen(
     why_not_ready: Callable[[], str] = lambda: "",
 ) -> asyncio.Server:
     """why_not_ready: "" while it is."""
-    lobby = Lobby(PLACES, LIMIT_S)
-    return await asyncio.get_running_loop().create_server(lambda: _Question(lobby, metrics, why_not_ready), host, port)
+    waiting = WaitingConnections(MOST, MOST_PER_ADDRESS, LIMIT_S)
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: _Question(waiting, metrics, why_not_ready), host, port)
 
 
 class _Question(asyncio.Protocol):
-    def __init__(self, lobby: Lobby, metrics: Callable[[], bytes], why_not_ready: Callable[[], str]) -> None:
-        self._lobby, self._metrics, self._why_not_ready = lobby, metrics, why_not_ready
+    def __init__(
+        self, waiting: WaitingConnections, metrics: Callable[[], bytes], why_not_ready: Callable[[], str]
+    ) -> None:
+        self._waiting, self._metrics, self._why_not_ready = waiting, metrics, why_not_ready
+        self.peer = "?"
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._lobby.enter(self)
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else "?"
+        self._waiting.add(self)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -66,12 +73,9 @@ class _Question(asyncio.Protocol):
                 return _answer(OK, TEXT, b"ok")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lobby.leave(self)
+        self._waiting.remove(self)
 
-    def unread(self) -> bool:
-        return self._transport is not None and has_unread(self._transport)
-
-    def turn_out(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         assert self._transport is not None
         self._transport.abort()
 

@@ -4,6 +4,10 @@ Rules: `send` never waits; what answers one reading goes out in one write. A pee
 when the next message comes reads too slowly and is cut off, which is logged once: it may call again, and nobody else is
 held up. What breaks the protocol ends this one connection. Server and client build on `Link`; the office sees its upper
 half.
+
+Until `peer_proved`, a peer costs next to nothing: at most UNPROVEN_BYTES of all that it sends are read, its head and
+control frames included, control frames are not answered, its end is not logged, and when it breaks a rule the
+connection is closed at once, without waiting for it.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_
 from understudy_protocol.upgrade import NotUpgraded, take_head
 from understudy_sidecar.tcp import has_unread, was_silent
 
+UNPROVEN_BYTES = 1024
 UNSENT_BYTES = 1 << 20
 #: How long a peer that was hung up on may take to read what was sent, and to end its side.
 HANGUP_S = 3.0
@@ -24,13 +29,15 @@ log = logging.getLogger(__name__)
 class Link(asyncio.Protocol):
     """number: never used again in this process. peer: its address, for logs. masks: this side is the caller."""
 
-    def __init__(self, number: int, *, masks: bool, limit: int) -> None:
+    def __init__(self, number: int, *, masks: bool) -> None:
         self.number = number
         self.peer = "?"
         self._masks = masks
         self._received = bytearray()
-        self._frames = Frames(self._received, masked=not masks, limit=limit)
+        self._frames = Frames(self._received, masked=not masks, limit=UNPROVEN_BYTES)
         self._head_pending = True
+        self._is_proven = False
+        self._taken = 0  # bytes of the peer's that were read, until it is proven
         self._reading = False
         self._answers: list[bytes] = []  # to what is being read: they go out in one write
         self._transport: asyncio.Transport | None = None
@@ -110,8 +117,9 @@ class Link(asyncio.Protocol):
         if not self._reading:
             self._write_answers()
 
-    def limit(self, message_bytes: int) -> None:
-        """From now on a message of the peer's may have so many bytes."""
+    def peer_proved(self, message_bytes: int) -> None:
+        """The peer has proved the key: from now on a message of it may have so many bytes."""
+        self._is_proven = True
         self._frames.limit = message_bytes
 
     # asyncio.Protocol ------------------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ class Link(asyncio.Protocol):
             self._write_answers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and not self._ending:
+        if exc is not None and self._is_proven and not self._ending:
             log.info("%s: the connection broke: %s", self.peer, exc)
         self._ending = self._ended = True
         self._transport = None
@@ -150,18 +158,33 @@ class Link(asyncio.Protocol):
 
     def _read(self) -> None:
         if self._head_pending:
-            head = take_head(self._received)
+            before = len(self._received)
+            head = take_head(self._received, UNPROVEN_BYTES)
             if head is None:
                 return
             self._head_pending = False
+            self._taken = before - len(self._received)
             self.head_received(head)
-        while not self._ending and (message := self._frames.take()) is not None:
+        while not self._ending and (message := self._next_message()) is not None:
             self._take(*message)
+
+    def _next_message(self) -> tuple[int, bytes] | None:
+        """Raises Broken."""
+        if self._is_proven:
+            return self._frames.take()
+        before = len(self._received)
+        message = self._frames.take()
+        left = len(self._received)
+        self._taken += before - left
+        # What follows a whole message may have been sent after the proof.
+        if self._taken + (left if message is None else 0) > UNPROVEN_BYTES:
+            raise Broken(f"expected at most {UNPROVEN_BYTES} bytes before a proof of the key", CloseCode.TOO_BIG)
+        return message
 
     def _take(self, opcode: int, payload: bytes) -> None:
         if opcode == Opcode.TEXT:
             self.text_received(payload)
-        elif opcode == Opcode.PING:
+        elif opcode == Opcode.PING and self._is_proven:
             self._write(Opcode.PONG, payload)
         elif opcode == Opcode.CLOSE:
             self.hangup()
@@ -199,5 +222,8 @@ class Link(asyncio.Protocol):
         self._ending = True
         self._answers.append(words)
         self._write_answers()
+        if not self._is_proven:
+            self._transport.close()  # nothing but these few bytes was written to it: the kernel has them
+            return
         self._transport.write_eof()
         self._cut_off = asyncio.get_running_loop().call_later(HANGUP_S, self.cut)

@@ -1,9 +1,10 @@
 """The sidecar's WebSocket server: members and the operator call here.
 
-Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key. A caller has HANDSHAKE_S
-for that from its first packet on, and UNPROVEN callers may be under way at once, as long as files can be opened: the
-one that has taken the longest goes when more come. What fails here ends one connection, and is logged once a kind and
-address (complaints.py). Who is in office is not asked here: who knows the key is handed to the hall.
+Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key (link.py). A caller has
+HANDSHAKE_S for that, whatever it sends. How many callers may be without a proof, in all and from one address, follows
+from the job's size (`most_waiting`) and from the files that can be opened; waiting_connections.py decides which of them
+is closed when more come. What fails here ends one connection, and is logged once a kind and address (complaints.py).
+The server does not know which pod is the leader: it hands every caller that knows the key to the hall.
 """
 
 import asyncio
@@ -21,18 +22,18 @@ from understudy_protocol.handshake import Challenge, Hello, Prove, Role
 from understudy_protocol.upgrade import accept
 from understudy_sidecar.complaints import Complaints
 from understudy_sidecar.link import Link
-from understudy_sidecar.lobby import Lobby
 from understudy_sidecar.tcp import watch_peer
+from understudy_sidecar.waiting_connections import WaitingConnections
 
-#: Of a caller that has proved nothing, a member and the operator: the most bytes that a message may have.
-UNPROVEN_BYTES = 1024
+#: The most bytes that a message of a member, the operator and a claimant may have.
 MEMBER_BYTES = 64 * 1024
 OBSERVER_BYTES = 4 << 20
 CLAIMANT_BYTES = 4 << 20
 HANDSHAKE_S = 5.0
-UNPROVEN = 16_384
 FILES_KEPT = 64  # for everything that is no call
 LISTEN_BACKLOG = 4096
+#: Callers without a proof, however large the job is: about 2 kB each.
+MOST_WAITING = 16_384
 
 _HANDSHAKE = wire.message_types(handshake)
 _MEMBERSHIP = wire.message_types(membership)
@@ -71,13 +72,24 @@ class NotProven(Broken):
         super().__init__(reason, CloseCode.POLICY)
 
 
-class Server:
-    """office: None while there is no job. claims: of a pod that is a pool's spare, or was."""
+def most_waiting(members: int) -> tuple[int, int]:
+    """How many callers may be without a proof at once, in all and from one address, in a job of so many members.
 
-    def __init__(self, office: Hall | None, key: bytes, job_uid: str, claims: Claims | None = None) -> None:
+    All members may call at once, from one address if a proxy or SNAT is before them, while the calls that they gave up
+    are not seen to have ended; and there are spares, candidates and the operator.
+    """
+    return min(MOST_WAITING, 512 + 4 * members), min(MOST_WAITING, 128 + 2 * members)
+
+
+class Server:
+    """office: None while there is no job. claims: of a pod that is a pool's spare, or was. members: the job's size."""
+
+    def __init__(
+        self, office: Hall | None, key: bytes, job_uid: str, claims: Claims | None = None, *, members: int = 0
+    ) -> None:
         self.office, self.key, self.job_uid, self.claims = office, key, job_uid, claims
         self.complaints = Complaints(log)
-        self.lobby = Lobby(UNPROVEN, HANDSHAKE_S)
+        self.waiting = WaitingConnections(*most_waiting(members), HANDSHAKE_S)
         self.callers: set[Caller] = set()
         self._most_callers = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_KEPT
         self._numbers = itertools.count(1)
@@ -112,9 +124,9 @@ class Server:
 
     def came(self, caller: "Caller") -> None:
         self.callers.add(caller)
-        self.lobby.enter(caller)
+        self.waiting.add(caller)
         if len(self.callers) > self._most_callers:
-            self.lobby.make_room("no more files can be opened, and it had proved nothing")
+            self.waiting.evict_one("no more files can be opened, and it had proved nothing")
 
     def _caller(self) -> "Caller":
         return Caller(next(self._numbers), self)
@@ -124,7 +136,7 @@ class Caller(Link):
     """One call: the head of the upgrade, then Hello, Challenge and Prove, then the messages of its role."""
 
     def __init__(self, number: int, server: Server) -> None:
-        super().__init__(number, masks=False, limit=UNPROVEN_BYTES)
+        super().__init__(number, masks=False)
         self._server = server
         self._hello: Hello | None = None
         self._key = b""  # that it has to prove
@@ -146,7 +158,7 @@ class Caller(Link):
 
     def ended(self, silent: bool) -> None:
         self._server.callers.discard(self)
-        self._server.lobby.leave(self)
+        self._server.waiting.remove(self)
         if self._role is Role.MEMBER:
             self._office.dropped(self, silent)
         elif self._role is Role.OBSERVER:
@@ -157,7 +169,7 @@ class Caller(Link):
         assert self._server.office is not None, "nobody else proves a job's key"
         return self._server.office
 
-    def turn_out(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         self._server.complaints.about(self.peer, "no handshake", f"was turned away: {reason}")
         self.cut()
 
@@ -178,19 +190,19 @@ class Caller(Link):
         proof = handshake.caller_proof(*self._parts(self._hello))
         if not isinstance(prove, Prove) or not handshake.same(proof, prove.proof):
             raise NotProven("it does not know the job's key")
-        self._server.lobby.leave(self)
+        self._server.waiting.remove(self)
         self._role = self._hello.role
         match self._role:
             case Role.MEMBER:
-                self.limit(MEMBER_BYTES)
+                self.peer_proved(MEMBER_BYTES)
                 self._next = self._on_member
                 self._office.add(self)
             case Role.OBSERVER:
-                self.limit(OBSERVER_BYTES)
+                self.peer_proved(OBSERVER_BYTES)
                 self._next = self._on_observer
                 self._office.observer(self)
             case Role.CLAIMANT:
-                self.limit(CLAIMANT_BYTES)
+                self.peer_proved(CLAIMANT_BYTES)
                 self._next = self._on_claimant
 
     def _parts(self, hello: Hello) -> tuple[bytes, Role, str, str, str]:

@@ -1,66 +1,93 @@
-"""Callers that have proved nothing yet: how long each may take, and how many there may be.
+"""Connections that have proved nothing yet: how many may wait, and how long.
 
-Rules: who has taken `limit_s` has to go, unless it waits for us to read what it has sent (this process may have been
-frozen, or ten thousand may call at once): it has as long again. When more than `places` are in, the one that came first
-has to go. One timer for all.
+Rules:
+- A connection may wait for `limit_s`, whatever it sends. The time is counted in periods of one timer for all
+  connections. A timer that fires late counts one period, so a freeze of this process costs nobody its connection.
+- At most `most_per_address` connections of one address wait: when one more comes, the address loses its oldest. Members
+  of a node may share an address (SNAT), so the number follows from the job's size.
+- At most `most` connections wait: when one more comes, the address with the most connections loses its oldest. So a
+  flood from a few addresses evicts its own connections, and none of a member that calls from another address.
 """
 
 import asyncio
 import itertools
 from typing import Protocol
 
-from understudy_sidecar.clock import now
+PERIODS = 5  # within limit_s
 
 
-class Waiting(Protocol):
-    def unread(self) -> bool:
-        """Whether it has sent what was not read yet."""
+class Connection(Protocol):
+    @property
+    def peer(self) -> str:
+        """The source address; it does not change."""
 
-    def turn_out(self, reason: str) -> None:
-        """It has left the lobby, and has to go."""
+    def evict(self, reason: str) -> None:
+        """It waits no more, and is to be closed at once."""
 
 
-class Lobby:
-    def __init__(self, places: int, limit_s: float) -> None:
-        self._places, self._limit_s = places, limit_s
-        self._inside: dict[Waiting, float] = {}  # until when; the first is the one that came first
+class WaitingConnections:
+    def __init__(self, most: int, most_per_address: int, limit_s: float) -> None:
+        self._most, self._most_per_address, self._limit_s = most, most_per_address, limit_s
+        self._since: dict[Connection, int] = {}  # the period in which each came; the oldest first
+        self._of: dict[str, dict[Connection, None]] = {}  # by address; the oldest first
+        self._addresses: dict[int, dict[str, None]] = {}  # by how many connections they have
+        self._largest = 0
+        self._period = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, caller: Waiting) -> None:
-        self._inside[caller] = now() + self._limit_s
-        if len(self._inside) > self._places:
-            self.make_room(f"{self._places} callers that proved nothing came after it")
-        if self._timer is None:
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def add(self, connection: Connection) -> None:
+        address = connection.peer
+        self._since[connection] = self._period
+        self._of.setdefault(address, {})[connection] = None
+        self._count(address, len(self._of[address]) - 1)
+        if len(self._of[address]) > self._most_per_address:
+            self._evict_oldest_of(address, f"{self._most_per_address} connections of its address came after it")
+        elif len(self) > self._most:
+            self.evict_one(f"{self._most} connections wait already, most of them of its address")
+        if self._timer is None and self._since:
             self._set_timer()
 
-    def leave(self, caller: Waiting) -> None:
-        self._inside.pop(caller, None)
+    def remove(self, connection: Connection) -> None:
+        if self._since.pop(connection, None) is None:
+            return
+        address = connection.peer
+        del self._of[address][connection]
+        self._count(address, len(self._of[address]) + 1)
+        if not self._of[address]:
+            del self._of[address]
 
-    def make_room(self, reason: str) -> None:
-        """The one that came first has to go, if anybody is in."""
-        first = next(iter(self._inside), None)
-        if first is not None:
-            self._turn_out(first, reason)
+    def evict_one(self, reason: str) -> None:
+        """The oldest of the address with the most connections, if any waits."""
+        if self._since:
+            self._evict_oldest_of(next(iter(self._addresses[self._largest])), reason)
 
-    def __len__(self) -> int:
-        return len(self._inside)
+    def _count(self, address: str, before: int) -> None:
+        """The address has one connection more or less than `before`."""
+        count = len(self._of[address])
+        self._addresses.get(before, {}).pop(address, None)
+        if count:
+            self._addresses.setdefault(count, {})[address] = None
+        if count > self._largest or not self._addresses.get(self._largest):
+            self._largest = count
 
-    def _turn_out(self, caller: Waiting, reason: str) -> None:
-        self.leave(caller)
-        caller.turn_out(reason)
+    def _evict_oldest_of(self, address: str, reason: str) -> None:
+        self._evict(next(iter(self._of[address])), reason)
+
+    def _evict(self, connection: Connection, reason: str) -> None:
+        self.remove(connection)
+        connection.evict(reason)
 
     def _set_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._limit_s / 5, self._on_time)
+        self._timer = asyncio.get_running_loop().call_later(self._limit_s / PERIODS, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        at = now()
-        overdue = list(itertools.takewhile(lambda caller: self._inside[caller] <= at, self._inside))
-        for caller in overdue:
-            if caller.unread():
-                self.leave(caller)
-                self._inside[caller] = at + self._limit_s
-            else:
-                self._turn_out(caller, f"no proof of the job's key within {self._limit_s:g} s")
-        if self._inside:
+        self._period += 1
+        overdue = itertools.takewhile(lambda x: self._period - self._since[x] > PERIODS, self._since)
+        for connection in list(overdue):
+            self._evict(connection, f"no proof of the job's key within {self._limit_s:g} s")
+        if self._since:
             self._set_timer()

@@ -33,6 +33,9 @@ KNOWN = {**wire.message_types(membership), **wire.message_types(observer), **wir
 HEAD, _ = request("x", 1, MEMBERSHIP_PATH)
 HELLO = frame(Opcode.TEXT, wire.encode(Hello(Role.MEMBER, JOB, "n")).encode(), masked=True)
 
+#: Ports that healthy members report: each a different one.
+PORTS = itertools.count(50_000)
+
 MakeSocket = Callable[[Any], socket.socket]
 Socket = aiohttp.ClientWebSocketResponse
 
@@ -115,21 +118,20 @@ class Healthy:
     def __init__(self, served: Served, link: Socket) -> None:
         self._hall, self._link = served.hall, link
         self._there = served.hall.links[-1]
-        self._ports = itertools.count(50_000)
 
-    async def assert_served(self) -> None:
+    async def assert_served(self, limit_s: float = 1.0) -> None:
         """It is heard and answered at once, on the connection that it has had all the time."""
-        number = next(self._ports)
+        number = next(PORTS)
         await self._link.send_str(wire.encode(m.Port(number)))
-        await until(lambda: m.Port(number) in self._hall.messages, limit_s=1.0)
+        await until(lambda: m.Port(number) in self._hall.messages, limit_s)
         self._there.send(m.Heartbeat(number, NO_ROUND))
-        assert await heard(self._link, 1.0) == m.Heartbeat(number, NO_ROUND)
+        assert await heard(self._link, limit_s) == m.Heartbeat(number, NO_ROUND)
 
 
 @asynccontextmanager
-async def serving(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Served]:
+async def serving(host: str = "127.0.0.1", port: int = 0, members: int = 0) -> AsyncIterator[Served]:
     hall = RecordingHall()
-    server = Server(hall, KEY, JOB)
+    server = Server(hall, KEY, JOB, members=members)
     taken = await server.listen(port, host)
     try:
         yield Served(server, hall, host, taken)

@@ -139,7 +139,7 @@ async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a freeze of this process, or when it has too much to do."""
-    monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
     loop = asyncio.get_running_loop()
 
     async def too_busy_to_read(_request: web.Request) -> None:

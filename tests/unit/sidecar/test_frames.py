@@ -38,7 +38,7 @@ def test_what_is_framed_comes_back_however_it_is_cut(
     assert taken(stream, max(pieces, len(stream) // 500), masked=masked) == messages
 
 
-@given(parts=st.lists(st.binary(max_size=200), min_size=2, max_size=5), masked=st.booleans())
+@given(parts=st.lists(st.binary(min_size=1, max_size=200), min_size=2, max_size=5), masked=st.booleans())
 def test_a_message_in_fragments_is_one_and_control_frames_may_come_between(parts: list[bytes], masked: bool) -> None:
     frames = [frame(Opcode.TEXT, parts[0], masked=masked)]
     frames += [frame(Opcode.CONTINUATION, part, masked=masked) for part in parts[1:]]

@@ -33,7 +33,7 @@ from understudy_protocol.upgrade import HEAD_BYTES
 from understudy_protocol.words import CloseReason
 from understudy_sidecar import link as link_module
 from understudy_sidecar.link import UNSENT_BYTES
-from understudy_sidecar.server import MEMBER_BYTES, UNPROVEN_BYTES
+from understudy_sidecar.server import MEMBER_BYTES
 
 MEBIBYTE = 1 << 20
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -68,7 +68,7 @@ async def test_another_request_is_answered_in_http(served: Served, head: bytes, 
 
 async def test_a_head_without_an_end_is_not_kept(served: Served) -> None:
     with served.dialed() as sock:
-        sock.sendall(b"GET /v1/membership HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES)
+        sock.sendall(b"GET /v1/membership HTTP/1.1\r\nX: " + b"x" * 1024)
         await ended(sock)
     await until(lambda: len(served.server.callers) == 1)
 
@@ -105,7 +105,7 @@ async def test_fragments_are_refused_at_the_same_sum(served: Served, part: int) 
     first = frame(Opcode.TEXT, b" " * part, masked=True)
     more = frame(Opcode.CONTINUATION, b" " * part, masked=True)
     with served.dialed() as sock:
-        sock.sendall(HEAD + unfinished(first) + unfinished(more) * (UNPROVEN_BYTES // part + 1))
+        sock.sendall(HEAD + unfinished(first) + unfinished(more) * (1024 // part + 1))
         assert b"expected at most 1024 bytes" in await ended(sock)
 
 
@@ -116,7 +116,7 @@ def unfinished(whole: bytes) -> bytes:
 
 async def test_before_the_proof_a_message_is_short(served: Served) -> None:
     async with served.upgraded() as link:
-        await link.send_str(wire.encode(Hello(Role.MEMBER, JOB, "n" * UNPROVEN_BYTES)))
+        await link.send_str(wire.encode(Hello(Role.MEMBER, JOB, "n" * 1024)))
         assert await closed_by_server(link)
 
 
@@ -144,8 +144,9 @@ BYTES = {
     "unknown-control": frame(11, b"", masked=True),
     "long-ping": frame(Opcode.PING, b"x" * 126, masked=True),
     "ping-in-fragments": unfinished(frame(Opcode.PING, b"", masked=True)),
+    "empty-fragment": unfinished(frame(Opcode.TEXT, b"", masked=True)),
     "goes-on-without-a-start": frame(Opcode.CONTINUATION, b"", masked=True),
-    "starts-twice": unfinished(frame(Opcode.TEXT, b"", masked=True)) * 2,
+    "starts-twice": unfinished(frame(Opcode.TEXT, b"{", masked=True)) * 2,
     "no-frames": b"\x9b" * 300,
     **{name: frame(Opcode.TEXT, text, masked=True) for name, text in FRAMES.items()},
 }

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import resource
 import socket
+import time
 from collections.abc import Iterator
 
 import aiohttp
@@ -35,8 +36,7 @@ from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Hello, Prove, Role
 from understudy_sidecar import server as server_module
-from understudy_sidecar.clock import now
-from understudy_sidecar.lobby import Lobby
+from understudy_sidecar.waiting_connections import WaitingConnections
 
 pytestmark = pytest.mark.usefixtures("healthy", "many_files")
 
@@ -51,7 +51,13 @@ def many_files() -> Iterator[None]:
 
 @pytest.fixture
 def short_handshake(served: Served) -> None:
-    served.server.lobby = Lobby(server_module.UNPROVEN, 0.3)
+    served.server.waiting = WaitingConnections(512, 128, 0.3)
+
+
+def waits(served: Served, sock: socket.socket) -> bool:
+    """Whether the server has this connection, and not closed it."""
+    addresses = (caller.transport.get_extra_info("peername") for caller in served.server.callers)
+    return sock.getsockname() in addresses
 
 
 # Without the key
@@ -153,53 +159,47 @@ async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_oth
 
 
 @pytest.mark.usefixtures("short_handshake")
-async def test_a_caller_whose_answer_was_not_read_yet_does_not_go(
-    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after a freeze of this sidecar, or when ten thousand call at once."""
+async def test_a_freeze_of_this_sidecar_evicts_no_caller(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     async with served.upgraded() as link:
         challenge = await challenged(link)
         assert challenge is not None
-        proof = handshake.caller_proof(KEY, Role.MEMBER, JOB, "n", challenge.nonce)
-        (caller,) = served.server.callers - {served.hall.links[0]}
-        caller.transport.pause_reading()
-        await link.send_str(wire.encode(Prove(proof)))
-        later = now() + 60  # its time is up
-        monkeypatch.setattr("understudy_sidecar.lobby.now", lambda: later)
-        await until(lambda: served.server.lobby._inside[caller] > later)
-        caller.transport.resume_reading()
+        await link.send_str(wire.encode(Prove(handshake.caller_proof(KEY, Role.MEMBER, JOB, "n", challenge.nonce))))
+        time.sleep(1.0)  # noqa: ASYNC251 - nothing runs meanwhile, for three times as long as a caller may take
         await link.send_str(join())
         assert isinstance(await heard(link), m.Welcome)
     assert warnings(caplog) == []
 
 
-async def test_members_get_in_past_a_thousand_idle_connections(
-    served: Served, healthy: Healthy, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("members", "stay"), [(0, 128), (64, 256), (10_000, 1000)])
+async def test_of_a_thousand_idle_connections_as_many_stay_as_the_job_may_need_and_members_get_in(
+    members: int, stay: int
 ) -> None:
-    with contextlib.ExitStack() as idle:
-        for _ in range(1000):
-            idle.enter_context(served.dialed())
-        await until(lambda: len(served.server.lobby) == 1000)
-        async with asyncio.timeout(1.0), served.member() as link:
-            await healthy.assert_served()
-            await link.send_str(wire.encode(m.Port(4001)))
-            await until(lambda: m.Port(4001) in served.hall.messages)
-    assert warnings(caplog) == []
-
-
-async def test_when_too_many_wait_the_one_that_has_waited_longest_goes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(server_module, "UNPROVEN", 50)
-    async with serving() as served:
+    async with serving(members=members) as served:
         with contextlib.ExitStack() as idle:
-            for _ in range(200):
+            for _ in range(1000):
                 newest = idle.enter_context(served.dialed())
-            async with asyncio.timeout(1.0), served.member():
-                await until(lambda: len(served.server.callers) <= 51)
-            with pytest.raises(BlockingIOError):
-                newest.recv(1)
-    assert warnings(caplog) == ["127.0.0.1 was turned away: 50 callers that proved nothing came after it"]
+            await until(lambda: waits(served, newest))
+            assert len(served.server.waiting) == stay
+            async with asyncio.timeout(1.0), served.member() as link:
+                await link.send_str(wire.encode(m.Port(4001)))
+                await until(lambda: m.Port(4001) in served.hall.messages)
+            assert waits(served, newest)
+
+
+async def test_connections_of_many_addresses_evict_each_other_and_none_of_a_member(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as served:
+        with served.dialed("127.0.1.1") as member, contextlib.ExitStack() as idle:
+            member.sendall(HEAD)  # it is on its way, and older than all that follow
+            for number in range(1200):
+                newest = idle.enter_context(served.dialed(f"127.0.0.{number % 6 + 2}"))
+            await until(lambda: waits(served, newest))
+            assert len(served.server.waiting) == 512
+            assert waits(served, member)
+    assert {text.split(": ", 1)[1] for text in warnings(caplog)} == {
+        "512 connections wait already, most of them of its address"
+    }
 
 
 async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_some_again(

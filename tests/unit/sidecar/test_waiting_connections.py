@@ -1,96 +1,93 @@
-"""Who has to leave the lobby, and when; over real connections: test_strangers.py."""
+"""Which connection without a proof is closed, and when; over real connections: test_strangers.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from understudy_sidecar import lobby as lobby_module
-from understudy_sidecar.lobby import Lobby
+from understudy_sidecar.waiting_connections import WaitingConnections
 
-LIMIT_S = 5.0
+A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 
 
-class Guest:
-    def __init__(self) -> None:
-        self.has_unread = False
+class Waiting:
+    def __init__(self, peer: str = A) -> None:
+        self.peer = peer
         self.reasons: list[str] = []
 
-    def unread(self) -> bool:
-        return self.has_unread
-
-    def turn_out(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         self.reasons.append(reason)
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    made = Time()
-    monkeypatch.setattr(lobby_module, "now", made)
+async def waiting() -> WaitingConnections:
+    """At most 5 in all and 3 of an address, for 5 s each."""
+    return WaitingConnections(5, 3, 5.0)
+
+
+def add(waiting: WaitingConnections, *peers: str) -> list[Waiting]:
+    made = [Waiting(peer) for peer in peers]
+    for connection in made:
+        waiting.add(connection)
     return made
 
 
-@pytest.fixture
-async def lobby() -> Lobby:
-    return Lobby(3, LIMIT_S)
+def periods(waiting: WaitingConnections, count: int) -> None:
+    """The timer fires so often: once a second."""
+    for _ in range(count):
+        waiting._on_time()
 
 
-async def test_each_has_its_time_and_no_more(lobby: Lobby, time: Time) -> None:
-    early, late = Guest(), Guest()
-    lobby.enter(early)
-    time.now += 1.0
-    lobby.enter(late)
-    time.now += LIMIT_S - 1.0
-    lobby._on_time()
+def evicted(connections: list[Waiting]) -> list[int]:
+    return [number for number, connection in enumerate(connections) if connection.reasons]
+
+
+async def test_each_connection_has_its_time_and_no_more(waiting: WaitingConnections) -> None:
+    (early,) = add(waiting, A)
+    periods(waiting, 1)
+    (late,) = add(waiting, A)
+    periods(waiting, 4)
+    assert early.reasons == []
+    periods(waiting, 1)
     assert early.reasons == ["no proof of the job's key within 5 s"]
-    assert late.reasons == []
-    time.now += 1.0
-    lobby._on_time()
-    assert (len(late.reasons), len(lobby)) == (1, 0)
+    assert (late.reasons, len(waiting)) == ([], 1)
+    periods(waiting, 1)
+    assert (len(late.reasons), len(waiting)) == (1, 0)
 
 
-async def test_who_left_is_not_turned_out(lobby: Lobby, time: Time) -> None:
-    proven = Guest()
-    lobby.enter(proven)
-    lobby.leave(proven)
-    lobby.leave(proven)
-    time.now += LIMIT_S
-    lobby._on_time()
+async def test_a_connection_that_was_removed_is_not_evicted(waiting: WaitingConnections) -> None:
+    (proven,) = add(waiting, A)
+    waiting.remove(proven)
+    waiting.remove(proven)
+    periods(waiting, 6)
     assert proven.reasons == []
 
 
-async def test_one_that_waits_for_us_has_as_long_again_and_keeps_nobody_else_in(lobby: Lobby, time: Time) -> None:
-    waits, idle = Guest(), Guest()
-    waits.has_unread = True
-    lobby.enter(waits)
-    time.now += 1.0
-    lobby.enter(idle)
-    time.now += LIMIT_S - 1.0
-    lobby._on_time()
-    time.now += 1.0
-    lobby._on_time()
-    assert (len(waits.reasons), len(idle.reasons)) == (0, 1)
-    waits.has_unread = False
-    time.now += LIMIT_S - 1.0
-    lobby._on_time()
-    assert len(waits.reasons) == 1
+async def test_an_address_with_too_many_loses_its_oldest(waiting: WaitingConnections) -> None:
+    (other,) = add(waiting, B)
+    made = add(waiting, A, A, A, A)
+    assert evicted(made) == [0]
+    assert made[0].reasons == ["3 connections of its address came after it"]
+    assert (other.reasons, len(waiting)) == ([], 4)
 
 
-async def test_when_it_is_full_the_one_that_came_first_goes(lobby: Lobby) -> None:
-    guests = [Guest() for _ in range(5)]
-    for guest in guests:
-        lobby.enter(guest)
-    assert [bool(guest.reasons) for guest in guests] == [True, True, False, False, False]
-    assert guests[0].reasons == ["3 callers that proved nothing came after it"]
+async def test_when_too_many_wait_the_address_with_the_most_loses_its_oldest(waiting: WaitingConnections) -> None:
+    """A flood from a few addresses evicts its own connections, though a member's is older than all of them."""
+    (member,) = add(waiting, B)
+    flood = add(waiting, A, A, A, C, C, C, C)
+    assert member.reasons == []
+    assert evicted(flood) == [0, 3, 4]
+    assert flood[0].reasons == ["5 connections wait already, most of them of its address"]
+    assert len(waiting) == 5
 
 
-async def test_there_is_nobody_to_make_room_in_an_empty_one(lobby: Lobby) -> None:
-    lobby.make_room("it is full")
-    assert len(lobby) == 0
+async def test_the_address_with_the_most_is_known_when_connections_have_gone(waiting: WaitingConnections) -> None:
+    first, second, *_ = made = add(waiting, A, A, A, B, B)
+    waiting.remove(first)
+    waiting.remove(second)
+    waiting.evict_one("no more files")
+    assert evicted(made) == [3]
+    waiting.evict_one("no more files")
+    waiting.evict_one("no more files")
+    assert evicted(made) == [2, 3, 4]
+    waiting.evict_one("none is left")
+    assert len(waiting) == 0

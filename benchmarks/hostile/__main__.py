@@ -1,0 +1,83 @@
+"""`make bench-hostile`: 500 hostile connections to a coordinator while 64 members hold a round.
+
+Writes build/bench/hostile.json. Fails if a member is lost, or if the loop is late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks.child import CHECKOUT, Child, ChildFailed, Unfinished
+from benchmarks.goals import Verdict, check
+from benchmarks.hostile.goals import CONNECTIONS, GOALS, OTHERS, SHARED
+from benchmarks.machine import Usage
+from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.rendezvous.processes import LOOPBACK, NICE, START_S, running
+from benchmarks.rendezvous.understudy import FIRST, first_round, next_round
+from benchmarks.report import tell, write_facts
+
+FOLDER = CHECKOUT / "build" / "bench"
+RECORDS, SAMPLES, MACHINE = (FOLDER / f"hostile.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
+MEMBERS = 64
+LIMIT_S = 60.0
+CALM = "calm"
+#: From where the hostile connections come, by case.
+SOURCES = {CALM: [], OTHERS: [f"127.0.1.{number}" for number in range(1, 11)], SHARED: [LOOPBACK]}
+
+
+def session(case: str, connections: int, seconds: float) -> dict[str, float]:
+    """Raises Unfinished where a member was lost."""
+    with running(MEMBERS, spares=1) as job, Child("callers", "benchmarks.hostile.callers", nice=NICE) as callers:
+        first_round(job, LIMIT_S)
+        if SOURCES[case]:
+            callers.ask("begin", START_S, host=LOOPBACK, sources=SOURCES[case], connections=connections)
+        job.coordinator.ask("lag_begin", LIMIT_S)
+        before = Usage.of(job.coordinator.pid)
+        time.sleep(seconds)
+        after = Usage.of(job.coordinator.pid)
+        lag = job.coordinator.ask("lag", LIMIT_S)
+        job.settle(FIRST, LIMIT_S)  # it is the newest round still: no member was lost
+        opened = callers.ask("opened", LIMIT_S)
+        print(f"{case}: {lag}, connections: {opened}", flush=True)
+        return {
+            "p99_ms": lag["p99_ms"],
+            "max_ms": lag["max_ms"],
+            "cpu_percent": 100 * (after.cpu_s - before.cpu_s) / seconds,
+            "peak_rss_mb": after.peak_rss_mb,
+            "seconds": next_round(job, LIMIT_S)["seconds"],
+        }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make bench-hostile ARGS=…", description=__doc__.splitlines()[0])
+    parser.add_argument("--connections", type=int, default=CONNECTIONS)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--runs", type=int, default=1)
+    asked = parser.parse_args(arguments)
+    journal = Journal(SAMPLES, resume=False)
+    start = time.monotonic()
+    try:
+        for run in range(asked.runs):
+            for case in SOURCES:
+                try:
+                    values = session(case, asked.connections, asked.seconds)
+                    journal.add([Sample("understudy", case, asked.connections, run, values)])
+                except Unfinished as error:
+                    lost = Sample("understudy", case, asked.connections, run, unfinished=str(error))
+                    journal.add([lost])
+    except (ChildFailed, KeyboardInterrupt) as error:
+        print(f"{error or 'interrupted'}", file=sys.stderr)
+        return 1
+    records = sum_up(journal.samples)
+    write_records(RECORDS, records)
+    write_facts(MACHINE, "hostile", time.monotonic() - start, {})
+    tell(journal, GOALS, RECORDS)
+    missed = [x for x in check(GOALS, records) if x.verdict is Verdict.MISSED]
+    return 1 if missed or any(sample.unfinished for sample in journal.samples) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""A child process that is many hostile callers at once: six kinds, none of which knows the job's key.
+
+A connection that was closed is replaced after a moment, so as many are open, or on their way, as were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from benchmarks.child import Answer, run, serve
+from benchmarks.machine import take_open_files
+from benchmarks.rendezvous import job
+from understudy_protocol import pod, wire
+from understudy_protocol.handshake import Hello, Role
+from understudy_sidecar.frames import Opcode, frame
+from understudy_sidecar.upgrade import request
+
+PAUSE_S = 0.01
+FLOOD = frame(Opcode.PING, b"", masked=True) * 40_000
+NOISE = os.urandom(1 << 18)
+HEAD, _ = request("x", pod.COORDINATOR_PORT, pod.MEMBERSHIP_PATH)
+HELLO = frame(Opcode.TEXT, wire.encode(Hello(Role.MEMBER, job.UID, "0" * 32)).encode(), masked=True)
+
+
+async def flood(sock: socket.socket) -> None:
+    """PINGs without end, as fast as they are taken."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, HEAD)
+    while True:
+        await loop.sock_sendall(sock, FLOOD)
+
+
+async def slow(sock: socket.socket) -> None:
+    """A byte now and then."""
+    for byte in HEAD[:-1]:
+        await asyncio.get_running_loop().sock_sendall(sock, bytes([byte]))
+        await asyncio.sleep(0.1)
+
+
+async def silent(sock: socket.socket) -> None:
+    """Nothing at all."""
+    await _until_its_end(sock)
+
+
+async def half_open(sock: socket.socket) -> None:
+    """Half of a first message."""
+    await asyncio.get_running_loop().sock_sendall(sock, HEAD + HELLO[: len(HELLO) // 2])
+    await _until_its_end(sock)
+
+
+async def never_reading(sock: socket.socket) -> None:
+    """Questions whose answers are not read: a new connection for each."""
+    await asyncio.get_running_loop().sock_sendall(sock, HEAD + HELLO)
+    await asyncio.sleep(1.0)
+
+
+async def noise(sock: socket.socket) -> None:
+    """Random bytes, as fast as they are taken."""
+    while True:
+        await asyncio.get_running_loop().sock_sendall(sock, NOISE)
+
+
+async def _until_its_end(sock: socket.socket) -> None:
+    while await asyncio.get_running_loop().sock_recv(sock, 4096):
+        pass
+
+
+KINDS: tuple[Callable[[socket.socket], Awaitable[None]], ...] = (flood, slow, silent, half_open, never_reading, noise)
+
+
+class Callers:
+    def __init__(self) -> None:
+        self._opened = Counter[str]()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self, host: str, sources: list[str], connections: int) -> Answer:
+        """So many connections, in turns of these addresses and of each kind."""
+        turns = zip(range(connections), itertools.cycle(KINDS), itertools.cycle(sources), strict=False)
+        self._tasks = [asyncio.create_task(self._call(host, kind, source)) for _, kind, source in turns]
+        return {}
+
+    async def opened(self) -> Answer:
+        """How many connections there were so far, by kind."""
+        return dict(self._opened)
+
+    async def _call(self, host: str, kind: Callable[[socket.socket], Awaitable[None]], source: str) -> None:
+        while True:
+            with socket.socket() as sock, contextlib.suppress(OSError):
+                sock.setblocking(False)
+                sock.bind((source, 0))
+                await asyncio.get_running_loop().sock_connect(sock, (host, pod.COORDINATOR_PORT))
+                self._opened[kind.__name__] += 1
+                await kind(sock)
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _main() -> None:
+    callers = Callers()
+    await serve({"begin": callers.begin, "opened": callers.opened})
+
+
+if __name__ == "__main__":
+    take_open_files()
+    run(_main())
