@@ -28,6 +28,9 @@ DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
 #: The action of a container's restartPolicyRules that restarts all containers of the pod.
 RESTART_ALL = "RestartAllContainers"
+#: Volumes that the operator adds for its own containers alone: keys, their state, a folder of the node.
+PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
+OWN_CONTAINERS = (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)
 
 
 def pod_manifest(
@@ -88,6 +91,23 @@ def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
         if any(rule.get("action") == RESTART_ALL for rule in container.get("restartPolicyRules") or ()):
             return f"restartPolicyRules with action {RESTART_ALL} of container {container['name']}"
     return ""
+
+
+def private_mount(spec: Mapping[str, Any]) -> str:
+    """Why the user's containers may not be what they are: one mounts a volume that is ours alone; "" if none does."""
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for mount in container.get("volumeMounts") or ():
+            if mount.get("name") in PRIVATE_VOLUMES and container.get("name") not in OWN_CONTAINERS:
+                return f"volumeMounts {mount['name']} of container {container['name']}: that volume is Understudy's own"
+    return ""
+
+
+def remove_private_mounts(spec: dict[str, Any]) -> None:
+    """From the user's containers."""
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        if "volumeMounts" in container and container["name"] not in OWN_CONTAINERS:
+            mounts = container["volumeMounts"]
+            container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in PRIVATE_VOLUMES]
 
 
 def _hostname(job: Job, group: ReplicatedJob, place: Place | None, serial: str) -> str:

@@ -207,6 +207,11 @@ def of_other_kubeflow_job(raw: Raw) -> None:
     raw["metadata"]["ownerReferences"][0]["kind"] = "MPIJob"
 
 
+def mounting(volume: str) -> Callable[[Raw], object]:
+    mount = {"name": volume, "mountPath": "/x"}
+    return lambda raw: raw["spec"]["containers"][0].setdefault("volumeMounts", []).append(mount)
+
+
 def command_of(text: str) -> Callable[[Raw], object]:
     return lambda raw: raw["spec"]["containers"][0].update(command=["bash", "-c", text])
 
@@ -227,6 +232,8 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ("jobset", lambda x: x["spec"]["containers"][0].pop("command"), "container trainer needs a command"),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),
+        ("jobset", mounting(names.KEY_VOLUME), "volumeMounts understudy-membership of container trainer: that volume"),
+        ("job", mounting(names.NODE_VOLUME), "Understudy's own: remove the mount"),
         ("job", annotated("container", "tainer"), "set it to one of logs, trainer"),
         ("job", annotated("container", ""), "set it to the name of the container that trains"),
         ("job", annotated("world-size", "0"), "understudy.dev/world-size is '0': set it to the number of ranks, 1 or"),

@@ -72,6 +72,8 @@ def _trainer(spec: Raw, name: str) -> dict[str, Any]:
 
 def _refuse_taken_names(pod: Raw, owner: Owner) -> None:
     """What is called as ours is, and is not ours."""
+    if field := pods.private_mount(pod["spec"]):
+        raise Objection(f"{field}: remove the mount")
     if names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]:
         return
     spec = pod["spec"]

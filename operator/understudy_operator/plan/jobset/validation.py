@@ -11,7 +11,7 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.metadata import coordinator_endpoint
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import circle
-from understudy_operator.plan.pods import kubelet_restarts
+from understudy_operator.plan.pods import kubelet_restarts, private_mount
 from understudy_operator.plan.spec import JobSpec
 
 LONGEST_LABEL = 63
@@ -37,6 +37,7 @@ def complaints(name: str, spec: JobSpec) -> Iterator[Complaint]:
     yield from _counts(spec)
     yield from _rule_names(spec)
     yield from _restarts(spec)
+    yield from _private_mounts(spec)
 
 
 def complaint(name: str, spec: JobSpec) -> str:
@@ -114,4 +115,13 @@ def _restarts(spec: JobSpec) -> Iterator[Complaint]:
                 f"replicatedJobs[{number}].template.spec.template.spec: {field} would have the kubelet restart the "
                 "launcher, which restarts workers itself (recovery.inPlace): remove it",
                 changeable=True,
+            )
+
+
+def _private_mounts(spec: JobSpec) -> Iterator[Complaint]:
+    """The job's key would be the trainer's, too; or a folder of the node, with the right to write."""
+    for number, group in enumerate(spec.replicated_jobs):
+        if field := private_mount(group.pod_template["spec"]):
+            yield Complaint(
+                f"replicatedJobs[{number}].template.spec.template.spec: {field}: remove the mount", changeable=True
             )

@@ -13,7 +13,7 @@ from typing import Any
 from understudy_operator.plan.malformed import number_in
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import POOL_KIND, reference
-from understudy_operator.plan.pods import pod_manifest, trainer_of
+from understudy_operator.plan.pods import pod_manifest, remove_private_mounts, trainer_of
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.spec import JobSpec, Network, ReplicatedJob, World
@@ -27,6 +27,7 @@ def warm_spec(pool: Pool, sidecar_image: str) -> dict[str, Any]:
     made = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
     spec: dict[str, Any] = made["spec"]
     del spec["hostname"]
+    remove_private_mounts(spec)  # a pool has no validation that could refuse them
     for volume in spec["volumes"]:
         if volume["name"] == names.KEY_VOLUME:
             volume["secret"] = {**volume["secret"], "secretName": secret_name(pool)}

@@ -113,6 +113,29 @@ def test_containers_beside_a_launcher_and_pods_without_one_may_have_such_rules()
     assert told(replicated_jobs=(jobs,), world=None) == []
 
 
+@pytest.mark.attack("C4", "a template that mounts the volume with the job's key", before="the trainer got the key")
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize("volume", ["membership", "state", "told", "node", "gateway"])
+def test_no_container_of_the_users_mounts_a_volume_that_is_ours_alone(kind: str, volume: str):
+    trainer = {"name": "trainer", "command": ["x"]}
+    mounts = [{"name": "data", "mountPath": "/data"}, {"name": f"understudy-{volume}", "mountPath": "/x"}]
+    curious: dict[str, Any] = {"name": "curious", "volumeMounts": mounts}
+    spec: dict[str, Any] = {"containers": [trainer]}
+    spec[kind] = [*spec.get(kind, []), curious]
+    (found,) = complaints("llm", a_job(pod_template={"spec": spec}).spec)
+    assert found.message == (
+        f"replicatedJobs[0].template.spec.template.spec: volumeMounts understudy-{volume} of container curious: that "
+        "volume is Understudy's own: remove the mount"
+    )
+    assert found.changeable
+
+
+def test_a_container_may_mount_the_folder_that_sidecar_and_trainer_share():
+    mounts = [{"name": "understudy", "mountPath": "/understudy"}]
+    containers: list[dict[str, Any]] = [{"name": "trainer"}, {"name": "logs", "volumeMounts": mounts}]
+    assert list(complaints("llm", a_job(pod_template={"spec": {"containers": containers}}).spec)) == []
+
+
 def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
     # given what may be changed while the job is suspended, and what may not be changed
     groups = (a_group("a", 65536, 32768, TEMPLATE),)

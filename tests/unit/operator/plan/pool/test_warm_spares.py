@@ -76,6 +76,14 @@ def test_the_pools_key_and_the_jobs_are_seen_by_the_sidecar_alone() -> None:
     assert not hidden & {mount["name"] for mount in trainer["volumeMounts"]}
 
 
+@pytest.mark.attack("C4", "a pool's template that mounts the volume with the jobs' keys", before="its trainer got them")
+def test_a_pools_template_mounts_no_volume_that_is_ours_alone() -> None:
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("data", names.KEY_VOLUME, names.STATE_VOLUME)]
+    spec = {"containers": [{"name": "trainer", "command": ["x"], "volumeMounts": mounts}]}
+    (trainer,) = created(template={"metadata": {}, "spec": spec})["spec"]["containers"]
+    assert [mount["name"] for mount in trainer["volumeMounts"]] == ["data", names.SHARED_VOLUME]
+
+
 def test_what_the_pools_launcher_says_reaches_it() -> None:
     launcher = PoolLauncher("trainer", 4, zygote=True, preload=("json",), warmup=("python", "warm.py"))
     told = variables(created(launcher=launcher)["spec"]["containers"][0])
