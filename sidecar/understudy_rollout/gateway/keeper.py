@@ -95,8 +95,9 @@ def _read(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
         known, server = _known(told), told["server"]
     except FileNotFoundError:
         return Keeper(Weights.fresh(initial_version) if initial_version else Weights(), file, listener)
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        reason = f"this gateway was restarted, and what it knew cannot be read: {type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__  # other texts quote the file
+        reason = f"this gateway was restarted, and what it knew cannot be read: {file}: {why}"
         return Keeper(Weights.of(Known(Held(reason=reason))), file, listener)
     keeper = Keeper(Weights.of(known), file, server)
     lost = keeper.sees(listener) if listener is not None and server is not None else Lost(NOT_TOLD)

@@ -24,6 +24,14 @@ def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
     assert "what it knew cannot be read" in weights.reason
 
 
+def test_what_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:
+    file = tmp_path / "weights.json"
+    file.write_text('{"format": "0123456789"}')
+    reason = kept(file, "this server", "v0").weights.reason
+    assert str(file) in reason
+    assert "0123456789" not in reason
+
+
 @pytest.mark.parametrize("listener", ["another one", NOBODY, None])
 def test_only_the_same_process_is_trusted(tmp_path: Path, listener: str | None) -> None:
     file = tmp_path / "weights.json"
