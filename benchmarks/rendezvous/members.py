@@ -162,6 +162,8 @@ class LightMember:
             case ToLauncher(l.StartWorkers(token)):
                 self._crowd.on_assign(token.round)
                 asyncio.get_running_loop().call_soon(self._handle, FromLauncher(l.WorkersStarted(token)))
+            case ToLauncher(l.Ping(number)):
+                asyncio.get_running_loop().call_soon(self._handle, FromLauncher(l.Pong(number)))
             case Dial(hosts, delay_s):
                 self._dial(hosts, delay_s)
             case HangupCoordinator():

@@ -116,6 +116,8 @@ async def _launcher(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         message = wire.decode(line, _LAUNCHER)
         if isinstance(message, launcher.StartWorkers):
             writer.write(_line(launcher.WorkersStarted(message.token)))
+        elif isinstance(message, launcher.Ping):
+            writer.write(_line(launcher.Pong(message.number)))
 
 
 def _line(message: object) -> bytes:
