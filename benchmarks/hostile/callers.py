@@ -17,9 +17,9 @@ from benchmarks.child import Answer, run, serve
 from benchmarks.machine import take_open_files
 from benchmarks.rendezvous import job
 from understudy_protocol import pod, wire
+from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Hello, Role
-from understudy_sidecar.frames import Opcode, frame
-from understudy_sidecar.upgrade import request
+from understudy_protocol.upgrade import request
 
 PAUSE_S = 0.01
 FLOOD = frame(Opcode.PING, b"", masked=True) * 40_000

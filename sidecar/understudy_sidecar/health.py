@@ -12,7 +12,6 @@ from typing import cast
 from understudy_protocol.frames import Broken
 from understudy_protocol.upgrade import take_head
 from understudy_sidecar.metrics import CONTENT_TYPE
-from understudy_sidecar.tcp import has_unread
 from understudy_sidecar.waiting_connections import WaitingConnections
 
 LIMIT_S = 5.0

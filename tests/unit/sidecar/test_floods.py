@@ -16,10 +16,10 @@ import pytest
 
 from tests.unit.sidecar.calling import dialing
 from tests.unit.sidecar.hall import HEAD, HELLO, Healthy, Served, ended, serving, until, warnings
+from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_protocol.upgrade import accept
 from understudy_sidecar import client as client_module
-from understudy_sidecar.frames import Opcode, frame
-from understudy_sidecar.upgrade import accept
 
 PING = frame(Opcode.PING, b"", masked=True)
 PONG = frame(Opcode.PONG, b"", masked=True)
