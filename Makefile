@@ -72,6 +72,11 @@ rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fa
 engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
 	scripts/engines -m pytest -q -W ignore tests/engines
 
+attack:  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
+	$(PY) -m tests.cluster binaries
+	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration; code=$$?; \
+	  $(PY) -m tests.attacks build/junit/$@.xml && exit $$code
+
 e2e: e2e-lanes e2e-alone  ## real pods, real torch, real faults on the local cluster; E2E="FILE -k WORD" for some of them
 
 e2e-lanes:  ## the e2e tests that run two at a time, each on its own nodes

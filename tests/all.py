@@ -26,6 +26,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests import attacks
 from tests.machine_speed import REFERENCE_S, machine_seconds
 
 CHECKOUT = Path(__file__).parents[1]
@@ -83,6 +84,11 @@ class Run:
         if code != 0:
             self.failed.append(names)
 
+    def attacks(self) -> None:
+        """The table of `make attack`: its tests have run, each in its suite."""
+        if attacks.main([str(file) for file in sorted(JUNIT.glob("*.xml"))]) != 0:
+            self.failed.append("attack")
+
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         start = time.monotonic()
@@ -104,6 +110,7 @@ def test(run: Run) -> None:
         run.make("e2e-lanes")
     with run.beside("integration", "WORKERS=3"):
         run.make("e2e-alone")
+    run.attacks()
 
 
 def test_all(run: Run) -> None:
