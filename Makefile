@@ -137,7 +137,7 @@ bench-pool:  ## from a node's power-off to the first step, by a pool's spare War
 	$(PY) -m tests.e2e.prepare
 	$(PY) -m benchmarks.pool $(ARGS)
 
-bench-webhook:  ## how long the injection webhook takes for a pod: half a minute
+bench-webhook:  ## how long the injection webhook takes for a pod, also while 1,000 hostile callers ask: two minutes
 	$(PY) -m benchmarks.webhook $(ARGS)
 
 bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench

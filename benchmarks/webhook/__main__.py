@@ -1,4 +1,6 @@
-"""`make bench-webhook`: how long injection takes, a pod at a time. build/bench/webhook.json; half a minute."""
+"""`make bench-webhook`: how long injection takes, a pod at a time, and while hostile callers ask, too.
+build/bench/webhook.json; a minute.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,13 @@ from benchmarks.child import CHECKOUT
 from benchmarks.goals import check
 from benchmarks.machine import Usage, facts
 from benchmarks.records import Sample, sum_up, write_records
-from benchmarks.webhook.goals import GOALS, PODS
+from benchmarks.webhook.goals import GOALS, HOSTILE, PODS
 
 FOLDER = CHECKOUT / "build" / "bench"
 #: The pod of a torchrun in bash, with the other containers, variables and volumes that a real one has.
 POD = CHECKOUT / "tests" / "unit" / "webhook" / "pods" / "torchrun.yaml"
 IMAGE = "example.com/sidecar:1"
+ATTACK_S = 10.0
 #: A server in a process of its own: it shares no interpreter with who asks.
 SERVER = (
     "import asyncio, sys; from benchmarks.webhook.server import serve; asyncio.run(serve(sys.argv[1], sys.argv[2]))"
@@ -98,13 +101,36 @@ async def measure(pods: int, runs: int) -> list[Sample]:
     return samples
 
 
+async def measure_attacked(runs: int) -> list[Sample]:
+    """A request every 0.1 s, each on a connection of its own, while hostile callers hold as many connections as they
+    can.
+    """
+    samples = []
+    body = review(a_pod())
+    with tempfile.TemporaryDirectory() as folder:
+        for run in range(runs):
+            async with server(Path(folder)) as (pid, port, context):
+                words = (str(port), str(HOSTILE), str(ATTACK_S))
+                attack = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "benchmarks.webhook.hostile", *words, cwd=CHECKOUT
+                )
+                taken = []
+                while attack.returncode is None:
+                    taken += await times_ms(port, context, body, 1)
+                    await asyncio.sleep(0.1)
+                values = {"slowest_ms": max(taken), "peak_rss_mb": Usage.of(pid).peak_rss_mb}
+                samples.append(Sample("understudy", "attacked", HOSTILE, run, values))
+    return samples
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make bench-webhook ARGS=", description=__doc__)
     parser.add_argument("--pods", type=int, default=PODS)
     parser.add_argument("--runs", type=int, default=5)
     chosen = parser.parse_args(arguments)
     began = time.monotonic()
-    records = sum_up(asyncio.run(measure(chosen.pods, chosen.runs)))
+    samples = asyncio.run(measure(chosen.pods, chosen.runs)) + asyncio.run(measure_attacked(chosen.runs))
+    records = sum_up(samples)
     write_records(FOLDER / "webhook.json", records)
     ran = "make bench-webhook" + (f' ARGS="{" ".join(arguments)}"' if arguments else "")
     told = {"command": ran, "minutes": f"{(time.monotonic() - began) / 60:.0f}", **facts()}

@@ -77,7 +77,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 async def stop(memo: kopf.Memo, **_: Any) -> None:
     for server in ("health", "metrics"):
         if server in memo:
-            await memo[server].cleanup()
+            await memo[server].close()
     if "operator" in memo:
         await memo.operator.stop()
         await memo.api_client.close()

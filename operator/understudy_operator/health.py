@@ -8,25 +8,23 @@ the same objects.
 
 from aiohttp import web
 
+from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer
 from understudy_operator.operator import Operator
 
 
-async def serve(operator: Operator, port: int) -> web.AppRunner:
-    """To be cleaned up by the caller."""
+async def serve(operator: Operator, port: int) -> BoundedServer:
+    """To be closed by the caller."""
 
-    async def healthz(_: web.Request) -> web.Response:
-        return _told(operator, operator.alive)
+    def answer(request: web.BaseRequest, _: bytes) -> web.Response:
+        if request.path == "/healthz":
+            return _told(operator, operator.alive)
+        if request.path == "/readyz":
+            return _told(operator, operator.alive and operator.synced)
+        return web.Response(status=404, text="GET /healthz and /readyz\n")
 
-    async def readyz(_: web.Request) -> web.Response:
-        return _told(operator, operator.alive and operator.synced)
-
-    app = web.Application()
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
-    return runner
+    server = BoundedServer(answer, PROBE_LIMITS)
+    await server.listen(port)
+    return server
 
 
 def _told(operator: Operator, well: bool) -> web.Response:

@@ -3,21 +3,28 @@
 UNDERSTUDY_CERTIFICATES is the folder with tls.crt and tls.key, which kubelets mount. UNDERSTUDY_PORT (8443) takes the
 API server's calls, and UNDERSTUDY_HEALTH_PORT (8080) the kubelet's; UNDERSTUDY_METRICS_PORT (none) is where GET
 /metrics answers. This process calls nobody: its account has no token and no rights.
+
+UNDERSTUDY_CLIENT_CA (PEM in base64; none) is the authority whose certificates the API server shows, and
+UNDERSTUDY_CLIENT_NAMES (apart by commas; any) their names: other callers are refused.
 """
 
 import asyncio
+import base64
 import logging
 import os
 import signal
+import ssl
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_protocol import logs
 from understudy_webhook.certificates import Files
-from understudy_webhook.serving import Serving, listen_for_probes
+from understudy_webhook.serving import Clients, Probes, Serving
 
+CLIENT_CA, CLIENT_NAMES = "UNDERSTUDY_CLIENT_CA", "UNDERSTUDY_CLIENT_NAMES"
 #: Endpoints without this replica have to arrive everywhere before it takes no more calls.
 DRAIN_S = 3.0
 log = logging.getLogger(__name__)
@@ -28,13 +35,14 @@ async def _serve(image: str, certificates: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
-        serving = Serving(image, log_format=logs.read_format(os.environ))
+        serving = Serving(image, log_format=logs.read_format(os.environ), clients=read_clients(os.environ))
         keeping = asyncio.create_task(Files(certificates, serving).run(), name="certificate")
-        probes = await listen_for_probes(serving, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or 8080))
-        stack.push_async_callback(probes.cleanup)
+        probes = Probes(serving)
+        await probes.listen(int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or 8080))
+        stack.push_async_callback(probes.close)
         if (metrics_port := port_of(os.environ)) is not None:
             metrics = await serve(serving.metrics.book.text, metrics_port)
-            stack.push_async_callback(metrics.cleanup)
+            stack.push_async_callback(metrics.close)
         await serving.listen(int(os.environ.get("UNDERSTUDY_PORT") or 8443))
         stack.push_async_callback(serving.close)
         asked = asyncio.create_task(ended.wait(), name="until SIGTERM")
@@ -47,6 +55,24 @@ async def _serve(image: str, certificates: Path) -> int:
         await asyncio.sleep(float(os.environ.get("UNDERSTUDY_DRAIN_S") or DRAIN_S))
         keeping.cancel()
     return 0
+
+
+def read_clients(env: Mapping[str, str]) -> Clients | None:
+    """None: every caller gets an answer. Raises ValueError."""
+    encoded = env.get(CLIENT_CA, "")
+    names = frozenset(name.strip() for name in env.get(CLIENT_NAMES, "").split(",") if name.strip())
+    if not encoded:
+        if names:
+            raise ValueError(f"{CLIENT_NAMES} is set, and {CLIENT_CA} is not (chart: webhook.clients.caBundle)")
+        return None
+    try:
+        authority = base64.b64decode(encoded, validate=True).decode("ascii")
+        ssl.create_default_context(cadata=authority)
+    except (ValueError, ssl.SSLError) as error:
+        raise ValueError(
+            f"{CLIENT_CA} is no certificate: {error}; set it to PEM in base64 (webhook.clients.caBundle)"
+        ) from None
+    return Clients(authority, names)
 
 
 def main() -> int:
@@ -64,6 +90,7 @@ def main() -> int:
         return 2
     try:
         port_of(os.environ)
+        read_clients(os.environ)
     except ValueError as error:
         log.error("%s", error)
         return 2

@@ -2,14 +2,15 @@
 
 from typing import Any
 
+from understudy_operator.bounded_server import Drop
 from understudy_operator.metrics.book import Book
 
 ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ENDPOINTS = ("mutate", "validate")
 INJECTED, ALLOWED, REFUSED = "Injected", "Allowed", "Refused"
-#: What was sent was no review; a bug.
-MALFORMED, FAILED = "Malformed", "Failed"
-RESULTS = (INJECTED, ALLOWED, REFUSED, MALFORMED, FAILED)
+#: The body was no review; the answer took too long; the caller's certificate has another name; a bug.
+MALFORMED, EXPENSIVE, UNKNOWN_CALLER, FAILED = "Malformed", "Expensive", "UnknownCaller", "Failed"
+RESULTS = (INJECTED, ALLOWED, REFUSED, MALFORMED, EXPENSIVE, UNKNOWN_CALLER, FAILED)
 
 
 class WebhookMetrics:
@@ -17,7 +18,8 @@ class WebhookMetrics:
         self.book = book = Book()
         self._requests = book.counter(
             "understudy_webhook_requests_total",
-            "Reviews that were asked for. Refused: told what is wrong; Malformed: no review; Failed: a bug.",
+            "Requests. Refused: the object was; Malformed: no review; Expensive: the answer took too long; "
+            "UnknownCaller: its certificate has another name; Failed: a bug.",
             ("endpoint", "result"),
         )
         for endpoint in ENDPOINTS:
@@ -26,6 +28,14 @@ class WebhookMetrics:
         self._seconds = book.histogram(
             "understudy_webhook_request_seconds", "How long an answer took.", ("endpoint",), ANSWER_S
         )
+        self._dropped = book.counter(
+            "understudy_webhook_dropped_total",
+            "Connections and requests that were given up. Crowded: other addresses needed the place; Slow: no whole "
+            "request in time; Handshake: no TLS, or no client certificate that is trusted; TooLarge: not read.",
+            ("reason",),
+        )
+        for reason in Drop:
+            self._dropped.labels(reason.value)
         self._ends = book.gauge(
             "understudy_webhook_certificate_expiry_timestamp_seconds",
             "When the certificate that is served ends, in Unix time; NaN before there is one.",
@@ -35,6 +45,9 @@ class WebhookMetrics:
     def answered(self, endpoint: str, result: str, seconds: float) -> None:
         self._requests.labels(endpoint, result).inc()
         self._seconds.labels(endpoint).observe(seconds)
+
+    def dropped(self, reason: str) -> None:
+        self._dropped.labels(reason).inc()
 
     def certificate_ends(self, at: float) -> None:
         self._ends.set(at)

@@ -3,12 +3,18 @@
 Rules: a pod without the label is let through untouched, whatever the configuration has sent here. One that asks for
 injection and cannot have it is refused with the reason: half of a training injected would wait for the other half for
 ever. Everything else is let through, with what is worth knowing as a warning.
+
+A review may come from anybody. Before it is parsed, its values are counted: a list or an object takes more than
+twenty times the memory of its brackets. After that its depth is limited, because functions that copy and compare
+objects call themselves for each level.
 """
 
 import base64
 import json
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import inject, wants_injection
@@ -20,22 +26,76 @@ Raw = Mapping[str, Any]
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 #: Kubernetes cuts a warning that is longer.
 WARNING_CHARACTERS = 256
+#: Commas, brackets and braces; in strings, too. A pod has some hundreds, a large TrainingJob with its managedFields
+#: some thousands.
+MOST_VALUES = 100_000
+#: The managedFields of a TrainingJob have some 25 levels.
+MOST_LEVELS = 100
 
 
 class NoReview(ValueError):
-    """What was sent is no AdmissionReview."""
+    """What was sent is no AdmissionReview, or is larger than any that the API server sends."""
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+class _Request(msgspec.Struct):
+    uid: str
+    kind: _Kind
+    namespace: str = ""
+    name: str = ""
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = msgspec.field(default=None, name="oldObject")
+
+
+class _Review(msgspec.Struct):
+    api_version: str = msgspec.field(name="apiVersion")
+    request: _Request
+
+
+_DECODER = msgspec.json.Decoder(_Review)
 
 
 def read_request(body: bytes) -> Raw:
     """Raises NoReview."""
+    values = sum(body.count(character) for character in (b",", b"[", b"{"))
+    if values > MOST_VALUES:
+        raise NoReview(f"the review has {values} values, and at most {MOST_VALUES} are read")
     try:
-        review = json.loads(body)
-        request: Raw = review["request"]
-        if review["apiVersion"] != API_VERSION or not isinstance(request["uid"], str):
-            raise NoReview(f"expected an {KIND} of {API_VERSION}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise NoReview(f"expected an {KIND} of {API_VERSION}: {error!r}") from error
-    return request
+        review = _DECODER.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise NoReview(f"expected an {KIND} of {API_VERSION}: {error}") from None
+    if review.api_version != API_VERSION:
+        raise NoReview(f"expected an {KIND} of {API_VERSION}, and not of {review.api_version[:100]}")
+    request = review.request
+    for value in (request.object, request.old_object):
+        if is_deeper(value, MOST_LEVELS):
+            raise NoReview(f"the object has more than {MOST_LEVELS} levels")
+    return {
+        "uid": request.uid,
+        "kind": {"kind": request.kind.kind},
+        "namespace": request.namespace,
+        "name": request.name,
+        "object": request.object,
+        "oldObject": request.old_object,
+    }
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are inside of each other for more levels."""
+    inside: list[Any] = [value]
+    for _ in range(levels + 1):
+        inside = [
+            x
+            for holder in inside
+            if isinstance(holder, dict | list)
+            for x in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        if not inside:
+            return False
+    return True
 
 
 def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str, Any]:

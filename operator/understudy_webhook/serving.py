@@ -1,50 +1,97 @@
 """The TLS server: POST /mutate and /validate for the API server; GET /healthz and /readyz, plain, for the kubelet.
 
+The callers are not known, unless client certificates are configured (Clients): every pod that reaches the port may
+send a request. So a request is limited before it is read (understudy_operator.bounded_server), before it is parsed
+(review.py) and while its answer is calculated (cpu_limit.py). A request that breaks a limit gets a 4xx answer or
+none, is counted, and is not logged.
+
 A certificate that is renewed is served from the next connection on, without a restart: each has a context of its own,
-which a connection takes at its first words. (One context that loads another certificate is left with half of it where
-the key does not fit.) Ready is who has a certificate.
+which a connection takes at its first bytes. (One context that loads another certificate is left with half of it if
+the key does not fit.) A replica is ready once it has a certificate.
 """
 
+import json
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer, Limits
 from understudy_protocol import logs
-from understudy_webhook.metrics import FAILED, MALFORMED, WebhookMetrics, result_of
-from understudy_webhook.review import NoReview, mutate, read_request, validate
+from understudy_webhook.cpu_limit import CpuLimitExceeded, cpu_limit
+from understudy_webhook.metrics import EXPENSIVE, FAILED, MALFORMED, UNKNOWN_CALLER, WebhookMetrics, result_of
+from understudy_webhook.review import NoReview, Raw, mutate, read_request, validate
 
-#: An object of the API server has at most 1.5 MB, and a review of a change has two of them.
-MOST_BYTES = 8 << 20
+#: etcd stores objects of at most 1.5 MiB, and the API server reads requests of at most twice that. A review has the
+#: object and, if the object is changed, the old one. The rest is for the review's other fields: the user and its
+#: groups, and the options.
+MOST_BYTES = 2 * (3 << 19) + (128 << 10)
+LIMITS = Limits(body=MOST_BYTES)
+#: Of the answer to the largest review that is read, it takes a fourth.
+ANSWER_CPU_S = 0.5
+MOST_LOGGED = 500
 STOP_S = 2.0
 log = logging.getLogger(__name__)
 
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
+Answer = Callable[[Raw], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The callers that are answered: holders of a certificate of this authority with one of these names (CN). No
+    names: all of them.
+    """
+
+    authority: str  # PEM
+    names: frozenset[str] = frozenset()
+
+    def knows(self, certificate: Mapping[str, Any] | None) -> bool:
+        subject = dict(pair for part in (certificate or {}).get("subject", ()) for pair in part)
+        return not self.names or subject.get("commonName") in self.names
 
 
 class Serving:
-    def __init__(self, sidecar_image: str, metrics: WebhookMetrics | None = None, log_format: str = logs.TEXT) -> None:
+    def __init__(
+        self,
+        sidecar_image: str,
+        metrics: WebhookMetrics | None = None,
+        log_format: str = logs.TEXT,
+        clients: Clients | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
         self.metrics = WebhookMetrics() if metrics is None else metrics
-        self._listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._listening.sni_callback = self._choose
+        self._clients = clients
+        self._answers: Mapping[str, Answer] = {
+            "/mutate": partial(mutate, sidecar_image=sidecar_image, log_format=log_format),
+            "/validate": validate,
+        }
+        self._logged: set[tuple[str, int]] = set()
+        listening = self._context()
+        listening.sni_callback = self._choose
         self._current: ssl.SSLContext | None = None
-        self._app = web.Application(client_max_size=MOST_BYTES)
-        inject = partial(mutate, sidecar_image=sidecar_image, log_format=log_format)
-        self._app.router.add_post("/mutate", partial(_measured, self.metrics, "mutate", inject))
-        self._app.router.add_post("/validate", partial(_measured, self.metrics, "validate", validate))
-        self._runner: web.AppRunner | None = None
+        self._server = BoundedServer(self._answer, limits, listening, lambda why: self.metrics.dropped(why.value))
         self.leaves = False  # it takes no more calls soon
 
     def load(self, certificate: Path, key: Path) -> None:
         """Serve this one from the next connection on. Raises OSError, or an ssl.SSLError (which is one)."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context = self._context()
         context.load_cert_chain(certificate, key)
         self._current = context
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # the API server resumes no session
+        if self._clients is not None:
+            context.load_verify_locations(cadata=self._clients.authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     @property
     def is_ready(self) -> bool:
@@ -56,62 +103,79 @@ class Serving:
 
     async def listen(self, port: int) -> int:
         """The port (0 chooses a free one)."""
-        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "0.0.0.0", port, ssl_context=self._listening, backlog=1024).start()
-        return int(self._runner.addresses[0][1])
+        return await self._server.listen(port)
 
     async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.close(STOP_S)
+
+    def _answer(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        answer = self._answers.get(request.path)
+        if answer is None or request.method != "POST":
+            return web.Response(status=404, text="POST /mutate and /validate\n")
+        began = time.monotonic()
+        response, result = self._reviewed(answer, request, body)
+        self.metrics.answered(request.path.removeprefix("/"), result, time.monotonic() - began)
+        return response
+
+    def _reviewed(self, answer: Answer, request: web.BaseRequest, body: bytes) -> tuple[web.Response, str]:
+        """The answer, and its result in a word."""
+        if self._clients is not None and not self._clients.knows(request.get_extra_info("peercert")):
+            return web.Response(status=403, text="this client certificate is not the API server's\n"), UNKNOWN_CALLER
+        try:
+            with cpu_limit(ANSWER_CPU_S):
+                asked = read_request(body)
+                logs.about(namespace=asked["namespace"][:MOST_LOGGED])
+                review = answer(asked)
+        except NoReview as error:
+            return web.Response(status=400, text=f"{error}\n"), MALFORMED
+        except CpuLimitExceeded:
+            return web.Response(status=413, text=f"the answer takes more than {ANSWER_CPU_S:g} s\n"), EXPENSIVE
+        except Exception as error:  # noqa: BLE001 (it is logged, and failurePolicy decides what follows)
+            self._log_once(error)
+            return web.Response(status=500, text="the webhook has a bug; its log has the details\n"), FAILED
+        _log(asked, review["response"])
+        return web.json_response(review), result_of(review["response"])
+
+    def _log_once(self, error: Exception) -> None:
+        """With its traceback, the first time that it is raised at this place: callers can repeat it at will."""
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        place = ("", 0) if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+        if place not in self._logged:
+            self._logged.add(place)
+            log.error(
+                "a request could not be answered; further ones that fail at this place are counted", exc_info=error
+            )
 
 
-async def listen_for_probes(serving: Serving, port: int) -> web.AppRunner:
-    """To be cleaned up by the caller."""
+class Probes:
+    """GET /healthz and /readyz, for the kubelet."""
 
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._server = BoundedServer(self._answer, PROBE_LIMITS)
 
-    async def readyz(_: web.Request) -> web.Response:
-        if serving.is_ready:
+    async def listen(self, port: int) -> int:
+        return await self._server.listen(port)
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    def _answer(self, request: web.BaseRequest, _: bytes) -> web.Response:
+        if request.path == "/healthz":
             return web.Response(text="ok\n")
-        return web.Response(text="leaves\n" if serving.leaves else "waits for a certificate\n", status=500)
-
-    app = web.Application()
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
-    return runner
+        if request.path != "/readyz":
+            return web.Response(status=404, text="GET /healthz and /readyz\n")
+        if self._serving.is_ready:
+            return web.Response(text="ok\n")
+        return web.Response(text="leaves\n" if self._serving.leaves else "waits for a certificate\n", status=500)
 
 
-async def _measured(metrics: WebhookMetrics, endpoint: str, answer: Answer, request: web.Request) -> web.Response:
-    body, began = await request.read(), time.monotonic()  # from when it is whole: the caller's pace is not ours
-    response, result = _answer(answer, request.path, body)
-    metrics.answered(endpoint, result, time.monotonic() - began)
-    return response
-
-
-def _answer(answer: Answer, path: str, body: bytes) -> tuple[web.Response, str]:
-    """The answer, and what came of it in a word."""
-    try:
-        asked = read_request(body)
-        logs.about(namespace=str(asked.get("namespace", "")))
-    except NoReview as error:
-        return web.Response(text=f"{error}\n", status=400), MALFORMED
-    try:
-        review = answer(dict(asked))
-    except Exception:
-        # What follows is the configuration's to say (failurePolicy): nothing is guessed here.
-        log.exception("%s %s failed", path, asked.get("uid"))
-        return web.Response(text="the webhook has a bug; its log has the details\n", status=500), FAILED
-    _log(asked, review["response"])
-    return web.json_response(review), result_of(review["response"])
-
-
-def _log(asked: Any, response: Any) -> None:
-    if not response["allowed"]:
-        metadata = (asked.get("object") or {}).get("metadata", {})
-        name = asked.get("name") or metadata.get("generateName", "")
-        log.info("%s/%s refused: %s", asked.get("namespace", ""), name, response["status"]["message"])
+def _log(asked: Raw, response: Raw) -> None:
+    if response["allowed"]:
+        return
+    metadata = (asked["object"] or {}).get("metadata") or {}
+    name = asked["name"] or metadata.get("generateName", "")
+    line = f"{asked['namespace']}/{name} refused: {response['status']['message']}"
+    log.info("%s", json.dumps(line[:MOST_LOGGED], ensure_ascii=False)[1:-1])  # one line, whatever is in it

@@ -77,8 +77,8 @@ def api_server() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def an_api_server() -> Iterator[ApiServer]:
-    """One more: for tests that change what others rely on."""
+def an_api_server(*flags: str) -> Iterator[ApiServer]:
+    """One more: for tests that change what others rely on. flags: more of them for kube-apiserver."""
     binaries = Paths.from_environment().binaries
     missing = [program for program in PROGRAMS if not (binaries / program).exists()]
     if missing:
@@ -91,7 +91,7 @@ def an_api_server() -> Iterator[ApiServer]:
         etcd_url = f"http://127.0.0.1:{free_port()}"
         stack.enter_context(running(etcd_command(server, folder, etcd_url), folder / "etcd.log"))
         apiserver_log = folder / "kube-apiserver.log"
-        apiserver = stack.enter_context(running(apiserver_command(server, folder, etcd_url), apiserver_log))
+        apiserver = stack.enter_context(running([*apiserver_command(server, folder, etcd_url), *flags], apiserver_log))
         wait_until_ready(server, apiserver, apiserver_log)
         yield server
 

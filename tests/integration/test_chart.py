@@ -221,6 +221,19 @@ def test_certificates_of_others_are_mounted_and_nothing_of_the_chart_renews_them
     assert ("Certificate" in documents) is not provided
 
 
+def test_the_webhook_is_told_which_clients_it_answers():
+    def told(*settings: str) -> dict[str, str]:
+        (container,) = rendered(*settings, webhook=True)["Deployment"]["spec"]["template"]["spec"]["containers"]
+        return {x["name"]: x["value"] for x in container["env"] if x["name"].startswith("UNDERSTUDY_CLIENT")}
+
+    assert told() == {}
+    names = json.dumps(["kube-apiserver", "other"])
+    assert told("webhook.clients.caBundle=QQ==", f"webhook.clients.names={names}") == {
+        "UNDERSTUDY_CLIENT_CA": "QQ==",
+        "UNDERSTUDY_CLIENT_NAMES": "kube-apiserver,other",
+    }
+
+
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 
 
@@ -358,6 +371,10 @@ def test_the_operator_and_the_webhook_take_only_what_they_serve():
     for which in ("operator", "webhook"):
         assert found[f"understudy-{which}"]["podSelector"] == deployment(which)["spec"]["selector"]
         assert found[f"understudy-{which}"]["policyTypes"] == ["Ingress"]
+    # and if the addresses of the API server are named, only these
+    block = {"ipBlock": {"cidr": "10.1.0.0/28"}}
+    (rule,) = policies(f"networkPolicies.apiServer.from={json.dumps([block])}")["understudy-webhook"]["ingress"]
+    assert rule == {"ports": [{"protocol": "TCP", "port": 8443}], "from": [block]}
     # and who is named besides, such as a Prometheus, reaches all ports of it
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     opened = policies(f"networkPolicies.alsoFrom={json.dumps([peer])}")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
+from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer
 from understudy_operator.metrics.book import CONTENT_TYPE
 
 ENV_PORT = "UNDERSTUDY_METRICS_PORT"
@@ -19,15 +20,14 @@ def port_of(env: Mapping[str, str]) -> int | None:
     return int(told)
 
 
-async def serve(text: Callable[[], bytes], port: int) -> web.AppRunner:
-    """To be cleaned up by the caller."""
+async def serve(text: Callable[[], bytes], port: int) -> BoundedServer:
+    """To be closed by the caller."""
 
-    async def metrics(_: web.Request) -> web.Response:
+    def metrics(request: web.BaseRequest, _: bytes) -> web.Response:
+        if request.path != "/metrics":
+            return web.Response(status=404, text="GET /metrics\n")
         return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE})
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
-    return runner
+    server = BoundedServer(metrics, PROBE_LIMITS)
+    await server.listen(port)
+    return server

@@ -197,12 +197,11 @@ async def test_reads_and_writes_are_counted_with_what_came_of_them(
 async def test_a_scrape_over_http_is_what_prometheus_reads():
     book = Book()
     book.counter("understudy_things_total", "Things.").inc()
-    runner = await serve(book.text, 0)
-    port = runner.addresses[0][1]
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
+    server = await serve(book.text, 0)
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert scraped(await response.read())[("understudy_things_total",)] == 1
-    await runner.cleanup()
+    await server.close()
 
 
 def test_without_a_port_nothing_is_served_and_one_that_is_none_is_refused():

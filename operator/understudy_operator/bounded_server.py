@@ -1,0 +1,296 @@
+"""An HTTP server for callers that nobody knows: what one address sends costs other addresses no more than their turn.
+
+Rules:
+- A connection is accepted at once, and gets a slot in turn with other addresses (turns.py). Before it has one it
+  costs a socket with a small buffer: no TLS, no parser.
+- A connection in a slot has `request_s` to send a whole request: TLS, headers, body. Then, and `idle_s` after the
+  last answer, it is closed.
+- If no slot is free, an address that has fewer slots than another one gets one of these at once: a connection is
+  closed that does not have an answer calculated for it. A connection without a request, if no address has more.
+- A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
+  read in turn.
+- Answers are calculated one at a time, in turn.
+- A caller is never logged: it is counted (`on_drop`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from aiohttp import web
+
+from understudy_operator.turns import Crowded, Turns
+
+#: A body of this size is read without waiting for a turn: pods and jobs have some 10 KB.
+SMALL = 64 << 10
+#: Of each connection in the kernel. Its pages count as ours, and a sender can fill them before anything is read.
+_RECEIVE_BUFFER = 32 << 10
+_BACKLOG = 1024
+_ACCEPT_AGAIN_S = 0.1
+_QUIET = logging.Logger("aiohttp of a bounded server", logging.CRITICAL + 1)
+
+
+class Drop(Enum):
+    """Why a connection ended, or a request was not answered."""
+
+    CROWDED = "Crowded"  # too many wait, or an address with fewer slots needed the slot
+    SLOW = "Slow"  # no whole request in time
+    HANDSHAKE = "Handshake"  # no TLS, or no client certificate that is trusted
+    TOO_LARGE = "TooLarge"
+
+
+@dataclass(frozen=True)
+class Limits:
+    slots: int = 64
+    per_address: int = 16
+    waiting: int = 512
+    large_bodies: int = 4
+    large_bodies_per_address: int = 2
+    body: int = 0
+    request_s: float = 2.0
+    #: Longer than the 90 s after which Go's HTTP client closes an idle connection: so the server never closes one
+    #: first that is in use.
+    idle_s: float = 120.0
+
+
+#: Of servers that a kubelet or a Prometheus asks.
+PROBE_LIMITS = Limits(slots=16, per_address=4, waiting=64)
+
+Answer = Callable[[web.BaseRequest, bytes], web.Response]
+OnDrop = Callable[[Drop], None]
+
+
+class _State(Enum):
+    READING = auto()
+    ANSWERING = auto()
+    IDLE = auto()
+
+
+@dataclass(eq=False)
+class _Connection:
+    socket: socket.socket
+    address: str
+    since: float  # of the state
+    state: _State = _State.READING
+    transport: asyncio.Transport | None = None  # None: the TLS handshake is not over
+    timer: asyncio.TimerHandle | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Http(web.Server):
+    """Tells which protocol has lost its connection."""
+
+    on_lost: Callable[[asyncio.BaseProtocol], None]
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self.on_lost(handler)
+
+
+class BoundedServer:
+    def __init__(
+        self,
+        answer: Answer,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        on_drop: OnDrop = lambda _: None,
+    ) -> None:
+        self._answer, self._limits, self._tls, self._on_drop = answer, limits, tls, on_drop
+        self._slots = Turns(limits.slots, limits.per_address, limits.waiting)
+        self._large = Turns(limits.large_bodies, limits.large_bodies_per_address, limits.slots)
+        self._work = Turns(1, 1, limits.slots)
+        self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._http: _Http
+        self._listener: socket.socket | None = None
+
+    async def listen(self, port: int) -> int:
+        """The port (0 chooses a free one)."""
+        self._http = _Http(
+            self._handle,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_QUIET,
+            auto_decompress=False,
+            lingering_time=0,
+            keepalive_timeout=self._limits.idle_s,
+        )
+        self._http.on_lost = self._lost
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        listener.setblocking(False)
+        listener.bind(("0.0.0.0", port))
+        listener.listen(_BACKLOG)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+        return self.port
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    async def close(self, grace_s: float = 0.1) -> None:
+        """Requests that are being answered have so long to end."""
+        if self._listener is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self._http.pre_shutdown()
+        await self._http.shutdown(grace_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Connections -----------------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_BACKLOG):
+            try:
+                accepted, (address, *_) = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no file descriptor is left: try again once some connections have ended
+                loop.remove_reader(listener)
+                loop.call_later(_ACCEPT_AGAIN_S, self._accept_again, listener)
+                return
+            accepted.setblocking(False)
+            task = loop.create_task(self._serve(accepted, address))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:  # else the server was closed
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def _serve(self, accepted: socket.socket, address: str) -> None:
+        with contextlib.closing(accepted):
+            if self._slots.is_full:
+                self._make_room(address)
+            try:
+                await self._slots.take(address)
+            except Crowded:
+                self._on_drop(Drop.CROWDED)
+                return
+            try:
+                await self._serve_in_slot(accepted, address)
+            finally:
+                self._slots.leave(address)
+
+    async def _serve_in_slot(self, accepted: socket.socket, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        connection = _Connection(accepted, address, loop.time())
+        protocol = self._http()
+        self._connections[protocol] = connection
+        self._enter(connection, _State.READING)
+        try:
+            connection.transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._tls)
+            if not connection.transport.is_closing():
+                await connection.ended.wait()
+        except OSError:  # also an ssl.SSLError or a TimeoutError
+            self._on_drop(Drop.HANDSHAKE)
+        finally:
+            del self._connections[protocol]
+            self._stop_timer(connection)
+            connection.ended.set()
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def _lost(self, protocol: asyncio.BaseProtocol) -> None:
+        if connection := self._connections.get(protocol):
+            connection.ended.set()
+
+    def _make_room(self, address: str) -> None:
+        """Close a connection of an address that has more slots, or one without a request; none if all have answers
+        due.
+        """
+        taken = self._slots.taken
+        if taken[address] >= self._limits.per_address:
+            return
+        closable = [x for x in self._connections.values() if x.state is not _State.ANSWERING and not x.ended.is_set()]
+        if not closable:
+            return
+        chosen = max(closable, key=lambda x: (taken[x.address], -x.since))
+        if taken[chosen.address] <= taken[address] + 1:
+            idle = [x for x in closable if x.state is _State.IDLE and x.address != address]
+            if not idle:
+                return
+            chosen = min(idle, key=lambda x: x.since)
+        self._drop(chosen, Drop.CROWDED)
+
+    def _enter(self, connection: _Connection, state: _State) -> None:
+        self._stop_timer(connection)
+        if connection.ended.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        connection.state, connection.since = state, loop.time()
+        if state is not _State.ANSWERING:
+            limit_s = self._limits.request_s if state is _State.READING else self._limits.idle_s
+            connection.timer = loop.call_later(limit_s, self._drop, connection, Drop.SLOW)
+
+    def _stop_timer(self, connection: _Connection) -> None:
+        if connection.timer is not None:
+            connection.timer.cancel()
+            connection.timer = None
+
+    def _drop(self, connection: _Connection, why: Drop) -> None:
+        if connection.state is not _State.IDLE:
+            self._on_drop(why)
+        if connection.transport is not None:
+            connection.transport.abort()
+        else:
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)  # the handshake fails by that
+        connection.ended.set()
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = self._connections.get(request.protocol)
+        if connection is None:
+            raise ConnectionResetError("the connection has ended")
+        if refusal := self._refusal(request):
+            self._on_drop(Drop.TOO_LARGE)
+            refusal.force_close()
+            return refusal
+        length = request.content_length or 0
+        if length <= SMALL:
+            return await self._read_and_answer(connection, request, length)
+        self._stop_timer(connection)  # the server waits for a turn, and not for the caller
+        try:
+            async with self._large.place(connection.address):
+                return await self._read_and_answer(connection, request, length)
+        except Crowded as error:
+            self._on_drop(Drop.CROWDED)
+            return web.Response(status=503, text=f"{error}\n")
+
+    def _refusal(self, request: web.BaseRequest) -> web.Response | None:
+        most = self._limits.body
+        if "Transfer-Encoding" in request.headers or "Content-Encoding" in request.headers:
+            return web.Response(status=411, text="send the body as it is, with its Content-Length\n")
+        if (request.content_length or 0) > most:
+            text = f"the body has {request.content_length} bytes, and at most {most} are read\n"
+            return web.Response(status=413, text=text)
+        return None
+
+    async def _read_and_answer(self, connection: _Connection, request: web.BaseRequest, length: int) -> web.Response:
+        self._enter(connection, _State.READING)
+        try:
+            body = await request.content.readexactly(length) if length else b""
+        except (asyncio.IncompleteReadError, web.RequestPayloadError) as error:
+            raise ConnectionResetError("the body has ended early") from error
+        self._enter(connection, _State.ANSWERING)
+        try:
+            async with self._work.place(connection.address):
+                response = self._answer(request, body)
+                await asyncio.sleep(0)  # others' bytes are read before the next answer is calculated
+                return response
+        finally:
+            self._enter(connection, _State.IDLE)

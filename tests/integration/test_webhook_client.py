@@ -1,0 +1,96 @@
+"""The real API server shows the webhook the client certificate that docs/install.md has it configured with."""
+
+import asyncio
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.paths import CHECKOUT
+from tests.integration.conftest import ApiServer, an_api_server, free_port
+from tests.unit.webhook.golden import IMAGE
+from tests.unit.webhook.golden import pod as golden_pod
+from tests.unit.webhook.test_certificates import HOST, write
+from tests.unit.webhook.test_hostile_callers import called, certificate, results
+from understudy_webhook import openssl
+from understudy_webhook.rotation import LIFE_S, Made
+from understudy_webhook.serving import Clients, Serving
+
+PAGE = CHECKOUT / "docs" / "install.md"
+FENCE = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def files_of_the_page(folder: Path, port: int) -> Path:
+    """What the page's section has for the API server, with this folder's paths and the address of this webhook."""
+    (section,) = [part for part in PAGE.read_text().split("\n## ") if part.startswith("Callers of the webhook")]
+    admission, kubeconfig = FENCE.findall(section)
+    config, kube = folder / "admission.yaml", folder / "webhooks.kubeconfig"
+    config.write_text(admission.replace("/etc/kubernetes/webhooks.kubeconfig", str(kube)))
+    kube.write_text(
+        kubeconfig.replace("understudy-webhook.understudy-system.svc", f"{HOST}:{port}")
+        .replace("/etc/kubernetes/pki/webhook-client.crt", str(folder / "ours" / "crt"))
+        .replace("/etc/kubernetes/pki/webhook-client.key", str(folder / "ours" / "key"))
+    )
+    assert str(folder) in config.read_text()
+    assert kube.read_text().count(str(folder)) == 2
+    return config
+
+
+def configured(server: ApiServer, port: int, made: Made) -> str:
+    """The output of kubectl, which applies a configuration that calls this webhook for all labelled pods."""
+    bundle = base64.b64encode(made.authority.encode()).decode()
+    webhook = {
+        "name": "inject.understudy.dev",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 5,
+        "clientConfig": {"url": f"https://{HOST}:{port}/mutate", "caBundle": bundle},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "objectSelector": {"matchLabels": {"understudy.dev/inject": "true"}},
+    }
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    whole = {**kind, "metadata": {"name": "hook"}, "webhooks": [webhook]}
+    return server.kubectl("apply", "-f", "-", stdin=json.dumps(whole)).stdout
+
+
+def injected(server: ApiServer) -> str:
+    """Names of a dry-run pod's init containers, or the error."""
+    words = ("create", "--dry-run=server", "-o", "jsonpath={.spec.initContainers[*].name}", "-f", "-")
+    pod = golden_pod("job") | {"apiVersion": "v1", "kind": "Pod"}
+    pod["metadata"]["namespace"] = "default"
+    told = server.kubectl(*words, stdin=json.dumps(pod))
+    return told.stdout or told.stderr
+
+
+@pytest.mark.attack(
+    "D2",
+    "calls the webhook as a pod, beside an API server with a client certificate",
+    before="every caller got an answer",
+)
+async def test_the_api_server_shows_the_certificate_that_the_page_configures_and_others_get_no_answer(
+    tmp_path: Path,
+) -> None:
+    # given the API server as the page configures it, and the webhook with the certificate's authority
+    port = free_port()
+    _, authority = await certificate(tmp_path / "ours", "kube-apiserver")
+    config = files_of_the_page(tmp_path, port)
+    made = await openssl.make([HOST], LIFE_S)
+    write(tmp_path, made)
+    serving = Serving(IMAGE, clients=Clients(authority, frozenset({"kube-apiserver"})))
+    serving.load(tmp_path / "tls.crt", tmp_path / "tls.key")
+    await serving.listen(port)
+    try:
+        with an_api_server(f"--admission-control-config-file={config}") as server:
+            assert "created" in await asyncio.to_thread(configured, server, port, made)
+            async with asyncio.timeout(30):
+                while (found := await asyncio.to_thread(injected, server)) == "":
+                    pass  # the API server takes a moment to know its configuration
+            # then its call is answered, and a pod's is not
+            assert found.split()[0] == "understudy-sidecar"
+            assert await called(port, made, None) == "no answer"
+    finally:
+        await serving.close()
+    assert set(results(serving)) == {"Injected"}

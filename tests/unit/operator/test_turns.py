@@ -1,0 +1,86 @@
+"""Places that addresses take in turn."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from understudy_operator.turns import Crowded, Turns
+
+
+async def asked(turns: Turns, *addresses: str) -> list["asyncio.Task[None]"]:
+    """A request of each address, in this order; those that have a place are done."""
+    tasks = [asyncio.create_task(turns.take(address), name=address) for address in addresses]
+    await settled()
+    return tasks
+
+
+async def settled() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def done(tasks: Iterable["asyncio.Task[None]"]) -> list[str]:
+    return [task.get_name() for task in tasks if task.done() and task.exception() is None]
+
+
+async def test_a_place_goes_to_the_address_with_fewest_and_not_to_the_one_that_asks_most() -> None:
+    # given an address with all places and many requests
+    turns = Turns(places=4, per_address=4, waiting=100)
+    await asked(turns, *["hostile"] * 4)
+    waiting = await asked(turns, *["hostile"] * 20, "other")
+    assert done(waiting) == []
+    # when one place is free
+    turns.leave("hostile")
+    await settled()
+    # then the other address has it, although it was the last one to ask
+    assert done(waiting) == ["other"]
+
+
+async def test_addresses_without_a_place_take_turns() -> None:
+    turns = Turns(places=1, per_address=1, waiting=100)
+    await turns.take("a")
+    waiting = await asked(turns, "b", "b", "b", "c", "a")
+    order: list[str] = []
+    for _ in range(5):
+        before = set(done(waiting))
+        turns.leave(order[-1] if order else "a")
+        await settled()
+        (granted,) = [task for task in waiting if task.done() and task.get_name()]
+        order.append(granted.get_name())
+        waiting.remove(granted)
+        assert before == set()
+    assert order == ["b", "c", "a", "b", "b"]
+
+
+async def test_an_address_has_at_most_its_share_of_free_places() -> None:
+    turns = Turns(places=10, per_address=3, waiting=100)
+    assert done(await asked(turns, *["a"] * 5)) == ["a"] * 3
+    assert done(await asked(turns, "b")) == ["b"]
+
+
+async def test_if_too_many_wait_the_newest_of_the_address_with_most_is_refused() -> None:
+    turns = Turns(places=1, per_address=1, waiting=3)
+    await turns.take("a")
+    one, two, three, other = await asked(turns, "a", "a", "a", "b")
+    assert isinstance(three.exception(), Crowded)
+    assert not any(task.done() for task in (one, two, other))
+
+
+@pytest.mark.parametrize("at", ["while it waits", "as it is granted"])
+async def test_a_request_that_is_cancelled_takes_no_place(at: str) -> None:
+    turns = Turns(places=1, per_address=1, waiting=10)
+    await turns.take("a")
+    (cancelled,) = await asked(turns, "b")
+    (next_one,) = await asked(turns, "c")
+    if at == "as it is granted":
+        turns.leave("a")
+        cancelled.cancel()
+    else:
+        cancelled.cancel()
+        turns.leave("a")
+    await settled()
+    assert cancelled.cancelled()
+    assert done([next_one]) == ["c"]
+    assert turns.taken == {"c": 1}
+    assert turns.waiting == 0

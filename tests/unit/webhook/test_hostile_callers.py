@@ -1,0 +1,299 @@
+"""Requests to the webhook of hosts that are not the API server: real TLS, real openssl, addresses of 127.0.0.0/8."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import shutil
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from benchmarks.machine import Usage
+from benchmarks.webhook import hostile
+from benchmarks.webhook.__main__ import server
+from tests.cluster.paths import CHECKOUT
+from tests.unit.operator.metrics.reading import scraped
+from tests.unit.webhook.golden import IMAGE, pod
+from tests.unit.webhook.test_certificates import HOST, REVIEW, write
+from understudy_webhook import openssl
+from understudy_webhook.__main__ import read_clients
+from understudy_webhook.review import NoReview, read_request
+from understudy_webhook.rotation import LIFE_S, Made
+from understudy_webhook.serving import Clients, Serving
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+#: What the largest object that etcd stores takes in a review, with the object before the change: twice 1.5 MiB; and
+#: 128 KiB beside these.
+LARGEST = 3_276_800
+
+
+@asynccontextmanager
+async def listening(folder: Path, clients: Clients | None = None) -> AsyncIterator[tuple[Serving, int, Made]]:
+    made = await openssl.make([HOST], LIFE_S)
+    write(folder, made)
+    serving = Serving(IMAGE, clients=clients)
+    serving.load(folder / "tls.crt", folder / "tls.key")
+    port = await serving.listen(0)
+    try:
+        yield serving, port, made
+    finally:
+        await serving.close()
+
+
+async def ask(port: int, made: Made, body: bytes, path: str = "/mutate") -> tuple[int, str]:
+    context = ssl.create_default_context(cadata=made.authority)
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+        session.post(f"https://{HOST}:{port}{path}", data=io.BytesIO(body)) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+def review(obj: Any, kind: str = "Pod") -> bytes:
+    asked = {"uid": "u-1", "kind": {"kind": kind}, "namespace": "n", "object": obj}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}).encode()
+
+
+def results(serving: Serving) -> dict[str, float]:
+    said = scraped(serving.metrics.book.text())
+    return {key[-1]: n for key, n in said.items() if key[0] == "understudy_webhook_requests_total" and n}
+
+
+def dropped(serving: Serving) -> dict[str, float]:
+    said = scraped(serving.metrics.book.text())
+    return {key[-1]: n for key, n in said.items() if key[0] == "understudy_webhook_dropped_total" and n}
+
+
+# Size and depth ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack(
+    "D2", "sends bodies of 8 MiB to the webhook", before="each was buffered whole, without a limit to their number"
+)
+async def test_a_body_that_no_api_server_sends_is_not_read(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (serving, port, made):
+        context = ssl.create_default_context(cadata=made.authority)
+        reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+        writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (LARGEST + 1))
+        # then the answer comes although nothing of the body was sent
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 413")
+        writer.close()
+        assert dropped(serving) == {"TooLarge": 1}
+        # and the largest review that an API server sends is read
+        text = json.dumps(REVIEW)
+        assert (await ask(port, made, (text + " " * (LARGEST - len(text))).encode()))[0] == 200
+
+
+@pytest.mark.attack(
+    "D2",
+    "sends deeply nested objects to the webhook",
+    before="RecursionError: status 500, and a traceback in the log for each",
+)
+@pytest.mark.parametrize(
+    "body", [hostile.NESTED, hostile.SHALLOW_NESTED, hostile.VALUES], ids=["3 MiB of [", "400 levels", "values"]
+)
+async def test_a_nested_object_is_refused_without_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    async with listening(tmp_path) as (serving, port, made):
+        caplog.clear()
+        status, _ = await ask(port, made, body)
+        assert status == 400
+        assert caplog.records == []
+        assert results(serving) == {"Malformed": 1}
+        assert (await ask(port, made, json.dumps(REVIEW).encode()))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 1000, "at most 100000 are read|expected an AdmissionReview|recursion"),
+        (hostile.SHALLOW_NESTED, "the object has more than 100 levels"),
+        (hostile.VALUES, "values, and at most 100000 are read"),
+        (review({"metadata": {"name": "\ud800"}}).replace(b"\\ud800", b"\xff"), "expected an AdmissionReview"),
+        (review([]), "Expected `object | null`, got `array`"),
+        (review({}).replace(b'"u-1"', b"1"), "Expected `str`, got `int`"),
+    ],
+)
+def test_what_no_api_server_sends_is_no_review(body: bytes, message: str) -> None:
+    with pytest.raises(NoReview, match=message):
+        read_request(body)
+
+
+def test_the_largest_job_that_an_api_server_sends_is_a_review() -> None:
+    # given 1.5 MiB of replicatedJobs, as many as may be there, in both objects of a change
+    template = pod("job")["spec"]
+    groups = [{"name": f"g{number}", "template": {"spec": {"template": {"spec": template}}}} for number in range(256)]
+    job = {"metadata": {"name": "x"}, "spec": {"replicatedJobs": groups}}
+    asked = {"uid": "u", "kind": {"kind": "TrainingJob"}, "object": job, "oldObject": job}
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}).encode()
+    assert read_request(body)["object"] == job
+
+
+# Time ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack(
+    "D2", "sends a TrainingJob whose check takes minutes", before="the webhook answered nobody meanwhile"
+)
+async def test_an_answer_that_takes_too_long_ends(tmp_path: Path) -> None:
+    # given a job that no API server accepts: 15,000 replicatedJobs, each of which is looked for in a list of 15,000
+    names = [f"g{number}" for number in range(15_000)]
+    groups = [{"name": name, "template": {}} for name in names]
+    spec = {"replicatedJobs": groups, "launcher": {"targetReplicatedJobs": [*names[1:], "z"]}}
+    body = review({"metadata": {"name": "x"}, "spec": spec}, "TrainingJob")
+    async with listening(tmp_path) as (serving, port, made):
+        began = time.monotonic()
+        status, text = await ask(port, made, body, "/validate")
+        assert (status, text) == (413, "the answer takes more than 0.5 s\n")
+        assert time.monotonic() - began < 5.0
+        assert results(serving) == {"Expensive": 1}
+
+
+async def test_an_error_is_logged_once_and_counted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # given an object that no API server sends: its metadata is a list
+    body = review({"metadata": [], "spec": {}})
+    async with listening(tmp_path) as (serving, port, made):
+        for _ in range(3):
+            assert (await ask(port, made, body))[0] == 500
+        assert [record.levelname for record in caplog.records if record.name.startswith("understudy")] == ["ERROR"]
+        assert results(serving) == {"Failed": 3}
+
+
+async def test_what_a_caller_writes_takes_one_short_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = pod("job")
+    raw["metadata"]["annotations"]["understudy.dev/container"] = "x\nERROR forged line " + "y" * 100_000
+    async with listening(tmp_path) as (_, port, made):
+        caplog.set_level("INFO")
+        caplog.clear()
+        assert (await ask(port, made, review(raw)))[0] == 200
+        (record,) = [record for record in caplog.records if record.name.startswith("understudy")]
+        assert len(record.getMessage()) < 600
+        assert "\n" not in record.getMessage()
+
+
+# Who calls -----------------------------------------------------------------------------------------------------------
+
+
+async def certificate(folder: Path, name: str) -> tuple[Path, str]:
+    """A client certificate with its key in a file, and its authority."""
+    await asyncio.to_thread(folder.mkdir)
+    authority = ("-subj", f"/CN=authority of {name}", "-days", "1")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    await openssl.run("req", "-x509", *curve, "-keyout", f"{folder}/ca.key", *authority, "-out", f"{folder}/ca.crt")
+    await openssl.run(
+        "req", "-new", *curve, "-keyout", f"{folder}/key", "-subj", f"/CN={name}", "-out", f"{folder}/csr"
+    )
+    signed_by = ("-CA", f"{folder}/ca.crt", "-CAkey", f"{folder}/ca.key", "-CAcreateserial", "-days", "1")
+    await openssl.run("x509", "-req", *signed_by, "-in", f"{folder}/csr", "-out", f"{folder}/crt")
+    certificate, key, authority_pem = [
+        await asyncio.to_thread((folder / name).read_text) for name in ("crt", "key", "ca.crt")
+    ]
+    await asyncio.to_thread((folder / "pem").write_text, certificate + key)
+    return folder / "pem", authority_pem
+
+
+async def called(port: int, made: Made, shown: Path | None) -> str:
+    """The status, or the error's name, of a call with that client certificate."""
+    context = ssl.create_default_context(cadata=made.authority)
+    if shown is not None:
+        context.load_cert_chain(shown)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+            session.post(f"https://{HOST}:{port}/mutate", data=json.dumps(REVIEW).encode()) as answer,
+        ):
+            return str(answer.status)
+    except (aiohttp.ClientError, OSError):
+        return "no answer"
+
+
+@pytest.mark.attack(
+    "D2", "calls the webhook from any pod, with a client authority configured", before="every caller got an answer"
+)
+async def test_with_a_client_authority_only_the_api_server_gets_an_answer(tmp_path: Path) -> None:
+    shown, authority = await certificate(tmp_path / "ours", "kube-apiserver")
+    strangers, _ = await certificate(tmp_path / "theirs", "kube-apiserver")
+    async with listening(tmp_path, Clients(authority, frozenset({"kube-apiserver"}))) as (serving, port, made):
+        assert await called(port, made, shown) == "200"
+        assert await called(port, made, None) == "no answer"
+        assert await called(port, made, strangers) == "no answer"
+        assert results(serving) == {"Injected": 1}
+    # and of one authority, only the names that are configured
+    async with listening(tmp_path, Clients(authority, frozenset({"another"}))) as (serving, port, made):
+        assert await called(port, made, shown) == "403"
+        assert results(serving) == {"UnknownCaller": 1}
+    async with listening(tmp_path, Clients(authority)) as (_, port, made):
+        assert await called(port, made, shown) == "200"
+
+
+async def test_clients_are_read_from_the_environment(tmp_path: Path) -> None:
+    _, authority = await certificate(tmp_path / "ours", "kube-apiserver")
+    encoded = base64.b64encode(authority.encode()).decode()
+    assert read_clients({}) is None
+    assert read_clients({"UNDERSTUDY_CLIENT_CA": encoded, "UNDERSTUDY_CLIENT_NAMES": "a, b"}) == Clients(
+        authority, frozenset({"a", "b"})
+    )
+    for wrong in ({"UNDERSTUDY_CLIENT_CA": "eHh4"}, {"UNDERSTUDY_CLIENT_CA": "!"}, {"UNDERSTUDY_CLIENT_NAMES": "a"}):
+        with pytest.raises(ValueError, match=r"webhook\.clients\.caBundle"):
+            read_clients(wrong)
+
+
+# A thousand at once --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack(
+    "D2",
+    "1,000 hostile requests to the webhook at once",
+    before="the webhook took 689 MB, of a limit of 256, and answered nobody for a minute",
+)
+@pytest.mark.timeout(120)
+async def test_the_api_server_is_answered_while_a_thousand_hostile_callers_ask(
+    record_property: Callable[[str, object], None],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with server(Path(folder)) as (pid, port, context), attacked(port, connections=1000, seconds=8.0):
+            waited = [await asked_once(port, context) for _ in range(40)]
+            peak_mb = Usage.of(pid).peak_rss_mb
+    record_property("now", f"answered in at most {1000 * max(waited):.0f} ms, with {peak_mb:.0f} MB")
+    # timeoutSeconds of the configuration; that it is less than 1 s is measured by benchmarks.webhook, on a machine at
+    # rest
+    assert max(waited) < 5.0
+    # webhook.resources of the chart
+    assert peak_mb < 256
+
+
+@asynccontextmanager
+async def attacked(port: int, connections: int, seconds: float) -> AsyncIterator[None]:
+    words = ("-m", "benchmarks.webhook.hostile", str(port), str(connections), str(seconds))
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=CHECKOUT)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def asked_once(port: int, context: ssl.SSLContext) -> float:
+    """The seconds of a request on a connection of its own."""
+    body, began = json.dumps(REVIEW).encode(), time.monotonic()
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+    writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await asyncio.sleep(0.1)
+    return time.monotonic() - began - 0.1
