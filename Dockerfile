@@ -3,13 +3,15 @@
 #   docker build --target operator -t understudy-operator .
 #   docker build --target sidecar  -t understudy-sidecar .
 #
-# BASE needs python3 (3.11 or newer) with venv, and CA certificates with openssl (which makes the webhook's own ones).
-ARG BASE=python:3.11-slim-bookworm
+# BASE needs python3 (3.11 or newer) with venv, and CA certificates with openssl (which makes the webhook's own ones). It is named by its
+# digest: update tag and digest together. The local cluster and `make release` build on a Debian of their own, by its digest, too.
+ARG BASE=docker.io/library/python:3.11.16-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 FROM ${BASE} AS operator-build
-COPY requirements/operator.lock /build/requirements.lock
+COPY requirements/pip.lock requirements/operator.lock /build/
 RUN python3 -m venv /opt/understudy \
- && /opt/understudy/bin/python -m pip install --no-cache-dir --require-hashes -r /build/requirements.lock \
+ && /opt/understudy/bin/python -m pip install --no-cache-dir --only-binary=:all: --require-hashes -r /build/pip.lock \
+ && /opt/understudy/bin/python -m pip install --no-cache-dir --only-binary=:all: --require-hashes -r /build/operator.lock \
  && /opt/understudy/bin/python -m pip uninstall -q -y pip setuptools
 COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
 COPY operator/understudy_operator /opt/understudy/app/understudy_operator
@@ -23,9 +25,10 @@ USER 65532:65532
 ENTRYPOINT ["/opt/understudy/bin/python", "-m", "understudy_operator"]
 
 FROM ${BASE} AS sidecar-build
-COPY requirements/sidecar.lock /build/requirements.lock
+COPY requirements/pip.lock requirements/sidecar.lock /build/
 RUN python3 -m venv /opt/understudy \
- && /opt/understudy/bin/python -m pip install --no-cache-dir --require-hashes -r /build/requirements.lock \
+ && /opt/understudy/bin/python -m pip install --no-cache-dir --only-binary=:all: --require-hashes -r /build/pip.lock \
+ && /opt/understudy/bin/python -m pip install --no-cache-dir --only-binary=:all: --require-hashes -r /build/sidecar.lock \
  && /opt/understudy/bin/python -m pip uninstall -q -y pip setuptools
 COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
 COPY sidecar/understudy_sidecar /opt/understudy/app/understudy_sidecar

@@ -143,6 +143,13 @@ bench-webhook:  ## how long the injection webhook takes for a pod, also while 1,
 bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench
 	$(PY) -m benchmarks.docs
 
+release:  ## images, chart, wheel, checksums, SBOMs and provenance, into build/release
+	$(PY) -m tests.cluster binaries
+	scripts/release -m release
+
+scan:  ## known vulnerabilities of the locked dependencies, except those that release/allowed.toml names; needs PyPI
+	scripts/release -m release.scan
+
 images:  ## build the operator's and the sidecar's image, and load them into the local cluster
 	$(PY) -m tests.cluster images
 
@@ -157,7 +164,7 @@ docs:  ## generate the tables and diagrams of docs/protocol.md and docs/metrics.
 	$(PY) scripts/metrics_docs.py
 
 lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
-	for name in operator sidecar dev; do \
+	for name in pip operator sidecar release dev; do \
 	  $(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
 	done

@@ -3,7 +3,8 @@
     smoke       check, integration, a short story on the real cluster: the inner loop
     test        everything that a change has to pass
     test-all    also what takes hours: all injected kinds through all faults, 50 kills of the operator, Kueue, real
-                inference engines, arbitrary objects, and simulations with new seeds
+                inference engines, arbitrary objects, simulations with new seeds, the files of a release, and the
+                dependency scan
 
 The end-to-end tests run in lanes of nodes, with simulation, torchrun and rollout beside them at a lower priority. Those
 that stop or replace the operator run afterwards, one at a time, and mostly wait, so the integration tests run beside
@@ -119,7 +120,7 @@ def test_all(run: Run) -> None:
     run.make("e2e-nightly")
     for target, seeds in NIGHTLY_SEEDS.items():
         run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}")
-    for target in ("arbitrary", "kueue", "engines", "e2e-kills"):
+    for target in ("arbitrary", "kueue", "engines", "e2e-kills", "release", "scan"):
         run.make(target)
 
 

@@ -70,7 +70,7 @@ def _top() -> argparse.ArgumentParser:
 
 def _version() -> str:
     try:
-        return metadata.version("understudy")
+        return metadata.version("understudy-training")
     except metadata.PackageNotFoundError:
         return "(run from its sources, not installed)"
 

@@ -98,7 +98,7 @@ def ensure_project_image(paths: Paths, target: str, progress: Progress) -> Image
         progress.say(f"building {reference}")
         paths.images.mkdir(parents=True, exist_ok=True)
         _pull_base(paths, base)
-        _build(paths, target, reference, progress)
+        _build(paths, target, reference, base, progress)
         unfinished = archive.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
         push = [*_buildah(paths), "push", reference, f"oci-archive:{unfinished}:{reference}"]
@@ -147,9 +147,10 @@ def _pull_base(paths: Paths, base: ImageArchive) -> None:
         run([*_buildah(paths), "pull", f"oci-archive:{base.file}"], timeout_s=300)
 
 
-def _build(paths: Paths, target: str, reference: str, progress: Progress) -> None:
+def _build(paths: Paths, target: str, reference: str, base: ImageArchive, progress: Progress) -> None:
     dockerfile = CHECKOUT / "Dockerfile"
-    settings = [f"BASE={BASE_REFERENCE}", *_environment_for(dockerfile.read_text())]
+    by_digest = f"{base.reference.rpartition(':')[0]}@{base.digest}"
+    settings = [f"BASE={by_digest}", *_environment_for(dockerfile.read_text())]
     follow(
         [
             *_buildah(paths), "bud", "--isolation=chroot", "--network=host", "--layers", "--pull-never",

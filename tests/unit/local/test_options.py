@@ -25,7 +25,7 @@ def test_a_run_is_shown() -> None:
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"understudy": "1.2.3"}.__getitem__)
+    monkeypatch.setattr("importlib.metadata.version", {"understudy-training": "1.2.3"}.__getitem__)
     with pytest.raises(SystemExit) as ended:
         parse(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, "understudy 1.2.3\n")
