@@ -47,7 +47,6 @@ UNITS = {
     "beyond_slowest_s": "s",
     "p99_ms": "ms",
     "max_ms": "ms",
-    "slowest_ms": "ms",
     "added_p99_ms": "ms",
     "reconciles": "1/s",
 }

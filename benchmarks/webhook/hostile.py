@@ -22,8 +22,8 @@ MEBIBYTE = 1 << 20
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def head(length: int) -> bytes:
-    return f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+def head(length: int, path: str = "/mutate") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def review(spec: bytes) -> bytes:
@@ -36,6 +36,15 @@ def review(spec: bytes) -> bytes:
 NESTED = review(b"[" * (3 * MEBIBYTE - 1000))
 SHALLOW_NESTED = review(b'{"a":' * 400 + b"1" + b"}" * 400)
 VALUES = review(b"[" + b"[]," * 1_000_000 + b"1]")
+#: A job whose check takes minutes: each of 15,000 groups is looked for in a list of as many.
+EXPENSIVE = (
+    b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", '
+    b'"kind": {"kind": "TrainingJob"}, "object": {"metadata": {"name": "x"}, "spec": {"replicatedJobs": ['
+    + b", ".join(b'{"name": "g%d", "template": {}}' % number for number in range(15_000))
+    + b'], "launcher": {"targetReplicatedJobs": ['
+    + b", ".join(b'"g%d"' % number for number in range(1, 15_001))
+    + b"]}}}}}"
+)
 POD = review(b'{"containers": [{"name": "a", "image": "b", "command": ["c"]}]}')
 
 
@@ -56,10 +65,10 @@ async def _slow_body(streams: Streams) -> None:
         await asyncio.sleep(0.2)
 
 
-def _sends(body: bytes) -> Callable[[Streams], Awaitable[None]]:
+def _sends(body: bytes, path: str = "/mutate") -> Callable[[Streams], Awaitable[None]]:
     async def send(streams: Streams) -> None:
         while True:
-            streams[1].write(head(len(body)) + body)
+            streams[1].write(head(len(body), path) + body)
             await streams[1].drain()
             if not await streams[0].readline():
                 return
@@ -79,6 +88,7 @@ KINDS: tuple[tuple[bool, Callable[[Streams], Awaitable[None]]], ...] = (
     (True, _sends(SHALLOW_NESTED)),
     (True, _sends(VALUES)),
     (True, _sends(POD)),
+    (True, _sends(EXPENSIVE, "/validate")),
 )
 
 

@@ -3,13 +3,13 @@
 Rules:
 - A connection is accepted at once, and gets a slot in turn with other addresses (turns.py). Before it has one it
   costs a socket with a small buffer: no TLS, no parser.
-- A connection in a slot has `request_s` to send a whole request: TLS, headers, body. Then, and `idle_s` after the
-  last answer, it is closed.
-- If no slot is free, an address that has fewer slots than another one gets one of these at once: a connection is
-  closed that does not have an answer calculated for it. A connection without a request, if no address has more.
+- A connection in a slot has `request_s` for TLS and headers, and then `body_s` for the body. It is closed after that,
+  and `idle_s` after the last answer.
+- If no slot is free, an address that has fewer slots than another one gets one of these at once: a connection of an
+  address with more than its share is closed that has no answer due, or else the longest idle one of any address.
 - A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
   read in turn.
-- Answers are calculated one at a time, in turn.
+- Answers are calculated one at a time, in turn: an address whose answers take long waits for those whose do not.
 - A caller is never logged: it is counted (`on_drop`).
 """
 
@@ -18,6 +18,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -46,13 +47,14 @@ class Drop(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    slots: int = 64
-    per_address: int = 16
+    slots: int = 32
+    per_address: int = 8
     waiting: int = 512
     large_bodies: int = 4
     large_bodies_per_address: int = 2
     body: int = 0
-    request_s: float = 2.0
+    request_s: float = 5.0  # for TLS and the headers
+    body_s: float = 2.0
     #: Longer than the 90 s after which Go's HTTP client closes an idle connection: so the server never closes one
     #: first that is in use.
     idle_s: float = 120.0
@@ -119,6 +121,9 @@ class BoundedServer:
             auto_decompress=False,
             lingering_time=0,
             keepalive_timeout=self._limits.idle_s,
+            max_line_size=1024,
+            max_field_size=2048,
+            max_headers=32,
         )
         self._http.on_lost = self._lost
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -189,7 +194,7 @@ class BoundedServer:
         connection = _Connection(accepted, address, loop.time())
         protocol = self._http()
         self._connections[protocol] = connection
-        self._enter(connection, _State.READING)
+        self._enter(connection, _State.READING, self._limits.request_s)
         try:
             connection.transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._tls)
             if not connection.transport.is_closing():
@@ -208,9 +213,7 @@ class BoundedServer:
             connection.ended.set()
 
     def _make_room(self, address: str) -> None:
-        """Close a connection of an address that has more slots, or one without a request; none if all have answers
-        due.
-        """
+        """Close a connection of an address with more than its share, or an idle one; none if all have answers due."""
         taken = self._slots.taken
         if taken[address] >= self._limits.per_address:
             return
@@ -218,21 +221,21 @@ class BoundedServer:
         if not closable:
             return
         chosen = max(closable, key=lambda x: (taken[x.address], -x.since))
-        if taken[chosen.address] <= taken[address] + 1:
+        share = self._limits.slots / len({*taken, address})
+        if taken[chosen.address] <= max(taken[address] + 1, share):
             idle = [x for x in closable if x.state is _State.IDLE and x.address != address]
             if not idle:
                 return
             chosen = min(idle, key=lambda x: x.since)
         self._drop(chosen, Drop.CROWDED)
 
-    def _enter(self, connection: _Connection, state: _State) -> None:
+    def _enter(self, connection: _Connection, state: _State, limit_s: float | None = None) -> None:
         self._stop_timer(connection)
         if connection.ended.is_set():
             return
         loop = asyncio.get_running_loop()
         connection.state, connection.since = state, loop.time()
-        if state is not _State.ANSWERING:
-            limit_s = self._limits.request_s if state is _State.READING else self._limits.idle_s
+        if limit_s is not None:
             connection.timer = loop.call_later(limit_s, self._drop, connection, Drop.SLOW)
 
     def _stop_timer(self, connection: _Connection) -> None:
@@ -281,7 +284,7 @@ class BoundedServer:
         return None
 
     async def _read_and_answer(self, connection: _Connection, request: web.BaseRequest, length: int) -> web.Response:
-        self._enter(connection, _State.READING)
+        self._enter(connection, _State.READING, self._limits.body_s)
         try:
             body = await request.content.readexactly(length) if length else b""
         except (asyncio.IncompleteReadError, web.RequestPayloadError) as error:
@@ -289,8 +292,10 @@ class BoundedServer:
         self._enter(connection, _State.ANSWERING)
         try:
             async with self._work.place(connection.address):
+                began = time.thread_time()
                 response = self._answer(request, body)
+                self._work.note_cost(connection.address, time.thread_time() - began)
                 await asyncio.sleep(0)  # others' bytes are read before the next answer is calculated
                 return response
         finally:
-            self._enter(connection, _State.IDLE)
+            self._enter(connection, _State.IDLE, self._limits.idle_s)

@@ -3,8 +3,8 @@
 Rules:
 - At most `places` are taken at once, at most `per_address` of them by one address. Further requests wait, at most
   `waiting` of them.
-- A free place goes to the address that has fewest places; of several such addresses, to the one that has waited
-  longest for its turn.
+- A free place goes to the address that has fewest places; of several such addresses, to the one whose requests have
+  cost least (`note_cost`; an unknown address has cost nothing); and of these to the one that has waited longest.
 - If too many wait, the newest request of the address with most waiting requests is refused.
 
 No sockets here: bounded_server.py uses this for connections, for large bodies and for the calculation of answers.
@@ -14,6 +14,9 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+#: Addresses whose costs are kept.
+MOST_COSTS = 1024
 
 
 class Crowded(Exception):
@@ -25,6 +28,7 @@ class Turns:
         self._places, self._per_address, self._most_waiting = places, per_address, waiting
         self._taken: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
+        self._costs: dict[str, float] = {}  # the mean of an address, which follows the newest ones; the newest last
 
     @property
     def taken(self) -> Counter[str]:
@@ -72,12 +76,19 @@ class Turns:
             del self._taken[address]
         self._grant()
 
+    def note_cost(self, address: str, cost: float) -> None:
+        """What a request of this address has cost, in any unit."""
+        before = self._costs.pop(address, cost)
+        self._costs[address] = (before + cost) / 2
+        if len(self._costs) > MOST_COSTS:
+            del self._costs[next(iter(self._costs))]
+
     def _grant(self) -> None:
         while not self.is_full:
             asking = [address for address in self._waiting if self._taken[address] < self._per_address]
             if not asking:
                 return
-            address = min(asking, key=lambda each: self._taken[each])
+            address = min(asking, key=lambda each: (self._taken[each], self._costs.get(each, 0.0)))
             turn = self._next(address)
             if not turn.done():  # else it is cancelled, and its task does not run yet
                 turn.set_result(None)

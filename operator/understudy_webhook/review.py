@@ -28,7 +28,7 @@ API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 WARNING_CHARACTERS = 256
 #: Commas, brackets and braces; in strings, too. A pod has some hundreds, a large TrainingJob with its managedFields
 #: some thousands.
-MOST_VALUES = 100_000
+MOST_VALUES = 250_000
 #: The managedFields of a TrainingJob have some 25 levels.
 MOST_LEVELS = 100
 

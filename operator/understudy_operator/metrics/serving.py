@@ -1,5 +1,6 @@
 """GET /metrics, on a port of its own: whoever may scrape needs no way to anything else."""
 
+import time
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
@@ -8,6 +9,8 @@ from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer
 from understudy_operator.metrics.book import CONTENT_TYPE
 
 ENV_PORT = "UNDERSTUDY_METRICS_PORT"
+#: For so long all callers get the same text. However often they ask, to calculate it takes little time.
+FRESH_S = 0.2
 
 
 def port_of(env: Mapping[str, str]) -> int | None:
@@ -22,11 +25,15 @@ def port_of(env: Mapping[str, str]) -> int | None:
 
 async def serve(text: Callable[[], bytes], port: int) -> BoundedServer:
     """To be closed by the caller."""
+    calculated, at = b"", float("-inf")
 
     def metrics(request: web.BaseRequest, _: bytes) -> web.Response:
+        nonlocal calculated, at
         if request.path != "/metrics":
             return web.Response(status=404, text="GET /metrics\n")
-        return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE})
+        if time.monotonic() - at > FRESH_S:
+            calculated, at = text(), time.monotonic()
+        return web.Response(body=calculated, headers={"Content-Type": CONTENT_TYPE})
 
     server = BoundedServer(metrics, PROBE_LIMITS)
     await server.listen(port)

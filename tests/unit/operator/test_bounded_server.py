@@ -18,7 +18,7 @@ from aiohttp import web
 from understudy_operator.bounded_server import BoundedServer, Drop, Limits
 
 GOOD, HOSTILE = "127.0.0.1", "127.0.0.66"
-SMALL = Limits(slots=8, per_address=4, waiting=32, body=200_000, request_s=0.5, idle_s=20.0)
+SMALL = Limits(slots=8, per_address=4, waiting=32, body=200_000, request_s=0.5, body_s=0.5, idle_s=20.0)
 
 
 class Served:
@@ -168,7 +168,7 @@ async def test_connections_beyond_all_limits_are_closed_and_take_no_file_of_othe
 
 async def test_large_bodies_of_one_address_do_not_delay_the_large_body_of_another_one() -> None:
     # given an address with as many large bodies as it may send, which are half sent, and others that wait for them
-    limits = Limits(slots=16, per_address=8, large_bodies=3, large_bodies_per_address=2, body=200_000, request_s=30.0)
+    limits = Limits(slots=16, per_address=8, large_bodies=3, large_bodies_per_address=2, body=200_000, body_s=30.0)
     async with serving(limits) as served:
         hostile = [await served.connect(HOSTILE) for _ in range(8)]
         for _, writer in hostile:

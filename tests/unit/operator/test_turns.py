@@ -53,6 +53,39 @@ async def test_addresses_without_a_place_take_turns() -> None:
     assert order == ["b", "c", "a", "b", "b"]
 
 
+async def test_an_address_whose_requests_cost_more_waits_for_the_others() -> None:
+    # given two addresses with costly requests, and one with cheap ones
+    turns = Turns(places=1, per_address=1, waiting=100)
+    for address, cost in (("costly", 0.2), ("costlier", 0.3), ("cheap", 0.001)):
+        turns.note_cost(address, cost)
+    await turns.take("other")
+    # when all of them wait, the cheap one last, then it is the first one
+    waiting = await asked(turns, "costlier", "costly", "costly", "cheap")
+    turns.leave("other")
+    await settled()
+    assert done(waiting) == ["cheap"]
+    turns.leave("cheap")
+    await settled()
+    assert done(waiting) == ["costly", "cheap"]
+
+
+async def test_the_newest_costs_count_most_and_an_addresss_costs_are_forgotten_in_time() -> None:
+    turns = Turns(places=1, per_address=1, waiting=100)
+    turns.note_cost("once", 1.0)
+    for number in range(1024):
+        turns.note_cost(f"a{number}", 0.5)
+    for _ in range(5):
+        turns.note_cost("a1", 0.0)
+    await turns.take("other")
+    waiting = await asked(turns, "a0", "a1", "once")
+    turns.leave("other")
+    await settled()
+    assert done(waiting) == ["once"]
+    turns.leave("once")
+    await settled()
+    assert done(waiting) == ["a1", "once"]
+
+
 async def test_an_address_has_at_most_its_share_of_free_places() -> None:
     turns = Turns(places=10, per_address=3, waiting=100)
     assert done(await asked(turns, *["a"] * 5)) == ["a"] * 3

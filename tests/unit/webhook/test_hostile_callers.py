@@ -118,9 +118,9 @@ async def test_a_nested_object_is_refused_without_a_line_in_the_log(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"[" * 1000, "at most 100000 are read|expected an AdmissionReview|recursion"),
+        (b"[" * 1000, "at most 250000 are read|expected an AdmissionReview|recursion"),
         (hostile.SHALLOW_NESTED, "the object has more than 100 levels"),
-        (hostile.VALUES, "values, and at most 100000 are read"),
+        (hostile.VALUES, "values, and at most 250000 are read"),
         (review({"metadata": {"name": "\ud800"}}).replace(b"\\ud800", b"\xff"), "expected an AdmissionReview"),
         (review([]), "Expected `object | null`, got `array`"),
         (review({}).replace(b'"u-1"', b"1"), "Expected `str`, got `int`"),
@@ -149,14 +149,11 @@ def test_the_largest_job_that_an_api_server_sends_is_a_review() -> None:
 )
 async def test_an_answer_that_takes_too_long_ends(tmp_path: Path) -> None:
     # given a job that no API server accepts: 15,000 replicatedJobs, each of which is looked for in a list of 15,000
-    names = [f"g{number}" for number in range(15_000)]
-    groups = [{"name": name, "template": {}} for name in names]
-    spec = {"replicatedJobs": groups, "launcher": {"targetReplicatedJobs": [*names[1:], "z"]}}
-    body = review({"metadata": {"name": "x"}, "spec": spec}, "TrainingJob")
+    body = hostile.EXPENSIVE
     async with listening(tmp_path) as (serving, port, made):
         began = time.monotonic()
         status, text = await ask(port, made, body, "/validate")
-        assert (status, text) == (413, "the answer takes more than 0.5 s\n")
+        assert (status, text) == (413, "the answer takes more than 0.25 s\n")
         assert time.monotonic() - began < 5.0
         assert results(serving) == {"Expensive": 1}
 
@@ -183,6 +180,23 @@ async def test_what_a_caller_writes_takes_one_short_line_of_the_log(
         (record,) = [record for record in caplog.records if record.name.startswith("understudy")]
         assert len(record.getMessage()) < 600
         assert "\n" not in record.getMessage()
+
+
+@pytest.mark.attack("D2", "fills the webhook's log with refused pods", before="a line for each, as long as its message")
+async def test_refusals_without_end_take_a_few_lines_a_second(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw = pod("job")
+    raw["spec"]["hostNetwork"] = True
+    body = review(raw)
+    async with listening(tmp_path) as (serving, port, made):
+        caplog.set_level("INFO")
+        caplog.clear()
+        began = time.monotonic()
+        for _ in range(60):
+            assert (await ask(port, made, body))[0] == 200
+        seconds = time.monotonic() - began
+        lines = [record for record in caplog.records if record.name.startswith("understudy")]
+        assert 10 <= len(lines) <= 10 * (int(seconds) + 2)
+        assert results(serving) == {"Refused": 60}
 
 
 # Who calls -----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What the operator's /metrics says: of requests and passes by each replica, of jobs by the leader alone."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,6 +202,24 @@ async def test_a_scrape_over_http_is_what_prometheus_reads():
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert scraped(await response.read())[("understudy_things_total",)] == 1
+    await server.close()
+
+
+@pytest.mark.attack("D2", "asks for metrics without end", before="each request calculated all metrics anew")
+async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_times_a_second_at_most():
+    calculated: list[float] = []
+
+    def text() -> bytes:
+        calculated.append(time.monotonic())
+        return b"understudy 1\n"
+
+    server = await serve(text, 0)
+    began = time.monotonic()
+    async with aiohttp.ClientSession() as session:
+        for _ in range(50):
+            async with session.get(f"http://127.0.0.1:{server.port}/metrics") as response:
+                assert await response.read() == b"understudy 1\n"
+    assert len(calculated) <= 1 + (time.monotonic() - began) / 0.2
     await server.close()
 
 
