@@ -66,6 +66,8 @@ def main() -> int:
             [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(FOLDER)],
             SOURCE_DATE_EPOCH=f"{committed.timestamp():.0f}",
         )
+        if _source() != (committed, source):
+            raise ReleaseFailed("the commit has changed meanwhile; run it again")
         dependencies = [
             Dependency(f"oci:{base.reference}", base.digest.removeprefix("sha256:")),
             *(Dependency(f"file:{lock}", digest(CHECKOUT / lock)) for lock in LOCKS),

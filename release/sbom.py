@@ -30,8 +30,8 @@ def sbom(name: str, version: str, image: Image, at: datetime) -> str:
     bom.metadata.component = Component(
         type=ComponentType.CONTAINER, name=name, version=version, purl=purl, bom_ref=purl.to_string()
     )
-    for package in image.packages:
-        bom.components.add(_component(package, image.distribution))
+    bom.components.update(_component(package, image.distribution) for package in image.packages)
+    bom.register_dependency(bom.metadata.component, bom.components)
     text: str = JsonV1Dot6(bom).output_as_string(indent=1)
     if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         raise InvalidSbom(f"{name}: {error}")
@@ -43,7 +43,9 @@ def _component(package: Package, distribution: str) -> Component:
         qualifiers = {"arch": package.architecture, "distro": distribution}
         purl = PackageURL("deb", distribution.partition("-")[0] or None, package.name, package.version, qualifiers)
     else:
-        purl = PackageURL("pypi", None, package.name, package.version)
+        # Ours are not on PyPI: a scanner must not look for them there.
+        kind = "generic" if package.name.startswith("understudy") else "pypi"
+        purl = PackageURL(kind, None, package.name, package.version)
     licenses = [LicenseFactory().make_from_string(package.license)] if package.license else None
     return Component(
         type=ComponentType.LIBRARY,

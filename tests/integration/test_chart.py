@@ -400,7 +400,7 @@ def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_
     sidecars = {"ports": [{"protocol": "TCP", "port": names.COORDINATOR_PORT}], "to": [pods]}
     assert found["understudy-operator-egress"]["egress"] == [api_server, sidecars]
     assert found["understudy-webhook-egress"]["egress"] == []
-    assert found["understudy-webhook-certificate-egress"]["egress"] == [api_server]
+    assert found["understudy-rotation-egress"]["egress"] == [api_server]
     for which in ("operator", "webhook"):
         assert found[f"understudy-{which}-egress"]["podSelector"] == deployment(which)["spec"]["selector"]
         assert found[f"understudy-{which}-egress"]["policyTypes"] == ["Egress"]
@@ -408,7 +408,7 @@ def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_
     # with certificates of somebody else nothing renews the certificate
     issued = policies("networkPolicies.egress=true", "webhook.certificates.mode=CertManager")
     assert issued["understudy-webhook-egress"]["egress"] == []
-    assert not any("certificate" in name for name in issued)
+    assert not any("rotation" in name for name in issued)
 
     # and the addresses of the API server and of nodes can be named
     there, nodes = {"ipBlock": {"cidr": "10.0.0.10/32"}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}
