@@ -175,16 +175,16 @@ async def test_healthz_names_the_tasks_that_wait_to_run_again() -> None:
     # given an operator with a task that was killed
     async with running(ClusterApi()) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
-        runner = await health.serve(cluster.operator, 0)
+        server = await health.serve(cluster.operator, 0)
         try:
             cluster.task("watch of pods").cancel()
             await asyncio.sleep(0)
             # when the kubelet asks
-            port = runner.addresses[0][1]
+            port = server.port
             async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
                 status, text = answer.status, await answer.text()
         finally:
-            await runner.cleanup()
+            await server.close()
     # then the operator lives, and the answer says what is wrong
     assert status == 200
     assert "watch of pods ended (cancelled)" in text
