@@ -55,12 +55,11 @@ def _with_node(entry: Entry, known: Entry | None, stays: Sequence[Stay]) -> Entr
     cause: Mapping[str, Any] = entry["cause"]
     if not cause.get("node"):
         return entry
-    others = {name: value for name, value in cause.items() if name != "node"}
     pod, node = cause.get("pod", ""), ""
     if known is not None and known["cause"].get("pod", "") == pod:
         node = known["cause"].get("node", "")
     node = node or node_at(stays, pod, unix(entry["detectedAt"]))
-    return {**entry, "cause": {**others, "node": node} if node else others}
+    return {**entry, "cause": {**cause, "node": node}}
 
 
 def _was_there(stay: Stay, at: float) -> bool:

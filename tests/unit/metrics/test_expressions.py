@@ -91,5 +91,9 @@ def test_what_is_alerted_on_or_shown_is_most_of_what_there_is():
         "understudy_coordinator_round",
         "understudy_coordinator_rounds_total",
         "understudy_coordinator_world_size",
+        "understudy_malformed_objects",
+        "understudy_task_restarts_total",
+        "understudy_watch_event_errors_total",
         "understudy_watch_restarts_total",
+        "understudy_webhook_dropped_total",
     }

@@ -141,8 +141,8 @@ async def long_message(peer: Peer) -> None:
 
 async def many_fragments(peer: Peer) -> None:
     await peer.accept()
-    await peer.send(b"\x01\x00")
-    await _forever(peer, b"\x00\x00" * 4000)
+    await peer.send(b"\x01\x01x")
+    await _forever(peer, b"\x00\x01x" * 4000)
 
 
 async def pings(peer: Peer) -> None:
@@ -241,7 +241,7 @@ async def oversized(peer: Peer) -> None:
 
 async def oversized_in_fragments(peer: Peer) -> None:
     await peer.prove()
-    await peer.send(b"\x01\x00")
+    await peer.send(b"\x01\x01x")
     await _forever(peer, b"\x00\x7e\x10\x00" + b"x" * 4096)
 
 
@@ -343,8 +343,8 @@ async def endless_pings(peer: Peer) -> None:
 
 async def endless_fragments(peer: Peer) -> None:
     await peer.prove()
-    await peer.send(b"\x01\x00")
-    await _forever(peer, b"\x00\x00" * 4000)
+    await peer.send(b"\x01\x01x")
+    await _forever(peer, b"\x00\x01x" * 4000)
 
 
 async def one_byte_a_time(peer: Peer) -> None:

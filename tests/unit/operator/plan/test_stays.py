@@ -19,6 +19,7 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
+from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.plan.faults.memory import NOTHING, Memory, offenders
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.stays import Stay, node_at
@@ -98,6 +99,12 @@ def test_one_job_does_not_displace_what_others_report_of_a_node():
 @pytest.mark.parametrize("pod", ["", "pod-of-another-job"])
 def test_a_pod_that_is_not_of_the_job_has_no_node(pod: str):
     assert nodes_in(after(in_round(1), reported(a_fault(pod, VICTIM)))) == [""]
+
+
+def test_a_fault_without_a_node_is_read_as_it_was_written() -> None:
+    """Otherwise each reconcile would write status again."""
+    written = after(in_round(1), reported(a_fault("a9", VICTIM)))
+    assert read_job_status({"status": written}) == (written, "")
 
 
 def test_a_weight_update_names_the_node_that_the_operator_saw_too():

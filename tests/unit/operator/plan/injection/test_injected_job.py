@@ -265,7 +265,8 @@ def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observ
 
 
 def test_a_job_that_is_suspended_is_told_so_and_what_its_pods_end_for_is_no_recovery() -> None:
-    mended = {"fault": "Process", "round": 1, "cause": {}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    mended = {"fault": "Process", "round": 1, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    mended |= {"cause": {"pod": "", "node": "", "message": ""}}
     mended |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
     left = a_recovery(NOW, fault=Fault.POD, strategy=None)
     before = in_round(3) | {"recoveries": [mended], "lastRecovery": mended}
