@@ -106,9 +106,11 @@ class CoordinatorLink:
     def _heard(self, line: _Line, message: object) -> None:
         if self._lines.get(line.callee.pod_uid) is not line:
             return
+        before = self._search.knows.snapshot
         answers = self._search.heard(line.callee, message, self._world.now)
-        if isinstance(message, Snapshot) and self._search.knows.snapshot is message:
-            self._site.snapshot_seen(message)
+        known = self._search.knows.snapshot
+        if isinstance(message, Snapshot) and known is not None and known is not before:
+            self._site.snapshot_seen(known)
         self._learnt(answers)
 
     def _ended(self, line: _Line) -> None:
