@@ -36,7 +36,7 @@ class Right:
 
 @dataclass(frozen=True)
 class Use:
-    at: str  # RFC 3339
+    at: str  # RFC 3339; when it was asked for: a watch is logged again when it ends
     right: Right
     allowed: bool
 
@@ -53,7 +53,7 @@ def uses(log: Iterable[str], user: str = USER) -> Iterator[Use]:
             told.get("apiGroup", ""), resource, event["verb"], told.get("namespace", ""), told.get("name", "")
         )
         decision = event.get("annotations", {}).get("authorization.k8s.io/decision")
-        yield Use(event["stageTimestamp"], right, decision == "allow")
+        yield Use(event["requestReceivedTimestamp"], right, decision == "allow")
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[Right]:

@@ -1,5 +1,6 @@
 """What nodes say of themselves, in the status and in pods; and what is remembered of them under two operators."""
 
+import copy
 import time
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import NODE_FAULTS
 from tests.integration.operator.replicas import Replicas, leader
-from tests.integration.operator.training import NAME, Training
+from tests.integration.operator.training import JOB, NAME, Training
+from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import wire
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.observer import Cause, Recovery
@@ -83,33 +85,50 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
     await kube.until("it is withdrawn", withdrawn)
 
 
+async def suspended_job(kube: Kube, name: str, node: str) -> None:
+    """Its status records a fault of that node."""
+    job = copy.deepcopy(JOB) | {"metadata": {"name": name}}
+    job["spec"]["suspend"] = True
+    await kube.call("POST", "trainingjobs", job)
+    cause = {"pod": f"{name}-0", "node": node, "message": "its connection went silent"}
+    fault = {"fault": "Node", "round": 1, "cause": cause, "detectedAt": micro_time(time.time())}
+    fault |= {"strategy": "SpareSwap", "resumedAt": micro_time(time.time()), "seconds": 1.0}
+    status = {"recoveries": [fault], "lastRecovery": fault}
+    await kube.call("PATCH", f"trainingjobs/{name}/status", {"status": status})
+
+
 async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
     training: Training, kube: Kube, replicas: Replicas
 ):
-    # given a job on whose node three faults have happened, since that was made
+    # given three jobs on whose node faults have happened since that was made, on one of them three
     a0, a1, spare = await training.start()
     await training.tell(0, [(a0, 0), (a1, 1), (spare, None)])
     node, now = f"node-{a1['metadata']['name']}", time.time()
     cause = Cause(2, a1["metadata"]["name"], node, None, None, "its connection went silent")
     faults = [Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, now + at, now + at + 1) for at in (0.0, 0.1, 0.2)]
     await training.tell(1, [(a0, 0), (a1, 1), (spare, None)], recoveries=tuple(faults))
+    for name in ("other-1", "other-2"):
+        await suspended_job(kube, name, node)
 
     async def memory() -> str:
         folder, _, name = CONFIG_MAP.rpartition("/")
         found = [raw.get("data", {}) for raw in await kube.list(folder) if raw["metadata"]["name"] == name]
         return str(found[0].get(node, "")) if found else ""
 
+    async def whole_memory() -> str:
+        text = await memory()
+        return text if text.count(f"/{NAME}") == 3 and "/other-1" in text and "/other-2" in text else ""
+
     async def offender() -> Raw | None:
         told = (await training.status()).get("avoidedNodes", [])
         return next((entry for entry in told if entry["node"] == node and entry["source"] == "memory"), None)
 
     # then the leader has written them, and the node is avoided
-    written = await kube.until("the ConfigMap has the node", memory)
-    assert written.count(NAME) == 3
+    written = await kube.until("the ConfigMap has the faults of all of them", whole_memory)
     entry = await kube.until("the node is avoided", offender)
     assert entry is not None
     assert entry["preferred"] is True
-    assert "failed 3 times of late" in entry["reason"]
+    assert "failed 5 times of late" in entry["reason"]
 
     # when another operator leads, it knows them, and counts none twice
     first = await leader(kube)

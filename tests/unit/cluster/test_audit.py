@@ -30,7 +30,7 @@ def asked(verb: str, resource: str, *, user: str = USER, decision: str = "allow"
         "user": {"username": user},
         "verb": verb,
         "objectRef": {"resource": resource, **told},
-        "stageTimestamp": "2026-11-21T10:00:00Z",
+        "requestReceivedTimestamp": "2026-11-21T10:00:00Z",
         "annotations": {"authorization.k8s.io/decision": decision},
     }
     return json.dumps(event)
