@@ -148,6 +148,7 @@ class Estate:
     history: Optional[History] = None
     token: RoundToken = NO_ROUND  # the round of the seats
     seats: tuple[Seat, ...] = ()
+    stepped: RoundToken = NO_ROUND  # the newest round that has made a step
 
 
 @dataclass(frozen=True)

@@ -243,8 +243,9 @@ def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_ov
 
 
 def test_an_upgrade_from_the_previous_chart_and_a_rollback_are_not_noticed(cluster: Cluster, job: PlainJob) -> None:
-    # given an installation of the previous chart, and a job that trains under its operator
-    install(cluster, print, chart=str(PREVIOUS))
+    # given an installation of the previous chart, and a job that trains under its operator. (The setting makes its pods
+    # others: so far the two charts differ in their versions only.)
+    install(cluster, print, "logFormat=json", chart=str(PREVIOUS))
     assert revision(cluster)["chart"] == PREVIOUS.stem
     steps_go_on(job)
     before, operators_before = seen(job), operators(cluster)

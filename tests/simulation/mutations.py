@@ -243,7 +243,9 @@ MUTATIONS = (
     Mutation("the first member to finish ends the job", _the_first_to_finish_ends_the_job),
     Mutation("a failed job exits 0", _exit_0_on_failure),
     Mutation("a lost member keeps its rank", _patch(faults, "lose", _lose_and_forget)),
-    Mutation("who comes back is not told what it missed", _patch(joining, "_resume", _resume_without_what_was_missed)),
+    Mutation(
+        "who comes back is not told what it missed", _patch(joining, "_resume", _resume_without_what_was_missed), 1000
+    ),
     Mutation("silence is never a loss", _patch(SilenceWatch, "lost", _nobody_is_silent)),
     Mutation("old workers live on beside the new ones", _old_workers_live_on),
     Mutation("a rank is given twice", _survivors_are_moved),

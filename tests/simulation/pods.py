@@ -51,6 +51,7 @@ class Pod:
         self.recorded_close: Close | None = None  # this and the next in the emptyDir
         self.vow = Vow()
         self.volume_full = False  # no vow can be stored
+        self.could_not_store = False  # since then it is given up, whatever its launcher hears first
         self.exit_code: int | None = None  # of the trainer container
         self.asked_to_end = self.was_killed = False
         self.faulty = ""  # what its launcher finds in verdict.json

@@ -78,6 +78,7 @@ class Sidecar(Process):
             if not self.alive:
                 return  # killed in the middle of what it does
             if isinstance(effect, e.RecordVow) and self.pod.volume_full:
+                self.pod.could_not_store = True
                 self.handle(StoreFailed("/understudy-state: No space left on device"))
                 return
             self._do(effect)

@@ -30,6 +30,11 @@ def test_a_pod_that_was_cut_off_from_the_newest_round_reports_its_own_pause() ->
     run_case(draw_case(5380))
 
 
+def test_a_pod_that_others_have_trained_without_does_not_measure_how_long_training_stood_still() -> None:
+    """It had made a step, its rank was given away, all who stepped after it were lost, and it got a rank again."""
+    run_case(draw_case(706))
+
+
 def test_a_seed_replays_to_the_letter() -> None:
     first, again = (run_case(draw_case(7)) for _ in range(2))
     assert list(first.world.trace) == list(again.world.trace)

@@ -108,7 +108,9 @@ class Coordinator:
     def appointed(
         cls, shape: JobShape, pod_uid: str, ip: str, appoint: Appoint, now: float, estate: m.Estate | None = None
     ) -> "Coordinator":
-        """By the operator, in an epoch of its own. estate: of a former coordinator; only whom it names is used."""
+        """By the operator, in an epoch of its own. estate: of a former coordinator; what is used of it: whom it names,
+        and which round has stepped.
+        """
         office = Office(appoint.epoch, 1)
         token = RoundToken(0, 0, appoint.at_least_round)
         desk = Desk(shape, pod_uid, ip, office, now, token, ElectorateKeeper(office))
@@ -117,6 +119,8 @@ class Coordinator:
         desk.may_come = frozenset(appoint.may_come)
         desk.book.counts.update(appoint.recoveries_by_strategy)
         desk.former_estate, desk.absent, desk.absent_from = estate, appoint.absent, appoint.at_least_round
+        if estate is not None:
+            desk.stepped = estate.stepped
         return cls(desk)
 
     @classmethod
@@ -127,7 +131,7 @@ class Coordinator:
         settled = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
         desk = Desk(shape, pod_uid, ip, office, now, RoundToken(0, 0, -1), ElectorateKeeper(office, settled))
         desk.state, desk.first, desk.former_holder = State.SETTLING, False, estate.holder
-        desk.former_estate = estate
+        desk.former_estate, desk.stepped = estate, estate.stepped
         desk.book.counts.update(estate.recoveries_by_strategy)
         if estate.history is None:
             desk.offences.inherit_charges(estate.charges)

@@ -120,6 +120,8 @@ def stepped(desk: Desk, member: Member, progress: m.Progress, now: float) -> Non
 
     Where no such pod is left, the first step of any ends it, and how long training paused stays unknown.
     """
+    if desk.stepped != desk.token:
+        desk.inherit_later(now)  # an heir with none of the round's pods would take an earlier step for the last one
     desk.stepped = member.stepped = desk.token
     if not desk.book.awaits_step(desk.token.round):
         return

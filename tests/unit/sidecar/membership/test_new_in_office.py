@@ -139,6 +139,28 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     }
 
 
+@pytest.mark.parametrize("appointed", [False, True])
+def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
+    # given a round that has stepped, whose pods are all lost with their coordinator
+    seats = tuple(m.Seat(rank, f"uid-lost-{rank}", f"lost-{rank}", f"node-{rank}") for rank in range(2))
+    voters = ("uid-lost-0", "uid-lost-1", "uid-active-0", "uid-spare-0", "uid-spare-1")
+    estate = m.Estate(
+        ElectorateVersion(1, 1, 1), voters, (), "uid-lost-0", (), {}, token=ROUND, seats=seats, stepped=ROUND
+    )
+    office = Driven(2, epoch=2, at_least_round=3, known=estate) if appointed else Driven(2, elected=estate)
+    # and a pod that stepped in an earlier round
+    office.join("active-0", stepped=RoundToken(1, 1, 2))
+    office.join("spare-0")
+    office.join("spare-1")
+    office.later(SETTLE_S + 1, "active-0", "spare-0", "spare-1")
+    assert set(office.assigned()) == {"active-0", "spare-0"}
+    # when the next round steps, and that pod has measured the time since its own last step
+    office.stepped("active-0", pause_s=24.9)
+    # then nobody knows how long training stood still
+    assert office.recovery().resumed_at is not None
+    assert office.recovery().pause_s is None
+
+
 def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -> None:
     """Found by a scenario: the member of the new coordinator's own pod, in the moment in which it changed its link."""
     # given a round of three pods, whose coordinator is lost
