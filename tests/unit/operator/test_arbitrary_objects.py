@@ -37,10 +37,14 @@ from understudy_protocol import compiled, observer, wire
 from understudy_protocol.observer import Cause, Refused, Snapshot, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 
-#: So many of each kind of object.
-EXAMPLES = int(os.environ.get("UNDERSTUDY_EXAMPLES") or 100)
+#: So many of each kind of object: the same ones in each run, unless `make arbitrary` says how many.
+EXAMPLES = os.environ.get("UNDERSTUDY_EXAMPLES", "")
 ordinary_settings = settings(
-    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=int(EXAMPLES or 50),
+    derandomize=not EXAMPLES,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 #: Kinds whose spec the API server checks by our own CRDs: there it is as it should be.
 CHECKED = (Kind.JOB, Kind.POOL, Kind.INJECTED)
