@@ -35,6 +35,11 @@ def test_a_pod_that_others_have_trained_without_does_not_measure_how_long_traini
     run_case(draw_case(706))
 
 
+def test_an_heir_that_was_frozen_brings_no_charge_back() -> None:
+    """The charge was taken back meanwhile: the pod was lost before it restarted."""
+    run_case(draw_case(4907))
+
+
 def test_a_seed_replays_to_the_letter() -> None:
     first, again = (run_case(draw_case(7)) for _ in range(2))
     assert list(first.world.trace) == list(again.world.trace)

@@ -21,6 +21,7 @@ class Offences:
     limits: Limits
     given_up: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that comes back is told again
     _all: list[Offence] = field(default_factory=list)  # by time
+    told_in: set[Office] = field(default_factory=set)  # offices in which heirs were told what is in here
     _newest: tuple[Office, int] = (NO_OFFICE, 0)  # of what was inherited
 
     def within(self, now: float) -> list[Offence]:
@@ -57,8 +58,8 @@ class Offences:
         return tuple(self.within(now)[-INHERITED:])
 
     def inherit(self, history: History) -> bool:
-        """Whether it is newer than what was inherited before."""
-        if (history.office, history.number) <= self._newest:
+        """Whether it is newer than what was inherited before. What this coordinator has told itself is older."""
+        if history.office in self.told_in or (history.office, history.number) <= self._newest:
             return False
         self._newest = (history.office, history.number)
         self._add(history.offences)

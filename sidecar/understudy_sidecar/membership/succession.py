@@ -87,6 +87,7 @@ def tell_estate(desk: Desk) -> None:
     if not electorate.exists:
         return
     desk.history_number += 1
+    desk.offences.told_in.add(desk.office)
     offences = desk.offences.heirloom(desk.now)
     estate = m.Estate(
         electorate.version,

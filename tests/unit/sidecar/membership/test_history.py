@@ -71,6 +71,22 @@ def test_heirs_are_told_all_that_counts() -> None:
     assert last.failed_starts == 1
 
 
+def test_what_it_has_told_itself_does_not_come_back_after_it_was_taken_back() -> None:
+    """Found by the simulation (seed 4907): a heir was frozen, and brought a charge that was the pod's loss since."""
+    # given a failure that was told to the heirs, and that turned out to be the loss of its pod
+    office = running()
+    office.worker_fails("active-1")
+    office.later(SUCCESSION_S + 0.1, *EVERYBODY)
+    told = office.take("spare-0", m.Estate)[-1].history
+    assert told is not None
+    (offence,) = told.offences
+    office.coordinator.desk.offences.take_back(offence.at)
+    # when a heir comes back with what it was told
+    office.join("spare-1", history=told)
+    # then that stays taken back
+    assert office.coordinator.desk.offences.within(office.now) == []
+
+
 def test_a_join_that_brings_all_of_it_is_not_too_long_for_a_coordinator() -> None:
     office = running()
     office.later(SUCCESSION_S + 0.1, *EVERYBODY)
