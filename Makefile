@@ -40,8 +40,9 @@ static:  ## ruff, types, import layers, drift of CRD, chart and docs
 unit:  ## unit tests: pure, or of single processes
 	$(PYTEST) -n 4 tests/unit
 
+# Real seconds say little here: in `make test` it computes at a low priority beside all else.
 simulation:  ## data plane, and operator, each in simulated time under seeded faults
-	$(PYTEST) -n 2 tests/simulation tests/simulation_operator
+	$(PYTEST) -n 2 --timeout 600 tests/simulation tests/simulation_operator
 
 arbitrary:  ## the operator against arbitrary objects, EXAMPLES=n of each kind (default 20000)
 	UNDERSTUDY_EXAMPLES=$(or $(EXAMPLES),20000) $(PYTEST) -n 2 tests/unit/operator/test_arbitrary_objects.py
@@ -91,8 +92,8 @@ ifndef E2E
 	$(PYTEST) -m "not nightly and alone" tests/e2e
 endif
 
-e2e-nightly:  ## all injected kinds through all faults
-	$(PYTEST) tests/e2e/test_inject.py
+e2e-nightly:  ## all injected kinds through all faults, and an operator of some namespaces
+	$(PYTEST) -m nightly tests/e2e
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill

@@ -6,10 +6,10 @@
                 inference engines, arbitrary objects, simulations with new seeds, the files of a release, and the
                 dependency scan
 
-The end-to-end tests run in lanes of nodes, with simulation, torchrun and rollout beside them at a lower priority. Those
-that stop or replace the operator run afterwards, one at a time, and mostly wait, so the integration tests run beside
-these. The output of what runs beside is in build/beside-*.log. Every pytest run leaves a JUnit file in build/junit;
-build/durations.json has the seconds of each phase and test.
+The end-to-end tests run in lanes of nodes, with torchrun, rollout and simulation beside them at a lower priority:
+simulation last, when the lanes mostly wait. Those that stop or replace the operator run afterwards, one at a time, and
+mostly wait, so the integration tests run beside these. The output of what runs beside is in build/beside-*.log. Every
+pytest run leaves a JUnit file in build/junit; build/durations.json has the seconds of each phase and test.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def smoke(run: Run) -> None:
 def test(run: Run) -> None:
     if not run.make("check"):
         return
-    with run.beside("simulation", "torchrun", "rollout", nice=10):
+    with run.beside("torchrun", "rollout", "simulation", nice=10):
         run.make("e2e-lanes")
     with run.beside("integration", "WORKERS=3"):
         run.make("e2e-alone")
@@ -136,6 +136,17 @@ def test_seconds() -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
+def failures() -> dict[str, str]:
+    """The first line of what each failed test said, from the JUnit files, and of each error of pytest itself."""
+    found: dict[str, str] = {}
+    for file in sorted(JUNIT.glob("*.xml")):
+        for case in ElementTree.parse(file).iter("testcase"):
+            for how in (*case.findall("failure"), *case.findall("error")):
+                said = (how.get("message") or how.text or "").strip()
+                found[f"{file.stem}: {case.get('classname')}::{case.get('name')}"] = said.partition("\n")[0]
+    return found
+
+
 def report(suite: str, run: Run, total_s: float, speeds_s: list[float]) -> None:
     """Print the times, and write them to build/durations.json. speeds_s: of the machine, at start and end."""
     tests = test_seconds()
@@ -159,6 +170,8 @@ def report(suite: str, run: Run, total_s: float, speeds_s: list[float]) -> None:
         f"make {suite}: {total_s / 60:.1f} minutes; for a fixed calculation on each core this machine took {speeds} s "
         f"at the start and at the end (reference: {REFERENCE_S:.2f} s)"
     )
+    for name, said in failures().items():
+        print(f"failed: {name}: {said}")
     print(f"make {suite}: {'passed' if not run.failed else 'FAILED: ' + '; '.join(run.failed)}")
 
 

@@ -1,5 +1,6 @@
 """The chart with watchNamespaces: the audit log of the real API server shows that the operator asks for nothing outside
-of its Roles, and that of the cluster it reads nodes alone.
+of its Roles, and that of the cluster it reads nodes alone. `make test` has its Roles and its behaviour on an API
+server: tests/integration/operator/test_namespaces.py and tests/integration/test_chart_applied.py.
 """
 
 import json
@@ -19,7 +20,7 @@ from tests.e2e.plain import PlainJob
 from tests.e2e.test_access_rights import NETWORKS, RARE, exercise, lines
 from tests.e2e.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.alone, pytest.mark.nightly]
 
 JOBS_ROLE = f"{RELEASE}-operator-jobs"
 GONE_LIMIT_S = 60

@@ -7,7 +7,6 @@ number of steps and torch alone, so they are kept in the cache under a hash of t
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from tests.cluster import Cluster
 from tests.e2e.report import NAME, read_report
 from tests.e2e.training import EXAMPLE
+from tests.ports import free_port
 
 FILES = ("train.py", "checkpoints.py", "corpus.txt", "trainingjob.yaml")
 LIMIT_S = 600
@@ -41,9 +41,7 @@ def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, say: Calla
 
 
 def _train(torch: Path, steps: int, world_size: int) -> list[float]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="undisturbed-") as folder:
         report = f"--report={folder}/{NAME}.jsonl"
         command = [sys.executable, str(EXAMPLE / "train.py"), f"--steps={steps}", report]

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.paths import Paths
+from tests.ports import free_port
 
 START_LIMIT_S = 120.0
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
@@ -180,10 +180,3 @@ def wait_until_ready(server: ApiServer, apiserver: subprocess.Popen[bytes], log:
         time.sleep(0.2)
     found = "was not ready in time" if apiserver.poll() is None else f"ended with {apiserver.returncode}"
     pytest.fail(f"kube-apiserver {found}. Its log ends with:\n{log.read_text()[-4000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.paths import CHECKOUT
-from tests.integration.conftest import ApiServer, an_api_server, free_port
+from tests.integration.conftest import ApiServer, an_api_server
+from tests.ports import free_port
 from tests.unit.webhook.golden import IMAGE
 from tests.unit.webhook.golden import pod as golden_pod
 from tests.unit.webhook.test_certificates import HOST, write

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from tests.integration.conftest import ApiServer, free_port, running
+from tests.integration.conftest import ApiServer, running
 from tests.kueue.build import Built
+from tests.ports import free_port
 
 SYSTEM = "kueue-system"
 SERVICE, SECRET = "kueue-webhook-service", "kueue-webhook-server-cert"

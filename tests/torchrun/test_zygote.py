@@ -6,7 +6,6 @@ One zygote, because each import of torch takes seconds: it runs what train.py co
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
+from tests.ports import free_port
 from tests.unit.zygote.forking import Forking
 from understudy_launcher import events as e
 
@@ -136,12 +136,6 @@ def test_each_fork_has_random_numbers_of_its_own(zygote: Forking) -> None:
 def test_a_process_group_over_gloo(zygote: Forking) -> None:
     for _ in range(2):
         assert printed(zygote, STORE, PORT=str(free_port())) == "[1.0, 1.0] 1\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 #: torch was installed for this version.

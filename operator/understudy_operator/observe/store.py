@@ -92,6 +92,7 @@ class Store:
         self._last_secret: dict[Owner, Raw] = {}
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
         self._malformed: dict[Kind, dict[Key, MalformedObject]] = {kind: {} for kind in Kind}
+        self._logged: dict[Kind, dict[Key, tuple[str, str]]] = {kind: {} for kind in Kind}  # uid, message
 
     def put(self, kind: Kind, raw: Raw) -> Raw | None:
         """The newest state of the object, as it is kept; None if that is malformed."""
@@ -124,6 +125,9 @@ class Store:
         known, noted = self._entries[kind].get(key), self._malformed[kind].get(key)
         if noted is not None and noted.uid == uid:
             del self._malformed[kind][key]
+        logged = self._logged[kind].get(key)
+        if logged is not None and logged[0] == uid:
+            del self._logged[kind][key]
         if known is not None and known.raw["metadata"].get("uid", "") == uid:
             self._forget(kind, key)
         try:
@@ -135,6 +139,7 @@ class Store:
         """A consistent list, asked for at `asked_at`: what it lacks is gone."""
         listed = {key_of(raw): raw for raw in raws}
         self._malformed[kind] = {key: noted for key, noted in self._malformed[kind].items() if key in listed}
+        self._logged[kind] = {key: logged for key, logged in self._logged[kind].items() if key in listed}
         removed = {uid: at for uid, at in self._removed[kind].items() if at >= asked_at}
         for key, entry in list(self._entries[kind].items()):
             if key not in listed and entry.arrived < asked_at:
@@ -225,6 +230,7 @@ class Store:
             + len(self._last_secret)
             + sum(len(removed) for removed in self._removed.values())
             + sum(len(malformed) for malformed in self._malformed.values())
+            + sum(len(logged) for logged in self._logged.values())
         )
 
     def _facts(self, kind: Kind, keys: Iterable[Key], reader: Callable[[Raw], T]) -> list[T]:
@@ -234,8 +240,9 @@ class Store:
     def _note(self, kind: Kind, raw: Raw, message: str) -> None:
         noted = MalformedObject(kind, *key_of(raw), *_state(raw), message)
         key = (noted.namespace, noted.name)
-        if self._malformed[kind].get(key) != noted:
-            self._malformed[kind][key] = noted
+        self._malformed[kind][key] = noted
+        if self._logged[kind].get(key) != (noted.uid, message):
+            self._logged[kind][key] = (noted.uid, message)
             log.warning("%s %s/%s is malformed: %s", kind.value, *key, message)
 
     def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[Owner, ...]) -> None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.conftest import free_port
 from tests.integration.operator.kube import Kube, Runs
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.replicas import Replicas
 from tests.integration.operator.training import Training
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.conftest import free_port, running
+from tests.integration.conftest import running
 from tests.integration.operator.kube import Kube, Raw, Runs
 from tests.integration.operator.training import Training
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer

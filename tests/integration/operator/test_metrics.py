@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from tests.integration.conftest import an_api_server, free_port
+from tests.integration.conftest import an_api_server
 from tests.integration.operator.conftest import kube_of
 from tests.integration.operator.kube import Kube
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import Training
+from tests.ports import free_port
 from tests.unit.operator.metrics.reading import scraped
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.words import Fault, Strategy

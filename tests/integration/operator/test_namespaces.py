@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.conftest import an_api_server, free_port
+from tests.integration.conftest import an_api_server
 from tests.integration.operator.conftest import install_rights, must
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.pool import Pool
@@ -19,6 +19,7 @@ from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.replicas import health
 from tests.integration.operator.test_node_faults import XID, conditions
 from tests.integration.operator.training import JOB, NAME, Training, node_of
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer

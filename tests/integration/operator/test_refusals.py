@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.integration.conftest import free_port
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.training import NAME, Training
+from tests.ports import free_port
 from understudy_webhook import openssl
 
 pytestmark = pytest.mark.timeout(120)

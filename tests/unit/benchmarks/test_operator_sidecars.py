@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.watches import Watches
+from tests.ports import free_port
 from understudy_operator.observe import line as operators
 from understudy_operator.observe.line import Line, open_line
 from understudy_protocol import pod as names
@@ -57,9 +58,9 @@ async def watches() -> Watches:
 
 
 @pytest.fixture
-async def job(watches: Watches, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlayedJob]:
+async def job(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlayedJob]:
     # The port is the same for all pods: one that is free here.
-    monkeypatch.setattr(names, "COORDINATOR_PORT", unused_tcp_port)
+    monkeypatch.setattr(names, "COORDINATOR_PORT", free_port())
     sidecars = Sidecars(Secrets(), "bench", watches)  # type: ignore[arg-type]
     await sidecars.start()
     yield sidecars.play(UID, "job", PODS)

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.conftest import free_port
+from tests.ports import free_port
 from understudy_protocol import pod, wire
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.words import Verdict

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import stat
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from tests.unit.sidecar.hall import serving, until
 from understudy_operator.observe.adoption_link import Adopter, Keys, adopt
 from understudy_operator.plan.intents import AdoptSpare
@@ -130,11 +130,6 @@ async def eventually(call):
 
 async def order_of(reader: asyncio.StreamReader) -> object:
     return wire.decode(await reader.readline(), TO_LAUNCHER)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture

@@ -306,3 +306,23 @@ def test_the_secret_of_an_injected_job_is_remembered_by_the_uid_of_the_object_un
     assert store.last_secret(("research", "injected-uid")) is not None
     store.remove(Kind.INJECTED, job)
     assert store.last_secret(("research", "injected-uid")) is None
+
+
+def test_what_is_malformed_is_logged_once_and_not_again_for_each_change_of_its_status(
+    store: Store, caplog: pytest.LogCaptureFixture
+):
+    # given a pod that cannot be read, and changes of it that leave what is wrong
+    for version in (1, 2, 3):
+        store.put(Kind.POD, a_raw(version=version, spec={"containers": 3}))
+    store.replace(Kind.POD, [a_raw(version=4, spec={"containers": 3})], asked_at=time.monotonic())
+    # then one line tells it
+    assert [record.getMessage() for record in caplog.records] == [
+        "pods research/a is malformed: spec.containers: Expected `array | null`, got `int`"
+    ]
+    # and another one what is wrong after that, or with another pod of its name
+    store.put(Kind.POD, a_raw(version=5, spec={"containers": "x"}))
+    store.put(Kind.POD, a_raw(version=6, spec={"containers": "x"}, uid="another"))
+    assert len(caplog.records) == 3
+    # and nothing of it is kept once the pod is gone
+    store.remove(Kind.POD, a_raw(version=7, spec={"containers": "x"}, uid="another"))
+    assert store.size() == 1  # the uid of what is gone
