@@ -19,7 +19,7 @@ from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
-from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
+from understudy_protocol.words import GIVEN_UP_EXIT_CODE, NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
@@ -233,6 +233,15 @@ class Invariants:
         dead = [x for x in objects if x.pod.ended or not x.pod.machine.on]
         return any(not x.pod.machine.on for x in dead) and (len(dead) == len(objects) or not self.cluster.offices)
 
+    def all_hear_of_the_close(self, closed_at: float) -> None:
+        """4. closed_at: when it could be told to all: the first pod knew of it, and no fault was left.
+
+        Where that pod takes it along, the others form a round of their own, and end by that.
+        """
+        for pod in self.cluster.pods:
+            if pod.told_at > closed_at + EVICTION_S + BOUNDED_S:
+                raise Violation(f"{pod.name} hears of the close after {pod.told_at - closed_at:.0f} s")
+
     def the_end_is_right(self) -> None:
         cluster = self.cluster
         closes = {pod.recorded_close.reason for pod in cluster.pods if pod.recorded_close is not None}
@@ -253,7 +262,10 @@ class Invariants:
                 raise Violation(f"{pod.name} still runs {EXIT_S:g} s after the close")
 
     def every_launcher_that_was_told_exits_with_the_close(self) -> None:
-        """4. Pods that were neither hit, nor given up for a full volume, nor deleted exit 0 after a success."""
+        """4. Pods that were neither hit, nor given up for a full volume, nor deleted exit 0 after a success.
+
+        One that was given up before may say so: its launcher was stopped meanwhile, and hears of that first.
+        """
         for pod in self.cluster.pods:
             close = pod.recorded_close
             if (
@@ -261,6 +273,7 @@ class Invariants:
                 and not pod.asked_to_end
                 and not pod.was_killed
                 and not pod.could_not_store
+                and not (pod.was_given_up and pod.exit_code == GIVEN_UP_EXIT_CODE)
                 and (close.reason is CloseReason.SUCCEEDED) != (pod.exit_code == 0)
             ):
                 raise Violation(f"{pod.name} exits {pod.exit_code} after close({close.reason.value})")

@@ -51,7 +51,9 @@ class Pod:
         self.recorded_close: Close | None = None  # this and the next in the emptyDir
         self.vow = Vow()
         self.volume_full = False  # no vow can be stored
+        self.told_at = 0.0  # when its sidecar recorded the close
         self.could_not_store = False  # since then it is given up, whatever its launcher hears first
+        self.was_given_up = False  # its launcher was told so, and exits with that code if the close comes later
         self.exit_code: int | None = None  # of the trainer container
         self.asked_to_end = self.was_killed = False
         self.faulty = ""  # what its launcher finds in verdict.json

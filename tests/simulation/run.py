@@ -72,8 +72,9 @@ def _run(cluster: SimulatedCluster, case: Case) -> None:
         invariants.workers_of_older_rounds_end()
         invariants.a_fault_is_followed_by_a_step(max(faults.over_at, latest + 1_000_000.0))
     closed_at = world.now
-    while world.now < (end := max(closed_at, faults.over_at) + EXIT_S):  # a fault may come after the close
-        world.run(end)
+    while world.now < (end := max(closed_at, faults.over_at, *(pod.told_at for pod in cluster.pods)) + EXIT_S):
+        world.run(end)  # a fault may come after the close
+    invariants.all_hear_of_the_close(max(closed_at, faults.over_at))
     invariants.the_end_is_right()
     invariants.every_launcher_that_was_told_exits_with_the_close()
 

@@ -8,7 +8,8 @@ from tests.simulation.clients import CoordinatorClient
 from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
 from understudy_protocol import membership as m
-from understudy_protocol.launcher import LauncherHello, StopWorkers
+from understudy_protocol.launcher import ExitLauncher, LauncherHello, StopWorkers
+from understudy_protocol.words import GIVEN_UP_EXIT_CODE
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import (
@@ -96,7 +97,7 @@ class Sidecar(Process):
                 self.world.say(self.pod.name, f"hangs up link {number}: {reason}")
                 self._hang_up(number)
             case e.RecordClose(close):
-                self.pod.recorded_close = close
+                self.pod.recorded_close, self.pod.told_at = close, self.world.now
             case e.RecordVow(vow):
                 self.pod.vow = vow
             case e.Finish():
@@ -126,6 +127,8 @@ class Sidecar(Process):
     def _to_launcher(self, message: object) -> None:
         if isinstance(message, StopWorkers) and message.reason.startswith(FENCED):
             self.pod.cluster.worker_faults.append(self.world.now)
+        if isinstance(message, ExitLauncher) and message.code == GIVEN_UP_EXIT_CODE:
+            self.pod.was_given_up = True
         if self._launcher is not None:
             self._launcher.send(message)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.simulation.run import draw_case, run_case
+from understudy_protocol.words import CloseReason
 
 BATCH = 25
 SEEDS = 100
@@ -44,3 +45,16 @@ def test_a_seed_replays_to_the_letter() -> None:
     first, again = (run_case(draw_case(7)) for _ in range(2))
     assert list(first.world.trace) == list(again.world.trace)
     assert first.world.events == again.world.events
+
+
+def test_a_pod_that_is_given_up_while_its_launcher_is_stopped_may_exit_with_that() -> None:
+    """The job succeeded before the launcher went on, and it heard of both, in this order."""
+    (pod,) = [pod for pod in run_case(draw_case(9712)).pods if pod.name == "active-3"]
+    assert pod.exit_code == 84
+
+
+def test_where_the_pod_that_knew_of_the_success_goes_the_others_end_by_a_round_of_their_own() -> None:
+    """They were cut off when it was told, and a stopped launcher ends when its pod is deleted after that."""
+    pods = run_case(draw_case(10280)).pods
+    assert {pod.recorded_close.reason for pod in pods if pod.recorded_close} == {CloseReason.SUCCEEDED}
+    assert max(pod.told_at for pod in pods) == pytest.approx(1_000_107.0, abs=0.1)

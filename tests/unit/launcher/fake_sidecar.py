@@ -184,13 +184,24 @@ class Launched:
         return wait_for(complete, f"{count} process ids in {name}; the launcher said:\n{self.err}")
 
     def end(self) -> None:
-        """Leave no process behind, whatever the test did."""
+        """Leave no process behind, whatever the test did.
+
+        The launcher is stopped and not killed first: what forks meanwhile stays below it, and is found.
+        """
         self.sidecar.crash()
         if self.process.poll() is None:
-            for pid in [self.process.pid, *_descendants(self.process.pid)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.process.send_signal(signal.SIGSTOP)
+            wait_for(self._descendants_end, f"nothing below the launcher is left; it said:\n{self.err}")
+            self.process.kill()
             self.process.wait()
+
+    def _descendants_end(self) -> bool:
+        """Kill them; whether none was left."""
+        left = [pid for pid in _descendants(self.process.pid) if alive(pid)]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
 
 
 def alive(pid: int) -> bool:
