@@ -6,7 +6,8 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 - Before the peer has proved the key it may send UNPROVEN_BYTES in all, the answer to the upgrade included, and the
   operator waits CONNECT_S for all of it. After that a message may have as many bytes as the caller says.
 - Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
-  process's time, whatever they are: a peer that sends more waits.
+  process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
+  CREDIT_S it may use at once, so an ordinary message waits for nothing.
 - `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 
@@ -15,8 +16,8 @@ import ipaddress
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from understudy_protocol import compiled, handshake, observer, wire
@@ -30,6 +31,7 @@ UNPROVEN_BYTES = 1024
 UNSENT_BYTES = 1 << 20
 READ_BYTES = 1 << 14
 SHARE = 0.05
+CREDIT_S = 2.0
 #: A ping so often. A peer that sends nothing for SILENT_S has gone without a word, or its process hangs.
 PING_S = 2.0
 SILENT_S = 3.0
@@ -43,16 +45,28 @@ _OBSERVER = wire.message_types(observer)
 
 
 class Share:
-    """Of this process's time, for all lines of one job."""
+    """Of this process's CPU time, for all lines of one job.
+
+    Of CPU time, because on a busy node this process stands still for moments that are nobody's fault.
+    """
 
     def __init__(self) -> None:
         self._free_at = 0.0
 
-    def spent(self, seconds: float) -> None:
-        self._free_at = max(self._free_at, _now()) + seconds * (1 / SHARE - 1)
+    def spent(self, cpu_s: float) -> None:
+        self._free_at = max(self._free_at, _now() - CREDIT_S) + cpu_s / SHARE
 
     async def wait(self) -> None:
         await asyncio.sleep(max(0.0, self._free_at - _now()))
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """The body reads messages; it must not await, because this thread's time is that of all lines."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.spent(time.thread_time() - began)
 
 
 class Line:
@@ -127,25 +141,23 @@ class Line:
             self._outbox.task_done()
 
     async def messages(self) -> AsyncIterator[object]:
-        """The peer's messages, until the line ends. The time that the caller takes for each of them counts too."""
+        """The peer's messages, until the line ends. What the caller does with each of them counts as reading it: it
+        must not await before it asks for the next one.
+        """
         with suppress(EOFError):
             while True:
                 message = await self.receive(_OBSERVER)
-                began = time.perf_counter()
-                yield message
-                self._share.spent(time.perf_counter() - began)
+                with self._share.spending():
+                    yield message
 
     async def receive(self, known: Mapping[str, type[Any]]) -> Any:
         """The peer's next message. Raises EOFError where the peer ends the line."""
         while True:
             await self._share.wait()
-            began = time.perf_counter()
-            try:
+            with self._share.spending():
                 taken = self._frames.take()
                 if taken is not None and taken[0] == Opcode.TEXT:
                     return compiled.decode_untrusted(taken[1], known)
-            finally:
-                self._share.spent(time.perf_counter() - began)
             if taken is None:
                 await self._read()
             else:

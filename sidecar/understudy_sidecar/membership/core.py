@@ -125,7 +125,7 @@ class Core:
         return min((at for at in times if at is not None), default=None)
 
     def snapshot_took(self, seconds: float, now: float) -> None:
-        """How long the last snapshot took to be encoded and written."""
+        """The CPU time in which the last snapshot was encoded and written."""
         self._observation.took(seconds, now)
 
     # Events -----------------------------------------------------------------------------------------------------------

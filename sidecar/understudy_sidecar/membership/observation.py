@@ -45,7 +45,7 @@ class Observation:
             self._owed.add(link)
 
     def took(self, seconds: float, now: float) -> None:
-        """A snapshot took so long to be encoded and written: the next one waits in proportion."""
+        """A snapshot took so much CPU time to be encoded and written: the next one waits in proportion."""
         self._not_before = max(self._not_before, now - seconds + seconds / SHARE)
 
     def deadline(self) -> float | None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.operator.coordinator import FakeSidecar
 from tests.integration.operator.training import a_snapshot
+from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.plan.answers import Answer
 from understudy_operator.plan.intents import Callee, Follow
@@ -30,8 +31,6 @@ from understudy_protocol.words import CloseReason, Office
 
 KEY, JOB_UID = b"the job's key", "job-uid"
 LIMIT_S = 10.0
-#: An election is followed within so long of it.
-FOLLOWED_S = 2.0
 FORMER = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
 NOT_IN_OFFICE = Refused("this sidecar is not in office")
@@ -157,14 +156,12 @@ async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[
     await learner.until(lambda known: known.answers.pods == {"uid-a", "uid-b"})
 
     # and one of them is elected
-    elected_at = time.monotonic()
     await sidecars[2].tell(in_seventh(4, "uid-b", term=2))
 
     # then that is the one
     await learner.until(lambda known: known.in_office == "uid-b")
-    assert time.monotonic() - elected_at < FOLLOWED_S
     assert learner.knows.snapshot == in_seventh(4, "uid-b", term=2)
-    assert {type(message) for message in sidecars[2].heard} == {Observe, Nodes}
+    await learner.until(lambda _: {type(message) for message in sidecars[2].heard} == {Observe, Nodes})
 
 
 async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_name(
@@ -178,12 +175,10 @@ async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_n
     await sidecars[1].tell(in_seventh(4, "uid-a", term=2))
 
     # when it says to whom
-    handed_at = time.monotonic()
     await sidecars[0].tell(Refused("handed over", "uid-a", sidecars[1].ip))
 
     # then that one is found
     await learner.until(lambda known: known.in_office == "uid-a")
-    assert time.monotonic() - handed_at < FOLLOWED_S
 
 
 async def test_a_coordinator_that_was_replaced_and_does_not_know_is_not_believed(
@@ -254,10 +249,13 @@ async def test_without_anybody_in_office_everybody_on_a_line_is_told(sidecars: l
         await learner.until_heard(sidecar, end)
 
 
-async def test_without_anybody_at_all_a_farewell_waits_for_nobody(learner: Learner):
-    before = time.monotonic()
+@in_virtual_time
+async def test_without_anybody_at_all_a_farewell_waits_for_nobody():
+    learner, loop = Learner(), asyncio.get_running_loop()
+    before = loop.time()
     await learner.link.end(End(CloseReason.DELETED, "the TrainingJob was deleted"))
-    assert time.monotonic() - before < 0.5
+    assert loop.time() == before
+    await learner.link.close()
 
 
 async def test_who_does_not_know_the_key_is_told_nothing_and_not_believed(sidecars: list[FakeSidecar]):

@@ -54,12 +54,10 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
         return told if isinstance(told, NodeVerdict) else None
 
     # when a source sets a condition
-    begun_at = time.monotonic()
     await conditions(kube, node, XID)
 
     # then status tells it, an event says which source, and the pod has it in writing
     entry = await kube.until("the node is avoided", avoided)
-    assert time.monotonic() - begun_at < 5.0
     assert entry is not None
     assert (entry["source"], entry["class"], entry["pods"]) == ("nvsentinel-xid", "Hardware", [a1["metadata"]["name"]])
 

@@ -221,15 +221,13 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
     # when the coordinator is deleted, and the heir is elected meanwhile
     await training.coordinator.stop()
     await kube.call("DELETE", f"pods/{spare['metadata']['name']}")
-    elected_at = time.monotonic()
     await training.elect(a0, 0, seats[:2], heirs=(uid(a1),), electorate=voters)
 
-    # then status tells it within seconds
+    # then status tells it
     async def told() -> bool:
         return bool((await training.status())["coordinator"]["podUID"] == uid(a0))
 
     await kube.until("status tells who was elected", told)
-    assert time.monotonic() - elected_at < 4
     status = await training.status()
     name = a0["metadata"]["name"]
     assert status["coordinator"] == {"epoch": epoch, "term": 2, "podName": name, "podUID": uid(a0)}

@@ -128,15 +128,13 @@ def test_a_workers_exit_code_is_told_and_becomes_the_containers(launch: Launch) 
     assert launched.wait() == 3
 
 
-def test_a_killed_worker_is_told_within_a_second_and_its_neighbour_runs_on(launch: Launch) -> None:
+def test_a_killed_worker_is_told_and_its_neighbour_runs_on(launch: Launch) -> None:
     launched = launch(*SLEEPS, **{pod.ENV_NPROC: "2"})
     launched.join()
     started(launched)
     victim, neighbour = launched.pids("pids", 2)
-    before = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     exited = launched.sidecar.expect(WorkerExited)
-    assert time.monotonic() - before < 1.0
     assert (exited.exit_code, exited.signal, exited.message) == (None, "SIGKILL", "killed by SIGKILL")
     assert alive(neighbour)
     launched.sidecar.send(ExitLauncher(81, "Failed"))
