@@ -38,7 +38,7 @@ static:  ## ruff, types, import layers, drift of CRD, chart and docs
 	$(PY) scripts/metrics_docs.py --check
 
 unit:  ## unit tests: pure, or of single processes
-	$(PYTEST) -n 4 tests/unit
+	$(PYTEST) -n 4 -m "not nightly" tests/unit
 
 # Real seconds say little here: in `make test` it computes at a low priority beside all else.
 simulation:  ## data plane, and operator, each in simulated time under seeded faults
@@ -64,7 +64,7 @@ kueue:  ## jobs in the queue of the real Kueue, built from its Go module, agains
 
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
-	$(PYTEST) -n 2 tests/torchrun
+	$(PYTEST) -n 2 -m "not nightly" tests/torchrun
 
 rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fail
 	$(PY) -m tests.cluster torch
@@ -94,6 +94,10 @@ endif
 
 e2e-nightly:  ## all injected kinds through all faults, and an operator of some namespaces
 	$(PYTEST) -m nightly tests/e2e
+
+nightly:  ## what is left out of unit and torchrun in `make test`: like cases
+	$(PY) -m tests.cluster torch
+	$(PYTEST) -n 2 -m nightly tests/unit tests/torchrun
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill

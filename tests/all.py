@@ -2,14 +2,14 @@
 
     smoke       check, integration, a short story on the real cluster: the inner loop
     test        everything that a change has to pass
-    test-all    also what takes hours: all injected kinds through all faults, 50 kills of the operator, Kueue, real
-                inference engines, arbitrary objects, simulations with new seeds, the files of a release, and the
-                dependency scan
+    test-all    also what takes hours: the tests marked nightly (all injected kinds through all faults, like cases), 50
+                kills of the operator, Kueue, real inference engines, arbitrary objects, simulations with new seeds, the
+                files of a release, and the dependency scan
 
-The end-to-end tests run in lanes of nodes, with torchrun, rollout and simulation beside them at a lower priority:
-simulation last, when the lanes mostly wait. Those that stop or replace the operator run afterwards, one at a time, and
-mostly wait, so the integration tests run beside these. The output of what runs beside is in build/beside-*.log. Every
-pytest run leaves a JUnit file in build/junit; build/durations.json has the seconds of each phase and test.
+The end-to-end tests run in lanes of nodes; those that stop or replace the operator run afterwards, one at a time. The
+first minutes of the lanes need both cores, the rest mostly waits. So all other suites run beside them, one after the
+other at a lower priority. Their output is in build/beside-*.log. Every pytest run leaves a JUnit file in build/junit;
+build/durations.json has the seconds of each phase and test.
 """
 
 import argparse
@@ -107,9 +107,8 @@ def smoke(run: Run) -> None:
 def test(run: Run) -> None:
     if not run.make("check"):
         return
-    with run.beside("torchrun", "rollout", "simulation", nice=10):
+    with run.beside("torchrun", "rollout", "integration", "simulation", "WORKERS=3", nice=10):
         run.make("e2e-lanes")
-    with run.beside("integration", "WORKERS=3"):
         run.make("e2e-alone")
     run.attacks()
 
@@ -117,6 +116,7 @@ def test(run: Run) -> None:
 def test_all(run: Run) -> None:
     night = (datetime.now(UTC).date() - EPOCH).days
     test(run)
+    run.make("nightly")
     run.make("e2e-nightly")
     for target, seeds in NIGHTLY_SEEDS.items():
         run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}")

@@ -74,6 +74,7 @@ class Cluster:
             nodes = self._wanted_nodes()
             with ThreadPoolExecutor(len(nodes)) as pool:
                 list(pool.map(self._ensure_node, nodes))
+            ControlGroup(TREE).prefer()
             self.kubectl("apply", "-f", "-", input=name_server_objects())
         self._progress.say(f"{len(nodes)} nodes Ready; KUBECONFIG={self.kubeconfig}")
 

@@ -21,7 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: stops the operator or replaces it, so nothing runs beside it")
-    config.addinivalue_line("markers", "nightly: only in make test-all")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

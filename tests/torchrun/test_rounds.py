@@ -128,7 +128,10 @@ def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_th
     assert not spare.traceback
 
 
-@pytest.mark.parametrize(("code", "reason"), [(0, "Succeeded"), (81, "Failed"), (82, "Suspended")])
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(0, "Succeeded"), (81, "Failed"), pytest.param(82, "Suspended", marks=pytest.mark.nightly)],
+)
 def test_a_spare_exits_with_the_code_of_the_close_and_without_a_traceback(job: Job, code: int, reason: str) -> None:
     spare = job.start(STEPS)
     job.join(spare)

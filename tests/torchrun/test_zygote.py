@@ -102,6 +102,10 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
         forking.close()
 
 
+def at_night(method: str) -> object:
+    return pytest.param(method, marks=pytest.mark.nightly)
+
+
 def printed(zygote: Forking, script: str, **env: str) -> str:
     """What a fork prints that runs the script and exits 0."""
     Path("train.py").write_text(script)
@@ -110,12 +114,12 @@ def printed(zygote: Forking, script: str, **env: str) -> str:
     return run.out
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", at_night("spawn"), at_night("forkserver")])
 def test_a_data_loader_with_workers(zygote: Forking, method: str) -> None:
     assert printed(zygote, LOADER, METHOD=method) == "[[0, 1, 4, 9], [16, 25, 36, 49]]\n"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", [at_night("fork"), "spawn", at_night("forkserver")])
 def test_processes_of_torch_multiprocessing(zygote: Forking, method: str) -> None:
     assert printed(zygote, SPAWN, METHOD=method) == "[(0, 16777216.0), (1, 16777216.0)]\n[0, 0]\n"
 
