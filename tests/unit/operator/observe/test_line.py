@@ -314,7 +314,7 @@ def test_values_that_no_field_takes_are_never_built(known: bytes):
 
 
 @in_virtual_time
-async def test_the_messages_of_a_job_take_a_twentieth_of_the_time_and_what_was_left_of_two_seconds():
+async def test_the_messages_of_a_job_take_a_twentieth_of_the_time():
     share, loop = Share(), asyncio.get_running_loop()
     # given a job that has sent nothing for long
     await asyncio.sleep(1000.0)
