@@ -92,6 +92,7 @@ def test_its_three_steps_lead_to_a_training_with_a_spare(cluster: Cluster, shell
     shell.must(done)
 
 
+@pytest.mark.nightly  # each make test: test_inject_lives.py, a JobSet with the label
 def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, jobsets: None) -> None:
     del jobsets
     for line in lines(blocks("sh")[0]):

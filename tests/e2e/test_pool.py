@@ -282,6 +282,7 @@ def test_a_warm_spare_joins_as_it_is(
     assert pool.status()["claimed"] == 1
 
 
+@pytest.mark.nightly  # each make test: unit/operator/plan/pool/test_comparing.py, test_pools.py
 def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_says_which_field(
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:

@@ -101,6 +101,7 @@ def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
         assert uids(job.pods("trainer")) == trainer
 
 
+@pytest.mark.nightly  # each make test: rollout/test_restarts.py, the same processes without Kubernetes
 def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob) -> None:
     # given a job whose updates are far apart
     job = make_job("rl-gateway", pause_s=4.0)

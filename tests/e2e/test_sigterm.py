@@ -52,6 +52,7 @@ def log_of(job: PlainJob, pod: Raw, file: Path) -> Iterator[Path]:
     command = job.cluster.kubectl_command("-n", job.namespace, "logs", "-f", pod["metadata"]["name"], "-c", "trainer")
     with file.open("wb") as out, subprocess.Popen(command, stdout=out) as following:
         try:
+            wait_until("the trainer's log is followed", lambda: file.stat().st_size > 0, 30)
             yield file
             following.wait(30)
         finally:
