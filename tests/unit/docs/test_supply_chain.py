@@ -65,7 +65,7 @@ def test_images_are_based_on_a_digest() -> None:
     dockerfile = Dockerfile.parse((CHECKOUT / "Dockerfile").read_text())
     (base,) = [line for line in dockerfile.preamble if line.startswith("ARG BASE=")]
     assert re.fullmatch(r"ARG BASE=docker\.io/library/python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
-    assert {stage.parent for stage in dockerfile.stages.values()} == {"${BASE}"}
+    assert {stage.parent for stage in dockerfile.stages.values()} - dockerfile.stages.keys() == {"${BASE}"}
 
 
 @pytest.mark.attack(
