@@ -11,6 +11,8 @@ from understudy_protocol import pod as names
 from understudy_protocol.handshake import Challenge, Hello, Prove, Role, caller_proof, server_proof
 from understudy_protocol.observer import TO_SIDECAR, Appoint, Observe, Refused, Snapshot, Stepping
 
+#: Turns of the event loop from a connection's acceptance until its server knows it; asyncio takes three.
+ACCEPTANCE_TURNS = 10
 _HANDSHAKE = wire.message_types(handshake)
 _OBSERVER = wire.message_types(observer)
 
@@ -27,6 +29,7 @@ class FakeSidecar:
         self._key, self._job_uid = b"", ""
         self._newest: Snapshot | Refused | None = None
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
 
     @property
     def appointments(self) -> list[Appoint]:
@@ -38,13 +41,23 @@ class FakeSidecar:
         app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.ip, names.COORDINATOR_PORT).start()
+        loop = asyncio.get_running_loop()
+        assert self._runner.server is not None
+        self._server = await loop.create_server(self._runner.server, self.ip, names.COORDINATOR_PORT)
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            for socket in list(self.observers):
-                await socket.close()
-            await self._runner.cleanup()
+        if self._runner is None or self._server is None:
+            return
+        # The operator may still run, and call again. asyncio never closes a connection whose listener is closed between
+        # its acceptance and the third turn after it.
+        for listener in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        for _ in range(ACCEPTANCE_TURNS):
+            await asyncio.sleep(0)
+        self._server.close()
+        for socket in list(self.observers):
+            await socket.close()
+        await self._runner.cleanup()
 
     async def tell(self, message: Snapshot | Stepping | Refused) -> None:
         """To everybody who listens; and to whoever comes later, steps aside."""
