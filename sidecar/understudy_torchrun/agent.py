@@ -13,6 +13,7 @@ asked only when it calls: so its orders wait for the next call, and what has bec
     AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
     POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
     AWAY                  no call, for DOUBT_S             AWAY        a worker that ended unseen has failed
+    AWAY                  a neighbour ends by SIGTERM      AWAY        a worker that ended unseen has failed
     AWAY                  HasSucceeded                     BARRIER     all workers exited 0
     BARRIER               Spawn                            -           StartAnew: no agent comes back from there
     other states          Exit                             AWAY        Leave
@@ -32,7 +33,7 @@ by itself (after a failure, or its own SIGTERM), they get SIGTERM from it, and S
 says so.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Callable, Optional
@@ -51,7 +52,14 @@ PATIENCE_S = 2.0
 DOUBT_S = 2.0
 #: Phases of the supervisor in which the workers that run are not to go on.
 _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
+#: The signal by which torchrun ends all workers once one of them has failed.
+BY_TORCHRUN = "SIGTERM"
 _UNTOLD = "a worker failed; the log of torchrun says more"
+
+
+def causes_first(ends: Iterable[e.WorkerEnded]) -> list[e.WorkerEnded]:
+    """Of workers that were seen to have ended at the same time: those that torchrun may have ended come last."""
+    return sorted(ends, key=lambda end: (end.signal == BY_TORCHRUN, end.at))
 
 
 class State(Enum):
@@ -194,6 +202,9 @@ class Agent:
 
     def _on_worker_ended(self, event: e.WorkerEnded) -> None:
         self._alive.discard(event.local_rank)
+        if event.signal == BY_TORCHRUN and self._unclear is not None and self.supervisor.phase is Phase.RUNNING:
+            self._doubt_until = None
+            self._tell(replace(self._unclear, shell_code=1))
         phase = self.supervisor.phase
         if event.exit_code is None and event.signal is None:
             self._unclear = self._unclear or event

@@ -25,7 +25,7 @@ from understudy_launcher.verdict import what_is_held
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
 from understudy_torchrun import calls as c
-from understudy_torchrun.agent import Agent
+from understudy_torchrun.agent import Agent, causes_first
 from understudy_torchrun.log import log
 from understudy_torchrun.signals import HeldBack
 from understudy_torchrun.steps import Steps
@@ -173,6 +173,7 @@ class Session:
             os.close(self._woken)
 
     def _hear(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+        pidfds = []
         for key, mask in ready:
             if key.data == _WAKEUP:
                 self._on_wakeup()
@@ -181,7 +182,8 @@ class Session:
             elif key.data == _STEPS:
                 self._handle(*self._steps.rang())
             else:
-                self._on_worker(key.fd)
+                pidfds.append(key.fd)
+        self._on_workers(pidfds)
         self._look_for_workers()
         self._handle(*self._link.connect(time.monotonic()))
         deadline = self._agent.deadline()
@@ -209,11 +211,13 @@ class Session:
         if mask & selectors.EVENT_READ:
             self._handle(*self._link.receive(now))
 
-    def _on_worker(self, pidfd: int) -> None:
-        ended = self._workers.ended(pidfd)
-        if ended is not None:
-            self._handle(*self._steps.look(), ended)  # its last step, before its end
-        self._workers.forget(pidfd)
+    def _on_workers(self, pidfds: Sequence[int]) -> None:
+        """Workers have ended."""
+        ends = [end for end in map(self._workers.ended, pidfds) if end is not None]
+        if ends:
+            self._handle(*self._steps.look(), *causes_first(ends))  # their last steps, before their ends
+        for pidfd in pidfds:
+            self._workers.forget(pidfd)
 
     def _look_for_workers(self, anyway: bool = False) -> None:
         now = time.monotonic()

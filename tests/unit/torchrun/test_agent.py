@@ -300,6 +300,13 @@ def test_who_was_reaped_too_soon_by_an_agent_that_calls_no_more_has_failed() -> 
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
 
 
+def test_who_was_reaped_too_soon_is_the_failed_one_when_torchrun_ends_its_neighbour() -> None:
+    driven = running()
+    (told,) = reports(driven.do(unseen(1), died(0, "SIGTERM")))
+    assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
+    assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
+
+
 @pytest.mark.parametrize("call", [c.LooksAround(), c.HasSucceeded(1000.0)])
 def test_who_was_reaped_too_soon_by_an_agent_that_goes_on_has_exited_0(call: c.Call) -> None:
     driven = running()

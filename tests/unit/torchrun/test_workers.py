@@ -14,6 +14,7 @@ import pytest
 from tests.unit.launcher.fake_sidecar import alive, wait_for
 from understudy_launcher.events import Aim, WorkerEnded
 from understudy_protocol import pod
+from understudy_torchrun.agent import causes_first
 from understudy_torchrun.workers import Looks, Workers
 
 ROUND = "1.1.0"
@@ -188,3 +189,13 @@ def test_workers_that_start_late_are_looked_for_as_well_but_ever_more_rarely() -
     looks.looked(3700.0)
     assert [looks.is_due(at) for at in (3730.0, 3740.0)] == [False, True]
     assert looks.next(3700.0) == 3736.0
+
+
+def test_of_workers_that_end_together_those_that_torchrun_has_ended_come_last() -> None:
+    """Found by torchrun's own tests on a slow machine: the neighbour of a killed worker was reported in its place."""
+    ended = [
+        WorkerEnded(0, None, "SIGTERM", 143, "killed by SIGTERM", 10.0),
+        WorkerEnded(1, None, "SIGKILL", 137, "killed by SIGKILL", 12.0),
+        WorkerEnded(2, 1, None, 1, "RuntimeError: from its error file", 11.0),
+    ]
+    assert [end.local_rank for end in causes_first(ended)] == [2, 1, 0]
