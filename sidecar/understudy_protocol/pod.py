@@ -56,6 +56,7 @@ SHARED_FOLDER = "/understudy"  # memory-backed emptyDir of sidecar and trainer
 KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
+OPERATOR_KEY_FILE = "operator.pub"  # beside the key: the operator's public X25519 key, 64 hexadecimal digits
 INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: what an injected pod cannot know at its birth
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
