@@ -26,8 +26,8 @@ from understudy_protocol import pod
 
 _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
-#: For processes of ours alone: it needs a library.
-_NOT_SHIPPED = Path("understudy_protocol/compiled.py")
+#: For processes of ours alone: they need libraries.
+_NOT_SHIPPED = {Path("understudy_protocol") / name for name in ("compiled.py", "handshake.py", "noise.py")}
 _FOR_WORKERS = ("understudy_torch", "understudy_rollout", "understudy_zygote")
 _FOR_TORCHRUN = ("understudy_torchrun", *_IN_ZIP)
 _DIST_INFO = "understudy_torchrun-1.dist-info"
@@ -76,7 +76,7 @@ def launcher_sources() -> list[Path]:
 
 def _sources(package: str) -> Iterator[Path]:
     """Its files, but for what a user's image cannot run, and the stubs, which lie elsewhere."""
-    left_out = {_NOT_SHIPPED, *(Path("understudy_launcher") / stub for stub in _STUBS)}
+    left_out = {*_NOT_SHIPPED, *(Path("understudy_launcher") / stub for stub in _STUBS)}
     return (file for file in _files(package) if file.relative_to(_SOURCES) not in left_out)
 
 

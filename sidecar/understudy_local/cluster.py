@@ -21,14 +21,16 @@ from understudy_local.manifest import Place
 from understudy_local.options import Options
 from understudy_local.output import Output
 from understudy_local.run_folder import RunFolder
+from understudy_operator.keyring import KEY_BYTES, Keyring
 from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.observe.line import Keys
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
-from understudy_sidecar.server import Server
+from understudy_sidecar.server import Me, Server
 
 IMAGE = "local"
 #: While something is left of a launcher that was killed, or a pod waits for a node.
@@ -55,7 +57,7 @@ class LocalCluster:
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # for who watches
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
-        self._uid, self._key = secrets.token_hex(16), secrets.token_hex(32)
+        self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(KEY_BYTES))
         self._addresses = 0
         self._woken = asyncio.Event()
         self._ending = ""  # why, if it was asked to
@@ -67,8 +69,11 @@ class LocalCluster:
 
     async def run(self) -> int:
         """Until the job has ended, and its processes; the exit code."""
-        (self.folder.key / names.KEY_FILE).write_text(self._key)
-        server = Server(self._directory, self._key.encode(), self._uid)
+        key, operator_key = self._keyring.of_job(self._uid, 0), self._keyring.operator_public()
+        (self.folder.key / names.KEY_FILE).write_text(key)
+        (self.folder.key / names.OPERATOR_KEY_FILE).write_text(operator_key)
+        me = Me("", self._address(0), bytes.fromhex(operator_key))
+        server = Server(self._directory, me, bytes.fromhex(key), self._uid)
         await server.listen(names.COORDINATOR_PORT, self._address(0))
         try:
             while True:
@@ -263,7 +268,8 @@ class LocalCluster:
                 if self._link is not None and self._link.over:
                     await self._unfollow(Unfollow())
                 if self._link is None:
-                    self._link = CoordinatorLink(self._uid, self._key.encode(), self._coordination, self._wake)
+                    keys = Keys(bytes.fromhex(self._keyring.of_job(self._uid, 0)), self._keyring.operator())
+                    self._link = CoordinatorLink(self._uid, keys, self._coordination, self._wake)
                 self._link.follow(link)
 
     async def _unfollow(self, unfollow: Unfollow) -> None:

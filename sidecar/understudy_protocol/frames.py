@@ -3,8 +3,8 @@
 Own code, because a coordinator must bound what an unproven caller makes it keep, and because ten thousand members
 leave a tenth of a millisecond for each: no task, no queue, no message kept beyond its limit.
 
-Rules: text messages only, whole or in fragments; no extension. A frame is refused by the length in its header, before
-its body is kept. Only the last fragment may be empty: others would be read without end. What breaks a rule is `Broken`,
+Rules: text messages alone, and binary ones alone once a session has begun (noise.py); whole or in fragments; no
+extension. A frame is refused by the length in its header, before its body is kept. Only the last fragment may be empty: others would be read without end. What breaks a rule is `Broken`,
 with the code of the close frame that answers it.
 """
 
@@ -46,28 +46,30 @@ class Broken(Exception):
 class Frames:
     """Messages out of `received`, which grows as bytes come and shrinks as messages are taken.
 
-    masked: whether the peer has to mask. limit: the most bytes that a message may have; it may change on the way.
+    masked: whether the peer has to mask. limit: the most bytes that a message may have. message: the opcode that messages
+    begin with, TEXT or BINARY. Limit and opcode may change on the way.
     """
 
     def __init__(self, received: bytearray, *, masked: bool, limit: int) -> None:
         self.limit = limit
+        self.message = Opcode.TEXT
         self._received = received
         self._mask_flag, self._mask_bytes = (_MASKED, 4) if masked else (0, 0)
         self._parts: Optional[bytearray] = None  # of a message in fragments
 
     def take(self) -> Optional[tuple[int, bytes]]:
-        """The next TEXT, PING, PONG or CLOSE with its payload; None until more is received. Raises Broken."""
+        """The next message, PING, PONG or CLOSE with its payload; None until more is received. Raises Broken."""
         while (frame := self._frame()) is not None:
             first, payload = frame
             opcode = first & _OPCODE
-            if opcode >= Opcode.CLOSE or (opcode == Opcode.TEXT and first & _FIN):
+            if opcode >= Opcode.CLOSE or (opcode == self.message and first & _FIN):
                 return opcode, payload
             if self._parts is None:
                 self._parts = bytearray()
             self._parts += payload
             if first & _FIN:
                 whole, self._parts = bytes(self._parts), None
-                return Opcode.TEXT, whole
+                return self.message, whole
         return None
 
     def _frame(self) -> Optional[tuple[int, bytes]]:
@@ -103,9 +105,10 @@ class Frames:
         if opcode >= Opcode.CLOSE:
             if opcode > Opcode.PONG or length > CONTROL_BYTES or not first & _FIN:
                 raise Broken(f"expected a control frame, got opcode {opcode} with {length} bytes")
-        elif opcode == Opcode.BINARY:
-            raise Broken("expected a text frame, got a binary one", CloseCode.UNSUPPORTED)
-        elif opcode != (Opcode.TEXT if self._parts is None else Opcode.CONTINUATION):
+        elif opcode in (Opcode.TEXT, Opcode.BINARY) and opcode != self.message:
+            expected, got = self.message.name.lower(), Opcode(opcode).name.lower()
+            raise Broken(f"expected a {expected} frame, got a {got} one", CloseCode.UNSUPPORTED)
+        elif opcode != (self.message if self._parts is None else Opcode.CONTINUATION):
             raise Broken(f"expected {'the start' if self._parts is None else 'more'} of a message, got opcode {opcode}")
         elif not length and not first & _FIN:
             raise Broken("expected a fragment that is not empty")

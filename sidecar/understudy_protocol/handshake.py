@@ -1,23 +1,37 @@
-"""The mutual proof of the job's key, before any other message on a coordinator's connection.
+"""The handshake by which a connection to a sidecar begins; after it all messages are encrypted (noise.py).
 
-Caller -> `Hello(role, nonce)`; coordinator -> `Challenge(nonce, proof)`; caller -> `Prove(proof)`; then the role's own
-messages. Each proof is an HMAC-SHA256 over who proves, the caller's role, the job's uid and both nonces: the key never
-crosses the wire, nothing can be replayed (fresh nonces) nor reflected (the side is part of what is proven).
+Caller -> `Hello`, sidecar -> `Answer`, each with one message of a Noise handshake in it; then the caller's first sealed
+message, which is empty. It shows that the caller made this Hello now, and did not record it: until then the sidecar does
+nothing for the caller. The messages of the caller's role follow.
+
+- A member proves the job's membership key (NNpsk0). The operator proves it, too, and that it has the operator's private
+  key (KNpsk0): the membership key alone makes nobody the operator. Of a pool's spare, the key is the pool's.
+- The caller says which pod it is, and which address it has called: a sidecar that is called by another address than its
+  own refuses. So nobody can pass a handshake on to another sidecar. The sidecar says which pod it is.
+- The role, the uid and _PROTOCOL are part of what both sides prove.
 """
 
-import hmac
+import base64
+import binascii
+import json
 from dataclasses import dataclass
 from enum import Enum
+from typing import Optional
 
-NONCE_BYTES = 16
+from understudy_protocol.noise import Initiator, NotAuthentic, Opened, Responder, Session
+
+#: Another one wherever the two sides of a handshake could not understand each other.
+_PROTOCOL = "understudy membership 1"
+#: Of a pod's uid or an address in a handshake.
+_LONGEST = 128
 
 
 class Role(str, Enum):
     """What a caller wants to be."""
 
     MEMBER = "member"
-    OBSERVER = "observer"
-    CLAIMANT = "claimant"  # of a pool's spare: uid and key are the pool's
+    OBSERVER = "observer"  # the operator, of a job
+    CLAIMANT = "claimant"  # the operator, of a pool's spare: uid and key are the pool's
 
 
 @dataclass(frozen=True)
@@ -26,59 +40,105 @@ class Hello:
 
     role: Role
     job_uid: str
-    nonce: str
+    noise: str  # the first message of the Noise handshake, in base64
 
 
 @dataclass(frozen=True)
-class Challenge:
-    """The answer to a Hello of the same job: the sidecar proves the key first."""
+class Answer:
+    """The answer to a Hello of the same job that was made with its key."""
 
-    nonce: str
-    proof: str
-
-
-@dataclass(frozen=True)
-class Prove:
-    """The caller's answer to a Challenge whose proof holds; the role's own messages follow it."""
-
-    proof: str
-
-
-def caller_proof(key: bytes, role: Role, job_uid: str, caller_nonce: str, server_nonce: str) -> str:
-    return _proof(key, "caller", role.value, job_uid, caller_nonce, server_nonce)
-
-
-def server_proof(key: bytes, role: Role, job_uid: str, caller_nonce: str, server_nonce: str) -> str:
-    return _proof(key, "server", role.value, job_uid, caller_nonce, server_nonce)
+    noise: str  # the second message of the Noise handshake, in base64
 
 
 class NotProven(Exception):
-    """The other side of a connection could not prove that it knows the job's key."""
+    """The other side of a connection could not prove that it knows the key, or is not the one that was called."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a caller says of itself and of whom it calls, encrypted."""
+
+    pod_uid: str  # its own; "" of the operator
+    called: str  # the IP address that it has called; "" if that is a Service's
 
 
 class Caller:
-    """The caller's side of one handshake: send `hello`, then what `answer` makes of the Challenge that comes back."""
+    """The caller's side of one handshake. operator: the operator's private key, of roles that need it."""
 
-    def __init__(self, key: bytes, role: Role, job_uid: str, nonce: str) -> None:
-        self.hello = Hello(role, job_uid, nonce)
-        self._key = key
+    def __init__(self, key: bytes, role: Role, job_uid: str, call: Call, operator: Optional[bytes] = None) -> None:
+        self._noise = Initiator(key, _prologue(role, job_uid), operator)
+        self.hello = Hello(role, job_uid, _text(self._noise.opening(_packed(call.pod_uid, call.called))))
 
-    def answer(self, challenge: object) -> Prove:
-        """Raises NotProven where who answered is not one of this job's sidecars."""
-        if not isinstance(challenge, Challenge):
-            raise NotProven("no Challenge came back")
-        parts = (self._key, self.hello.role, self.hello.job_uid, self.hello.nonce, challenge.nonce)
-        if not same(server_proof(*parts), challenge.proof):
-            raise NotProven("it does not know the job's key")
-        return Prove(caller_proof(*parts))
+    def finish(self, answer: object) -> tuple[str, Session]:
+        """The uid of the pod that has answered, and the session; the caller next sends `session.seal(b"")`.
+
+        Raises NotProven.
+        """
+        if not isinstance(answer, Answer):
+            raise NotProven("no Answer came back")
+        try:
+            payload, session = self._noise.finish(_bytes(answer.noise))
+            (pod_uid,) = _unpacked(payload, 1)
+        except NotAuthentic as error:
+            raise NotProven(f"it does not know the job's key: {error}") from error
+        return pod_uid, session
 
 
-def same(expected: str, given: str) -> bool:
-    """Whether two proofs are equal, in constant time."""
-    return hmac.compare_digest(expected.encode(), given.encode())
+class Called:
+    """The sidecar's side, for all callers of one role. operator: the public key of the operator, of roles that need it.
+
+    pod_uid, ip: of this pod.
+    """
+
+    def __init__(
+        self, key: bytes, role: Role, job_uid: str, pod_uid: str, ip: str, operator: Optional[bytes] = None
+    ) -> None:
+        self._job_uid, self._pod_uid, self._ip = job_uid, pod_uid, ip
+        self._noise = Responder(key, _prologue(role, job_uid), operator)
+
+    def answer(self, hello: Hello) -> tuple[Answer, Call, Session]:
+        """The caller has proved nothing until its first sealed message, which is empty, was opened. Raises NotProven."""
+        if hello.job_uid != self._job_uid:
+            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
+        try:
+            opened: Opened = self._noise.read(_bytes(hello.noise))
+            call = Call(*_unpacked(opened.payload, 2))
+            if call.called not in ("", self._ip):
+                raise NotProven(f"it has called {call.called[:64]}, which is not this pod")
+            noise, session = opened.answer(_packed(self._pod_uid))
+        except NotAuthentic as error:
+            raise NotProven(f"it does not know the job's key: {error}") from error
+        return Answer(_text(noise)), call, session
 
 
-def _proof(key: bytes, *parts: str) -> str:
-    # Length-prefixed, so that no two different lists of parts give the same bytes.
-    text = "".join([f"{len(part)}:{part}" for part in parts])
-    return hmac.digest(key, text.encode(), "sha256").hex()
+def _prologue(role: Role, job_uid: str) -> bytes:
+    return json.dumps([_PROTOCOL, role.value, job_uid]).encode()
+
+
+def _packed(*texts: str) -> bytes:
+    return json.dumps(texts).encode()
+
+
+def _unpacked(payload: bytes, count: int) -> list[str]:
+    """Raises NotProven: who knows the key may send anything."""
+    try:
+        texts = json.loads(payload)
+    except (ValueError, RecursionError):
+        texts = None
+    if not isinstance(texts, list) or len(texts) != count:
+        raise NotProven(f"expected {count} texts in its handshake")
+    if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
+        raise NotProven(f"expected texts of at most {_LONGEST} characters in its handshake")
+    return texts
+
+
+def _text(message: bytes) -> str:
+    return base64.b64encode(message).decode()
+
+
+def _bytes(text: str) -> bytes:
+    """Raises NotAuthentic."""
+    try:
+        return base64.b64decode(text.encode(), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise NotAuthentic("the handshake is no base64") from None

@@ -1,4 +1,4 @@
-"""What a claimed spare has to know to be a member of its job: sealed on its way, and kept by its sidecar alone."""
+"""What a claimed spare has to know to be a member of its job. Its sidecar alone keeps it: the job's key is in it."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,7 @@ from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.annotation import Annotation
-from understudy_sidecar.client import CoordinatorClient
+from understudy_sidecar.client import Address, CoordinatorClient
 from understudy_sidecar.clock import now
 from understudy_sidecar.hall import Hall
 from understudy_sidecar.launcher_link import LauncherLink
@@ -53,7 +53,7 @@ from understudy_sidecar.metrics import CoordinatorMetrics
 from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
-from understudy_sidecar.settings import Settings
+from understudy_sidecar.settings import Settings, me
 from understudy_sidecar.verdicts import Verdicts
 
 LAST_WORDS_S = 1.0
@@ -91,6 +91,7 @@ class Sidecar:
         self._client = CoordinatorClient(
             settings.key,
             settings.shape.uid,
+            settings.pod_uid,
             lambda host: self._handle(LinkUp(self._name(host))),
             lambda message: self._handle(FromCoordinator(message)),
             lambda: self._handle(LinkDown()),
@@ -113,7 +114,8 @@ class Sidecar:
         if self._settings.shape.on_failed_update is not None:
             workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
         shape = self._settings.shape
-        server = Server(self._hall, self._settings.key, shape.uid, self._settings.claims, members=shape.actives)
+        key, claims = self._settings.key, self._settings.claims
+        server = Server(self._hall, me(self._settings), key, shape.uid, claims, members=shape.actives)
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._metrics_text)
         node_file = self._watch_node()
@@ -223,10 +225,10 @@ class Sidecar:
             addresses = tuple(self._address(host) for host in hosts)
             self._dial_later = asyncio.get_running_loop().call_later(delay_s, self._client.dial, addresses)
 
-    def _address(self, host: str) -> tuple[str, int]:
+    def _address(self, host: str) -> Address:
         if host == SERVICE:
-            return self._settings.coordinator_host, self._settings.coordinator_port
-        return host, pod.COORDINATOR_PORT
+            return Address(self._settings.coordinator_host, self._settings.coordinator_port, is_pod=False)
+        return Address(host, pod.COORDINATOR_PORT)
 
     def _name(self, host: str) -> str:
         return SERVICE if host == self._settings.coordinator_host else host

@@ -8,12 +8,12 @@ a link is up or another dial() replaces this one. It never dials by itself.
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
+from typing import NamedTuple
 
 from understudy_protocol import compiled, handshake, membership, pod, wire
-from understudy_protocol.frames import Broken
-from understudy_protocol.handshake import Caller, NotProven, Role
+from understudy_protocol.frames import Broken, CloseCode
+from understudy_protocol.handshake import Call, Caller, NotProven, Role
 from understudy_protocol.upgrade import check_answer, request
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.clock import now
@@ -32,7 +32,11 @@ _MEMBERSHIP = wire.message_types(membership)
 _HANDSHAKE = wire.message_types(handshake)
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    is_pod: bool = True  # its own IP address, and not that of a Service before it
 
 
 class CoordinatorClient:
@@ -45,12 +49,13 @@ class CoordinatorClient:
         self,
         key: bytes,
         job_uid: str,
+        pod_uid: str,
         on_up: Callable[[str], None],
         on_message: Callable[[object], None],
         on_down: Callable[[], None],
         on_socket: Callable[[int | None], None],
     ) -> None:
-        self.key, self.job_uid = key, job_uid
+        self.key, self.job_uid, self.pod_uid = key, job_uid, pod_uid
         self.on_message = on_message
         self._on_up, self._on_down, self._on_socket = on_up, on_down, on_socket
         self._call: _Call | None = None  # the one that is up
@@ -128,7 +133,7 @@ class _Dialing:
             self._try(address)
 
     def _try(self, address: Address) -> None:
-        self._call = _Call(self._client, *address, self._failed)
+        self._call = _Call(self._client, address, self._failed)
         self._call.start()
 
     def _failed(self, why: str) -> None:
@@ -139,16 +144,18 @@ class _Dialing:
 
 
 class _Call(Link):
-    """One call: the head of the upgrade, then Hello, Challenge and Prove, then the coordinator's messages.
+    """One call: the head of the upgrade, then the handshake, then the coordinator's messages.
 
     on_failed(why): it has not come up, and never will.
     """
 
-    def __init__(self, client: CoordinatorClient, host: str, port: int, on_failed: Callable[[str], None]) -> None:
+    def __init__(self, client: CoordinatorClient, address: Address, on_failed: Callable[[str], None]) -> None:
         super().__init__(0, masks=True)
-        self.host, self._port = host, port
+        self.host, self._port = address.host, address.port
         self._client, self._on_failed = client, on_failed
-        self._caller = Caller(client.key, Role.MEMBER, client.job_uid, secrets.token_hex(handshake.NONCE_BYTES))
+        call = Call(client.pod_uid, self.host if address.is_pod else "")
+        self._caller = Caller(client.key, Role.MEMBER, client.job_uid, call)
+        self._answered_by = ""  # the uid of the pod that the session is with
         self._token = b""
         self._over = False  # it is up, or has failed: the rest is the link's
         self._up = False  # both sides have proved the key
@@ -228,10 +235,11 @@ class _Call(Link):
             self._on_message(compiled.decode(text, _MEMBERSHIP))
             return
         try:
-            prove = self._caller.answer(compiled.decode(text, _HANDSHAKE))
+            self._answered_by, session = self._caller.finish(compiled.decode(text, _HANDSHAKE))
         except NotProven as error:
             raise Broken(str(error)) from error
-        self.send(prove)
+        self.seal_with(session)
+        self.send_encoded(b"")
         self.peer_proved(MESSAGE_BYTES)
         self._over = self._up = True
         self._alarm.set(None)
@@ -256,5 +264,7 @@ class _Call(Link):
     def _on_message(self, message: object) -> None:
         if isinstance(message, wire.Unknown):
             log.info("the coordinator sent the unknown type %.64r: dropped", message.type)
+        elif isinstance(message, membership.Welcome | membership.Candidacy) and message.pod_uid != self._answered_by:
+            raise Broken(f"pod {self._answered_by[:64]!r} says that it is {message.pod_uid[:64]!r}", CloseCode.POLICY)
         else:
             self._client.on_message(message)

@@ -5,9 +5,12 @@ when the next message comes reads too slowly and is cut off, which is logged onc
 held up. What breaks the protocol ends this one connection. Server and client build on `Link`; the office sees its upper
 half.
 
+After `seal_with` all messages are encrypted, both ways; one that was changed on its way ends the connection. A close
+frame is not encrypted: who can forge one can as well cut the connection. Pings and pongs are ignored.
+
 Until `peer_proved`, a peer costs next to nothing: at most UNPROVEN_BYTES of all that it sends are read, its head and
-control frames included, control frames are not answered, its end is not logged, and when it breaks a rule the
-connection is closed at once, without waiting for it.
+control frames included, its end is not logged, and when it breaks a rule the connection is closed at once, without
+waiting for it.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from typing import Any, cast
 
 from understudy_protocol import compiled, wire
 from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_protocol.noise import NotAuthentic, Session
 from understudy_protocol.upgrade import NotUpgraded, take_head
 from understudy_sidecar.tcp import has_unread, was_silent
 
@@ -35,6 +39,7 @@ class Link(asyncio.Protocol):
         self._masks = masks
         self._received = bytearray()
         self._frames = Frames(self._received, masked=not masks, limit=UNPROVEN_BYTES)
+        self._session: Session | None = None
         self._head_pending = True
         self._is_proven = False
         self._taken = 0  # bytes of the peer's that were read, until it is proven
@@ -53,7 +58,7 @@ class Link(asyncio.Protocol):
 
     def send_encoded(self, message: bytes) -> None:
         """Send an encoded message: who sends the same one to many encodes it once. A no-op after the end."""
-        self._write(Opcode.TEXT, message)
+        self._write(message)
 
     def unsent(self) -> int:
         """How many bytes wait for the peer to read: who sends much and often looks here first."""
@@ -116,6 +121,11 @@ class Link(asyncio.Protocol):
         self._answers.append(head)
         if not self._reading:
             self._write_answers()
+
+    def seal_with(self, session: Session) -> None:
+        """From now on messages are encrypted, both ways."""
+        self._session = session
+        self._frames.message = Opcode.BINARY
 
     def peer_proved(self, message_bytes: int) -> None:
         """The peer has proved the key: from now on a message of it may have so many bytes."""
@@ -182,14 +192,18 @@ class Link(asyncio.Protocol):
         return message
 
     def _take(self, opcode: int, payload: bytes) -> None:
-        if opcode == Opcode.TEXT:
-            self.text_received(payload)
-        elif opcode == Opcode.PING and self._is_proven:
-            self._write(Opcode.PONG, payload)
+        if opcode == self._frames.message:
+            self.text_received(payload if self._session is None else self._opened(self._session, payload))
         elif opcode == Opcode.CLOSE:
             self.hangup()
 
-    def _write(self, opcode: Opcode, payload: bytes) -> None:
+    def _opened(self, session: Session, sealed: bytes) -> bytes:
+        try:
+            return session.open(sealed)
+        except NotAuthentic as error:
+            raise Broken(str(error), CloseCode.POLICY) from error
+
+    def _write(self, message: bytes) -> None:
         if self._ending or self._transport is None:
             return
         waiting = self._transport.get_write_buffer_size()
@@ -197,9 +211,13 @@ class Link(asyncio.Protocol):
             log.warning("%s reads too slowly: %d bytes wait, at most %d may; cut off", self.peer, waiting, UNSENT_BYTES)
             self.cut()
         elif self._reading:
-            self._answers.append(frame(opcode, payload, masked=self._masks))
+            self._answers.append(self._framed(message))
         else:
-            self._transport.write(frame(opcode, payload, masked=self._masks))
+            self._transport.write(self._framed(message))
+
+    def _framed(self, message: bytes) -> bytes:
+        payload = message if self._session is None else self._session.seal(message)
+        return frame(self._frames.message, payload, masked=self._masks)
 
     def _write_answers(self) -> None:
         if self._answers and self._transport is not None:

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_protocol import adoption, logs, pod, sealing, wire
+from understudy_protocol import adoption, logs, pod
 from understudy_protocol.order import Order
 from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
@@ -22,7 +22,7 @@ from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, Tick, ToLauncher
 from understudy_sidecar.membership.waiting import Event, Waiting
 from understudy_sidecar.server import Server
-from understudy_sidecar.settings import Settings, SpareSettings, adopted, read_spare
+from understudy_sidecar.settings import Settings, SpareSettings, adopted, me, read_spare
 
 #: For the answer to go out: the job waits.
 LAST_WORDS_S = 0.2
@@ -54,8 +54,8 @@ class Taken:
     key: bytes
     job_uid: str
 
-    def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted:
-        del sealed, caller_nonce, server_nonce
+    def adopt(self, order: Order) -> adoption.Adopted:
+        del order
         return adoption.Adopted(self.job_uid)
 
 
@@ -79,7 +79,7 @@ class Pooled:
         settings = self._settings
         records.install_launcher(settings.folder, settings.shipped)
         unix_server = await self._launcher.listen(settings.folder / pod.LAUNCHER_SOCKET)
-        server = Server(None, b"", "", self)
+        server = Server(None, me(settings), b"", "", self)
         await server.listen(pod.COORDINATOR_PORT, settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, settings.listen, why_not_ready=self._why_not_ready)
         log.info("waits as %s on %s for a job of the pool", settings.pod_name, settings.node)
@@ -91,14 +91,8 @@ class Pooled:
         await server.close(LAST_WORDS_S)
         return self._order
 
-    def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted:
+    def adopt(self, order: Order) -> adoption.Adopted:
         if self._order is None:
-            context = adoption.context(self.pool_uid, self._settings.pod_uid, caller_nonce, server_nonce)
-            try:
-                order = records.read_order(sealing.unseal(self.key, context, sealed))
-            except (sealing.NotSealed, wire.WireError) as error:
-                log.warning("an order cannot be read: %s", error)
-                return adoption.NotAdopted(str(error))
             records.record_order(self._settings.state, order)
             self._order = order
             self._over.set()

@@ -109,14 +109,6 @@ def recorded_order(folder: Path) -> Order | None:
     return _read(folder / ORDER_FILE, Order)
 
 
-def read_order(text: str) -> Order:
-    """Raises WireError."""
-    order = wire.decode(text, {"Order": Order})
-    if not isinstance(order, Order):
-        raise wire.WireError(f"expected an Order, got {order.type[:64]!r}")
-    return order
-
-
 def _read(path: Path, expected: type[T]) -> T | None:
     """None if there is no such file. Raises CannotRead."""
     try:

@@ -1,7 +1,7 @@
 """The sidecar's WebSocket server: members and the operator call here.
 
-Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key (link.py). A caller has
-HANDSHAKE_S for that, whatever it sends. How many callers may be without a proof, in all and from one address, follows
+Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key (handshake.py, link.py). A
+caller has HANDSHAKE_S for that, whatever it sends. How many callers may be without a proof, in all and from one address, follows
 from the job's size (`most_waiting`) and from the files that can be opened; waiting_connections.py decides which of them
 is closed when more come. What fails here ends one connection, and is logged once a kind and address (complaints.py).
 The server does not know which pod is the leader: it hands every caller that knows the key to the hall.
@@ -11,14 +11,15 @@ import asyncio
 import itertools
 import logging
 import resource
-import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from understudy_protocol import adoption, compiled, handshake, membership, observer, pod, wire
 from understudy_protocol.adoption import Adopt
 from understudy_protocol.frames import Broken, CloseCode
-from understudy_protocol.handshake import Challenge, Hello, Prove, Role
+from understudy_protocol.handshake import Call, Called, Hello, Role
+from understudy_protocol.order import Order
 from understudy_protocol.upgrade import accept
 from understudy_sidecar.complaints import Complaints
 from understudy_sidecar.link import Link
@@ -62,7 +63,7 @@ class Claims(Protocol):
     @property
     def key(self) -> bytes: ...
 
-    def adopt(self, sealed: str, caller_nonce: str, server_nonce: str) -> adoption.Adopted | adoption.NotAdopted: ...
+    def adopt(self, order: Order) -> adoption.Adopted: ...
 
 
 class NotProven(Broken):
@@ -70,6 +71,15 @@ class NotProven(Broken):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, CloseCode.POLICY)
+
+
+@dataclass(frozen=True)
+class Me:
+    """What a sidecar says of itself in a handshake, and by what it knows the operator."""
+
+    pod_uid: str
+    ip: str
+    operator_key: bytes  # public, 32 bytes
 
 
 def most_waiting(members: int) -> tuple[int, int]:
@@ -85,9 +95,16 @@ class Server:
     """office: None while there is no job. claims: of a pod that is a pool's spare, or was. members: the job's size."""
 
     def __init__(
-        self, office: Hall | None, key: bytes, job_uid: str, claims: Claims | None = None, *, members: int = 0
+        self, office: Hall | None, me: Me, key: bytes, job_uid: str, claims: Claims | None = None, *, members: int = 0
     ) -> None:
-        self.office, self.key, self.job_uid, self.claims = office, key, job_uid, claims
+        self.office, self.claims = office, claims
+        self._called: dict[Role, Called] = {}
+        if office is not None:
+            self._called[Role.MEMBER] = Called(key, Role.MEMBER, job_uid, me.pod_uid, me.ip)
+            self._called[Role.OBSERVER] = Called(key, Role.OBSERVER, job_uid, me.pod_uid, me.ip, me.operator_key)
+        if claims is not None:
+            pool = (claims.pool_uid, me.pod_uid, me.ip, me.operator_key)
+            self._called[Role.CLAIMANT] = Called(claims.key, Role.CLAIMANT, *pool)
         self.complaints = Complaints(log)
         self.waiting = WaitingConnections(*most_waiting(members), HANDSHAKE_S)
         self.callers: set[Caller] = set()
@@ -112,15 +129,11 @@ class Server:
         for caller in tuple(self.callers):
             caller.cut()
 
-    def expects(self, role: Role) -> tuple[str, bytes]:
-        """The uid that a caller of that role has to name, and the key that it has to know. Raises NotProven."""
-        if role is Role.CLAIMANT:
-            if self.claims is None:
-                raise NotProven("no pool's spare is here")
-            return self.claims.pool_uid, self.claims.key
-        if self.office is None:
-            raise NotProven("no job has claimed this spare")
-        return self.job_uid, self.key
+    def called(self, role: Role) -> Called:
+        """Raises NotProven where no caller of that role is expected."""
+        if role in self._called:
+            return self._called[role]
+        raise NotProven("no pool's spare is here" if role is Role.CLAIMANT else "no job has claimed this spare")
 
     def came(self, caller: "Caller") -> None:
         self.callers.add(caller)
@@ -133,14 +146,13 @@ class Server:
 
 
 class Caller(Link):
-    """One call: the head of the upgrade, then Hello, Challenge and Prove, then the messages of its role."""
+    """One call: the head of the upgrade, then the handshake, then the messages of its role."""
 
     def __init__(self, number: int, server: Server) -> None:
         super().__init__(number, masks=False)
         self._server = server
-        self._hello: Hello | None = None
-        self._key = b""  # that it has to prove
-        self._nonce = ""
+        self._call: Call | None = None  # once it has said it
+        self._wanted: Role | None = None
         self._role: Role | None = None  # once proven
         self._next: Callable[[bytes], None] = self._on_hello
 
@@ -151,7 +163,10 @@ class Caller(Link):
         self.write_head(accept(head, pod.MEMBERSHIP_PATH))
 
     def text_received(self, text: bytes) -> None:
-        self._next(text)
+        if text or self._role is None:
+            self._next(text)
+        else:
+            self.send_encoded(b"")  # it asks whether anybody is there
 
     def broke(self, error: Broken | wire.WireError) -> None:
         self._server.complaints.about(self.peer, type(error).__name__, f"was turned away: {error}")
@@ -177,21 +192,21 @@ class Caller(Link):
         hello = compiled.decode(text, _HANDSHAKE)
         if not isinstance(hello, Hello):
             raise NotProven("the first message is not a Hello")
-        wanted, self._key = self._server.expects(hello.role)
-        if hello.job_uid != wanted:
-            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
-        self._hello, self._nonce = hello, secrets.token_hex(handshake.NONCE_BYTES)
-        self.send(Challenge(self._nonce, handshake.server_proof(*self._parts(hello))))
-        self._next = self._on_prove
+        try:
+            answer, self._call, session = self._server.called(hello.role).answer(hello)
+        except handshake.NotProven as error:
+            raise NotProven(str(error)) from error
+        self._wanted = hello.role
+        self.send(answer)
+        self.seal_with(session)
+        self._next = self._on_proof
 
-    def _on_prove(self, text: bytes) -> None:
-        assert self._hello is not None
-        prove = compiled.decode(text, _HANDSHAKE)
-        proof = handshake.caller_proof(*self._parts(self._hello))
-        if not isinstance(prove, Prove) or not handshake.same(proof, prove.proof):
-            raise NotProven("it does not know the job's key")
+    def _on_proof(self, text: bytes) -> None:
+        """The caller's first sealed message: it could be opened, so the Hello was not a recorded one."""
+        if text:
+            raise NotProven("its first sealed message is not empty")
         self._server.waiting.remove(self)
-        self._role = self._hello.role
+        self._role = self._wanted
         match self._role:
             case Role.MEMBER:
                 self.peer_proved(MEMBER_BYTES)
@@ -205,11 +220,10 @@ class Caller(Link):
                 self.peer_proved(CLAIMANT_BYTES)
                 self._next = self._on_claimant
 
-    def _parts(self, hello: Hello) -> tuple[bytes, Role, str, str, str]:
-        return self._key, hello.role, hello.job_uid, hello.nonce, self._nonce
-
     def _on_member(self, text: bytes) -> None:
         message = compiled.decode(text, _MEMBERSHIP)
+        if isinstance(message, membership.Join) and self._call is not None and message.pod_uid != self._call.pod_uid:
+            raise NotProven(f"it joins as pod {message.pod_uid[:64]!r} and is {self._call.pod_uid[:64]!r}")
         if not self._unknown(message):
             self._office.received(self, message)
 
@@ -222,9 +236,8 @@ class Caller(Link):
         message = compiled.decode(text, _ADOPTION)
         if isinstance(message, Adopt):
             assert self._server.claims is not None, "its key was proven"
-            assert self._hello is not None, "and its Hello came before that"
-            self.send(self._server.claims.adopt(message.sealed, self._hello.nonce, self._nonce))
-        self.hangup()  # what is sealed is so for one message a connection
+            self.send(self._server.claims.adopt(message.order))
+        self.hangup()
 
     def _unknown(self, message: object) -> bool:
         if not isinstance(message, wire.Unknown):

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from understudy_protocol import files, pod
 from understudy_protocol.launcher import TakeOver
+from understudy_protocol.noise import KEY_BYTES
 from understudy_protocol.order import Order
 from understudy_protocol.pod import Injected, JobShape, group_rank, read_place
 from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED
-from understudy_sidecar.server import Claims
+from understudy_sidecar.server import Claims, Me
 
 #: Of one file in a volume of a Secret: the API server takes no larger Secret.
 SECRET_BYTES = 1 << 20
@@ -24,7 +25,8 @@ class SettingsError(ValueError):
 @dataclass(frozen=True)
 class Settings:
     shape: JobShape
-    key: bytes
+    key: bytes  # of the membership, 32 bytes
+    operator_key: bytes  # public, 32 bytes
     coordinator_host: str  # the ClusterIP of the coordinator's Service: no name is looked up
     coordinator_port: int
     pod_uid: str
@@ -48,7 +50,8 @@ class SpareSettings:
     """Of a pool's spare, which has no job yet."""
 
     pool_uid: str
-    key: bytes  # the pool's
+    key: bytes  # the pool's, 32 bytes
+    operator_key: bytes  # as in Settings
     pod_uid: str
     pod_name: str
     node: str
@@ -64,12 +67,12 @@ class SpareSettings:
 def read_settings(env: Mapping[str, str]) -> Settings:
     """Raises SettingsError, which names what is missing."""
     folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
-    key = _read(folder / pod.KEY_FILE, "the job's membership key")
     shape, address, index = _of_injected(folder, env) if env.get(pod.ENV_PLACE) else _as_told(env)
     host, _, port = address.rpartition(":")
     return Settings(
         shape=shape,
-        key=key,
+        key=_key(folder / pod.KEY_FILE, "the job's membership key"),
+        operator_key=_key(folder / pod.OPERATOR_KEY_FILE, "the operator's public key"),
         coordinator_host=host,
         coordinator_port=int(port),
         pod_uid=_need(env, pod.ENV_POD_UID),
@@ -92,7 +95,8 @@ def read_spare(env: Mapping[str, str]) -> SpareSettings:
     folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
     return SpareSettings(
         pool_uid=_need(env, pod.ENV_POOL),
-        key=_read(folder / pod.KEY_FILE, "the pool's key"),
+        key=_key(folder / pod.KEY_FILE, "the pool's key"),
+        operator_key=_key(folder / pod.OPERATOR_KEY_FILE, "the operator's public key"),
         pod_uid=_need(env, pod.ENV_POD_UID),
         pod_name=_need(env, pod.ENV_POD_NAME),
         node=_need(env, pod.ENV_NODE),
@@ -111,7 +115,8 @@ def adopted(spare: SpareSettings, order: Order, claims: Claims) -> Settings:
     host, _, port = order.coordinator.rpartition(":")
     return Settings(
         shape=order.shape,
-        key=order.key.encode(),
+        key=bytes.fromhex(order.key),
+        operator_key=spare.operator_key,
         coordinator_host=host,
         coordinator_port=int(port),
         pod_uid=spare.pod_uid,
@@ -130,6 +135,10 @@ def adopted(spare: SpareSettings, order: Order, claims: Claims) -> Settings:
     )
 
 
+def me(settings: Settings | SpareSettings) -> Me:
+    return Me(settings.pod_uid, settings.ip, settings.operator_key)
+
+
 def _as_told(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
     index = env.get(pod.ENV_INDEX, "")
     shape = from_plain(JobShape, json.loads(_need(env, pod.ENV_JOB)))
@@ -146,6 +155,16 @@ def _of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, i
         raise SettingsError(f"{file}: expected an Injected as JSON, which the operator writes") from None
     index = group_rank(read_place(env[pod.ENV_PLACE]), injected.groups, injected.shape.actives)
     return injected.shape, injected.coordinator, index
+
+
+def _key(path: Path, what: str) -> bytes:
+    try:
+        key = bytes.fromhex(_read(path, what).decode())
+    except ValueError:  # its text quotes the file
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SettingsError(f"{path}: expected {what} as {2 * KEY_BYTES} hexadecimal digits, which the operator writes")
+    return key
 
 
 def _read(path: Path, what: str) -> bytes:

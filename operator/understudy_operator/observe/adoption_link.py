@@ -6,17 +6,16 @@ what is known is in `adoptions`: of those that are to be told, and for a while o
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_operator.observe.line import CONNECT_S, FAILURES, Share, dialed
+from understudy_operator.observe.line import CONNECT_S, FAILURES, Keys, Share, dialed
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S
 from understudy_operator.plan.pool.warm_facts import Adoption
-from understudy_protocol import adoption, handshake, sealing, wire
-from understudy_protocol.adoption import Adopt, Adopted, NotAdopted
-from understudy_protocol.handshake import Caller, Role
+from understudy_protocol import adoption, wire
+from understudy_protocol.adoption import Adopt, Adopted
+from understudy_protocol.handshake import Call, Caller, Role
 from understudy_protocol.order import Order
 
 PAUSE_S = 0.2
@@ -27,17 +26,17 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Keys:
-    """What a spare is told with: its pool's key, which it knows, and the job's, which it gets."""
+class AdoptionKeys:
+    """With what a spare is called, its pool's key, and what it gets, its job's."""
 
-    pool: str
-    job: str
+    line: Keys
+    job: str  # 64 hexadecimal digits
 
 
 class Adopter:
     def __init__(self, on_change: Callable[[], None], wall: Callable[[], float]) -> None:
         self._on_change, self._wall = on_change, wall
-        self._wanted: dict[str, tuple[AdoptSpare, Keys]] = {}  # by pod uid, as the rest
+        self._wanted: dict[str, tuple[AdoptSpare, AdoptionKeys]] = {}  # by pod uid, as the rest
         self._known: dict[str, Adoption] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -45,7 +44,7 @@ class Adopter:
     def adoptions(self) -> Mapping[str, Adoption]:
         return dict(self._known)
 
-    def follow(self, wanted: Sequence[tuple[AdoptSpare, Keys]]) -> None:
+    def follow(self, wanted: Sequence[tuple[AdoptSpare, AdoptionKeys]]) -> None:
         """Tell these, and nobody else."""
         self._wanted = {intent.pod_uid: (intent, keys) for intent, keys in wanted}
         for uid in self._tasks.keys() - self._wanted.keys():
@@ -86,21 +85,18 @@ class Adopter:
             await asyncio.sleep(PAUSE_S)
 
 
-async def adopt(intent: AdoptSpare, keys: Keys) -> str:
+async def adopt(intent: AdoptSpare, keys: AdoptionKeys) -> str:
     """One call: why the spare was not adopted; "" if it was. Raises one of FAILURES."""
-    caller = Caller(keys.pool.encode(), Role.CLAIMANT, intent.pool_uid, secrets.token_hex(handshake.NONCE_BYTES))
+    call = Call("", intent.ip)
+    caller = Caller(keys.line.membership, Role.CLAIMANT, intent.pool_uid, call, keys.line.operator)
     async with dialed(intent.ip, Share()) as line:
-        challenge = await line.prove(caller, ANSWER_BYTES)
-        order = Order(intent.shape, intent.coordinator, keys.job, intent.take_over)
-        context = adoption.context(intent.pool_uid, intent.pod_uid, caller.hello.nonce, challenge.nonce)
-        await line.send(Adopt(sealing.seal(keys.pool.encode(), context, wire.encode(order))))
+        await line.begin(caller, intent.pod_uid, ANSWER_BYTES)
+        await line.send(Adopt(Order(intent.shape, intent.coordinator, keys.job, intent.take_over)))
         answer = await line.receive(_ADOPTION)
     match answer:
         case Adopted(job_uid) if job_uid == intent.shape.uid:
             return ""
         case Adopted(job_uid):
             return f"it is of job {job_uid[:64]} already"
-        case NotAdopted(reason):
-            return reason[:REASON_CHARACTERS]
         case _:
             return f"it answered with {answer!r}"[:REASON_CHARACTERS]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from understudy_operator.observe.line import FAILURES, Line, Share, open_line
+from understudy_operator.observe.line import FAILURES, Keys, Line, Share, open_line
 from understudy_operator.plan.intents import MESSAGE_BYTES, Callee, Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.search import Say, Search
@@ -35,8 +35,8 @@ class _Call:
 
 
 class CoordinatorLink:
-    def __init__(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> None:
-        self._job_uid, self._key, self._on_change = job_uid, key, on_change
+    def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
+        self._job_uid, self._keys, self._on_change = job_uid, keys, on_change
         self._search = Search(before, time.time())
         self._version = self._search.version
         self._complained_at = -COMPLAIN_S
@@ -124,7 +124,8 @@ class CoordinatorLink:
         """One line from its first word to its end."""
         callee = call.callee
         try:
-            line = open_line(callee.ip, self._job_uid, self._key, self._message_bytes, self._share)
+            limit = self._message_bytes
+            line = open_line(callee.ip, callee.pod_uid, self._job_uid, self._keys, limit, self._share)
             async with line as call.line:
                 call.line.say(callee.greeting)
                 async for message in call.line.messages():

@@ -1,4 +1,4 @@
-"""One WebSocket from the operator to one sidecar: proves the job's key, then carries messages both ways.
+"""One WebSocket from the operator to one sidecar: a handshake, and then encrypted messages both ways.
 
 The pod at the other end may be anybody's, and also a pod of the job is not trusted. Rules:
 - The operator connects to the IP address that it was given. It speaks no HTTP beyond the upgrade, so no answer can send
@@ -8,33 +8,38 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 - Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
   process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
   CREDIT_S it may use at once, so an ordinary message waits for nothing.
+- Only what can be opened with the session's key shows that the peer is there: every PING_S the operator sends an empty
+  message, which the peer answers. A peer from which no whole message comes for SILENT_S is given up; while the operator
+  receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S.
 - `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 
 import asyncio
 import ipaddress
-import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Broken, Frames, Opcode, frame
-from understudy_protocol.handshake import Caller, Challenge, NotProven, Role
+from understudy_protocol.handshake import Call, Caller, NotProven, Role
+from understudy_protocol.noise import NotAuthentic, Session
 from understudy_protocol.upgrade import check_answer, request, take_head
 
 CONNECT_S = 3.0
 UNPROVEN_BYTES = 1024
 UNSENT_BYTES = 1 << 20
-READ_BYTES = 1 << 14
+READ_BYTES = 1 << 16
 SHARE = 0.05
 CREDIT_S = 2.0
 #: A ping so often. A peer that sends nothing for SILENT_S has gone without a word, or its process hangs.
 PING_S = 2.0
 SILENT_S = 3.0
+FRAME_BYTES_PER_S = 1 << 20
 #: A timer of this process may itself be late. So a peer is silent only if nothing comes for a moment longer.
 LATE_S = 0.25
 #: Errors that end a line and are no bug of the operator's.
@@ -42,6 +47,14 @@ FAILURES = (OSError, Broken, wire.WireError, NotProven, TimeoutError)
 
 _HANDSHAKE = wire.message_types(handshake)
 _OBSERVER = wire.message_types(observer)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """By which the two sides of a line know each other."""
+
+    membership: bytes  # of the job, or of the pool; 32 bytes
+    operator: bytes  # the operator's private X25519 key, 32 bytes
 
 
 class Share:
@@ -80,6 +93,9 @@ class Line:
         self._received = bytearray()
         self._frames = Frames(self._received, masked=False, limit=UNPROVEN_BYTES)
         self._unproven_left: int | None = UNPROVEN_BYTES  # bytes; None: the peer has proved the key
+        self._session: Session | None = None
+        self._unheard_s = 0.0  # waited for bytes since the last whole message
+        self._unheard_bytes = 0  # received since then
 
     # Before the proof -------------------------------------------------------------------------------------------------
 
@@ -90,16 +106,16 @@ class Line:
             await self._read()
         check_answer(answer, token)
 
-    async def prove(self, caller: Caller, message_bytes: int) -> Challenge:
-        """Both sides prove the key. Returns the peer's Challenge; from then on its messages may have so many bytes."""
-        await self.send(caller.hello)
-        challenge = await self.receive(_HANDSHAKE)
-        proof = caller.answer(challenge)
-        assert isinstance(challenge, Challenge), "its proof holds"
-        self._unproven_left = None
+    async def begin(self, caller: Caller, pod_uid: str, message_bytes: int) -> None:
+        """The handshake with this pod. From then on messages are encrypted, and may have so many bytes."""
+        await self._send(frame(Opcode.TEXT, compiled.encode(caller.hello), masked=True))
+        answered_by, session = caller.finish(await self.receive(_HANDSHAKE))
+        if answered_by != pod_uid:
+            raise NotProven(f"pod {answered_by[:64]!r} answers at the address of pod {pod_uid}")
+        self._session, self._unproven_left = session, None
+        self._frames.message = Opcode.BINARY
         self.limit(message_bytes)
-        await self.send(proof)
-        return challenge
+        await self._send(self._sealed(b""))
 
     # After it ---------------------------------------------------------------------------------------------------------
 
@@ -109,7 +125,7 @@ class Line:
 
     async def send(self, message: object) -> None:
         """Send it at once, on a line on which nothing is said."""
-        await self._send(_text(message))
+        await self._send(self._sealed(compiled.encode(message)))
 
     def say(self, message: object) -> None:
         if self.unsent > UNSENT_BYTES:
@@ -117,7 +133,7 @@ class Line:
             with suppress(OSError):
                 self._peer.shutdown(socket.SHUT_RDWR)
         if not self._cut_off:
-            self._put(_text(message))
+            self._put(compiled.encode(message))
 
     async def said(self, limit_s: float) -> None:
         """Wait until all of it has gone to the kernel, or the limit is over."""
@@ -126,14 +142,14 @@ class Line:
                 await self._outbox.join()
 
     async def write(self) -> None:
-        """Send what was said, and a ping every PING_S, until cancelled or the line ends."""
+        """Send what was said, and every PING_S an empty message, until cancelled or the line ends."""
         ping_at = _now() + PING_S
         while not self._cut_off:
             try:
                 async with asyncio.timeout_at(ping_at):
                     data = await self._outbox.get()
             except TimeoutError:
-                self._put(frame(Opcode.PING, b"", masked=True))
+                self._put(b"")
                 ping_at = _now() + PING_S
                 continue
             await self._send(data)
@@ -156,24 +172,37 @@ class Line:
             await self._share.wait()
             with self._share.spending():
                 taken = self._frames.take()
-                if taken is not None and taken[0] == Opcode.TEXT:
-                    return compiled.decode_untrusted(taken[1], known)
+                if taken is not None and taken[0] == self._frames.message and (text := self._opened(taken[1])):
+                    return compiled.decode_untrusted(text, known)
             if taken is None:
                 await self._read()
-            else:
-                self._on_control(*taken)
+            elif taken[0] != self._frames.message:
+                self._on_control(taken[0])
 
     # Bytes ------------------------------------------------------------------------------------------------------------
 
-    def _on_control(self, opcode: int, payload: bytes) -> None:
+    def _on_control(self, opcode: int) -> None:
+        """Pings and pongs are not encrypted: anybody between the two sides could have made them."""
         if opcode == Opcode.CLOSE:
             raise EOFError
         if self._unproven_left is not None:
             raise Broken(f"expected a message before the proof, got a control frame ({opcode})")
-        if opcode == Opcode.PING and self._outbox.empty():  # of many pings one answer is enough
-            self._put(frame(Opcode.PONG, payload, masked=True))
 
-    def _put(self, data: bytes) -> None:
+    def _opened(self, message: bytes) -> bytes:
+        if self._session is not None:
+            try:
+                message = self._session.open(message)
+            except NotAuthentic as error:
+                raise Broken(str(error)) from error
+        self._unheard_s, self._unheard_bytes = 0.0, 0
+        return message
+
+    def _sealed(self, text: bytes) -> bytes:
+        assert self._session is not None, "the handshake came first"
+        return frame(Opcode.BINARY, self._session.seal(text), masked=True)
+
+    def _put(self, text: bytes) -> None:
+        data = self._sealed(text)
         self.unsent += len(data)
         self._outbox.put_nowait(data)
 
@@ -185,22 +214,25 @@ class Line:
         most = READ_BYTES if self._unproven_left is None else min(READ_BYTES, self._unproven_left)
         if not most:
             raise Broken(f"expected the proof of the key within {UNPROVEN_BYTES} bytes")
+        began, allowed_s = _now(), SILENT_S + self._unheard_bytes / FRAME_BYTES_PER_S - self._unheard_s
         reading = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._peer, most))
         try:
-            for patience_s in (SILENT_S, LATE_S):
+            for patience_s in (max(0.0, allowed_s), LATE_S):
                 await asyncio.wait({reading}, timeout=patience_s)
                 if reading.done():
                     break
             else:
-                raise TimeoutError(f"nothing came for {SILENT_S:g} s")
+                raise TimeoutError(f"no whole message came for {SILENT_S:g} s")
             data = reading.result()
         finally:
+            self._unheard_s += _now() - began
             reading.cancel()
             await asyncio.wait({reading})  # before somebody closes the socket, and the kernel reuses its number
         if not data:
             raise EOFError
         if self._unproven_left is not None:
             self._unproven_left -= len(data)
+        self._unheard_bytes += len(data)
         self._received += data
 
 
@@ -228,12 +260,12 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
 
 @asynccontextmanager
 async def open_line(
-    ip: str, job_uid: str, key: bytes, message_bytes: int, share: Share | None = None
+    ip: str, pod_uid: str, job_uid: str, keys: Keys, message_bytes: int, share: Share | None = None
 ) -> AsyncIterator[Line]:
-    """A line whose other side has proved the key. Raises one of FAILURES."""
-    caller = Caller(key, Role.OBSERVER, job_uid, secrets.token_hex(handshake.NONCE_BYTES))
+    """A line to that pod of the job, which has proved the key. Raises one of FAILURES."""
+    caller = Caller(keys.membership, Role.OBSERVER, job_uid, Call("", ip), keys.operator)
     async with asyncio.timeout(CONNECT_S) as patience, dialed(ip, share or Share()) as line:
-        await line.prove(caller, message_bytes)
+        await line.begin(caller, pod_uid, message_bytes)
         patience.reschedule(None)
         writer = asyncio.create_task(line.write(), name=f"line {ip}")
         try:
@@ -245,7 +277,3 @@ async def open_line(
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _text(message: object) -> bytes:
-    return frame(Opcode.TEXT, wire.encode(message).encode(), masked=True)
