@@ -1,35 +1,37 @@
 """A child process that is a bare aiohttp server, on uvloop too: the least that a coordinator on aiohttp would cost.
 
-Callers prove the key and are welcomed; once all are there they get their ranks, and when one has gone, the one that
-waits gets its rank. Nothing else: nobody is watched, nothing is bounded, and nobody would succeed this process.
+Callers prove the key and are welcomed; once all are connected they get their ranks. When one disconnects, the waiting
+one gets its rank. The server does nothing else: it sends no heartbeats, it has no limits, and no standby coordinator.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
 
 from aiohttp import web
 
 from benchmarks.child import Answer, run, serve
 from benchmarks.machine import take_open_files
 from benchmarks.rendezvous import job
-from understudy_protocol import compiled, handshake, membership, pod, wire
+from tests.sealed_socket import SealedSocket, receive_hello, seal
+from understudy_protocol import compiled, membership, pod, wire
 from understudy_protocol import membership as m
+from understudy_protocol.handshake import Called, Role
 from understudy_protocol.words import Office, RoundToken
 
-_HANDSHAKE = wire.message_types(handshake)
 _MEMBERSHIP = wire.message_types(membership)
 BACKLOG = 4096
+POD_UID = "coordinator"
 
 
 class Bare:
     def __init__(self, host: str, actives: int) -> None:
         self._host, self._actives = host, actives
+        self._called = Called(job.KEY, Role.MEMBER, job.UID, POD_UID, host)
         self._round = -1
-        self._links: dict[web.WebSocketResponse, m.Join] = {}
-        self._holders: list[web.WebSocketResponse] = []
+        self._links: dict[SealedSocket, m.Join] = {}
+        self._holders: list[SealedSocket] = []
         self._started: set[str] = set()
         self._moved = asyncio.Event()
 
@@ -50,19 +52,20 @@ class Bare:
         return {"round": self._round}
 
     async def _on_call(self, request: web.Request) -> web.WebSocketResponse:
-        link = web.WebSocketResponse(compress=False)
-        await link.prepare(request)
-        await self._prove(link)
-        self._links[link] = join = compiled.decode(await link.receive_str(), _MEMBERSHIP)
-        await _send(link, m.Welcome(self._token(), Office(job.EPOCH, 1), 10.0, "", "coordinator", self._host))
+        socket = web.WebSocketResponse(compress=False)
+        await socket.prepare(request)
+        link = await seal(socket, self._called, await receive_hello(socket))
+        join = compiled.decode(await link.receive() or b"", _MEMBERSHIP)
+        assert isinstance(join, m.Join), "a member joins first"
+        self._links[link] = join
+        await _send(link, m.Welcome(self._token(), Office(job.EPOCH, 1), 10.0, "", POD_UID, self._host))
         if self._round < 0 and len(self._links) > self._actives:  # the spare is there too
             self._holders = sorted(self._links, key=lambda x: (self._links[x].index is None, self._links[x].index or 0))
             del self._holders[self._actives :]
             await self._assign()
         try:
-            async for frame in link:
-                message = compiled.decode(frame.data, _MEMBERSHIP)
-                if isinstance(message, m.Started):
+            while (text := await link.receive()) is not None:
+                if isinstance(compiled.decode(text, _MEMBERSHIP), m.Started):
                     self._started.add(join.pod_uid)
                     self._moved.set()
         finally:
@@ -71,15 +74,7 @@ class Bare:
                 spare = next(x for x in self._links if x not in self._holders)
                 self._holders[self._holders.index(link)] = spare
                 await self._assign()
-        return link
-
-    async def _prove(self, link: web.WebSocketResponse) -> None:
-        hello = compiled.decode(await link.receive_str(), _HANDSHAKE)
-        nonce = secrets.token_hex(handshake.NONCE_BYTES)
-        parts = (job.KEY, hello.role, hello.job_uid, hello.nonce, nonce)
-        await _send(link, handshake.Challenge(nonce, handshake.server_proof(*parts)))
-        prove = compiled.decode(await link.receive_str(), _HANDSHAKE)
-        assert handshake.same(handshake.caller_proof(*parts), prove.proof)
+        return socket
 
     async def _assign(self) -> None:
         self._round += 1
@@ -94,8 +89,8 @@ class Bare:
         return RoundToken(job.EPOCH, 1, self._round)
 
 
-async def _send(link: web.WebSocketResponse, message: object) -> None:
-    await link.send_str(compiled.encode(message).decode())
+async def _send(link: SealedSocket, message: object) -> None:
+    await link.send(compiled.encode(message))
 
 
 async def _main(host: str, actives: int) -> None:

@@ -1,10 +1,13 @@
-"""What all processes of a benchmarked job agree upon: its key and its shape."""
+"""The keys and the shape of a benchmarked job: all of its processes use the same ones."""
 
 from __future__ import annotations
 
+from understudy_protocol.noise import public_key
 from understudy_protocol.pod import JobShape
 
-KEY = b"the benchmark's key"
+KEY = bytes(range(32))
+OPERATOR = bytes(range(32, 64))  # the operator's private X25519 key
+OPERATOR_PUBLIC = public_key(OPERATOR)
 UID = "job-uid"
 EPOCH = 1
 

@@ -22,7 +22,7 @@ from understudy_protocol import pod
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar.alarm import Alarm
-from understudy_sidecar.client import CoordinatorClient
+from understudy_sidecar.client import Address, CoordinatorClient
 from understudy_sidecar.clock import now
 from understudy_sidecar.membership.events import (
     SERVICE,
@@ -118,6 +118,7 @@ class LightMember:
         self._client = CoordinatorClient(
             job.KEY,
             job.UID,
+            name,
             lambda host: self._handle(LinkUp(SERVICE if host == service else host)),
             self._on_message,
             lambda: self._handle(LinkDown()),
@@ -178,8 +179,13 @@ class LightMember:
             self._dial_later.cancel()
             self._dial_later = None
         if hosts:
-            addresses = tuple((self._service if host == SERVICE else host, pod.COORDINATOR_PORT) for host in hosts)
+            addresses = tuple(self._address(host) for host in hosts)
             self._dial_later = asyncio.get_running_loop().call_later(delay_s, self._client.dial, addresses)
+
+    def _address(self, host: str) -> Address:
+        if host == SERVICE:
+            return Address(self._service, pod.COORDINATOR_PORT, is_pod=False)
+        return Address(host, pod.COORDINATOR_PORT)
 
 
 async def _main() -> None:

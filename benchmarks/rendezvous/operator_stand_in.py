@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from benchmarks.child import LINE_BYTES, Answer, run, serve
 from benchmarks.rendezvous import job
 from understudy_protocol import handshake, launcher, pod, wire
 from understudy_protocol.frames import Broken
-from understudy_protocol.handshake import Caller, Role
+from understudy_protocol.handshake import Call, Caller, Role
 from understudy_protocol.observer import Appoint
 from understudy_protocol.upgrade import check_answer, request
 from understudy_protocol.words import NO_ROUND, WorkersState
@@ -29,12 +28,12 @@ _LAUNCHER = wire.message_types(launcher)
 
 
 class Observer(Link):
-    """A link that proves the key as an observer, appoints, and hands on what it is told."""
+    """A link that calls as the operator, appoints the sidecar that it calls, and passes each message on."""
 
     def __init__(self, host: str, on_told: Callable[[bytes], None]) -> None:
         super().__init__(0, masks=True)
         self._host, self._on_told = host, on_told
-        self._caller = Caller(job.KEY, Role.OBSERVER, job.UID, secrets.token_hex(handshake.NONCE_BYTES))
+        self._caller = Caller(job.KEY, Role.OBSERVER, job.UID, Call("", host), job.OPERATOR)
         self._token = b""
         self._proven = False
 
@@ -50,7 +49,9 @@ class Observer(Link):
         if self._proven:
             self._on_told(text)
         else:
-            self.send(self._caller.answer(wire.decode(text, _HANDSHAKE)))
+            _, session = self._caller.finish(wire.decode(text, _HANDSHAKE))
+            self.seal_with(session)
+            self.send_encoded(b"")
             self.peer_proved(SNAPSHOT_BYTES)
             self.send(Appoint(job.EPOCH, -1, {}))
             self._proven = True

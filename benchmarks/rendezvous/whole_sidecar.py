@@ -31,6 +31,7 @@ def settings(asked: argparse.Namespace) -> Settings:
     return Settings(
         shape=job.shape(asked.actives),
         key=job.KEY,
+        operator_key=job.OPERATOR_PUBLIC,
         coordinator_host=asked.service,
         coordinator_port=pod.COORDINATOR_PORT,
         pod_uid=asked.name,
