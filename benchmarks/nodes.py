@@ -32,6 +32,7 @@ from benchmarks.records import Journal, Sample, sum_up, write_records
 from understudy_operator import worker
 from understudy_operator.apply.api import Api, ApiError, Listed
 from understudy_operator.clock import Clock
+from understudy_operator.keyring import Keyring
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.shapes import Told
 from understudy_operator.observe.store import Kind
@@ -144,7 +145,7 @@ class Cluster(Api):
         owner = {"uid": job.uid, "controller": True}
         labels = {names.LABEL_JOB: name, names.LABEL_JOB_UID: job.uid}
         owned = {"namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
-        key = {names.KEY_FILE: base64.b64encode(b"the key").decode()}
+        key = {names.KEY_FILE: base64.b64encode(b"00" * 32).decode()}
         secret = {"kind": "Secret", "metadata": {**owned, "name": secret_name(job)}, "data": key}
         self.put(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret_name(job)}", secret)
         for index, node in enumerate(nodes):
@@ -234,7 +235,7 @@ async def at_rest(cluster: Cluster, rest_s: float) -> AsyncIterator[Counted]:
         mock.patch.object(worker, "reconcile", counted),
     ):
         watches = (Kind.POD, Kind.NODE)
-        operator = Operator(lambda _: cluster, IMAGE, None, "bench", Clock(), watches=watches)
+        operator = Operator(lambda _: cluster, Keyring(bytes(32)), IMAGE, None, "bench", Clock(), watches=watches)
         operator.start()
         try:
             # Without a cause a job is looked at every 30 s.

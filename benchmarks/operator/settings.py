@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.operator.network import API_SERVER_IP, PODS
+from understudy_operator.keyring import KEY_BYTES
 
 PORT = 6443
 URL = f"https://{API_SERVER_IP}:{PORT}"
@@ -62,10 +63,16 @@ class Files:
     def audit_log(self) -> Path:
         return self.folder / "audit.log"
 
+    @property
+    def master_secret(self) -> Path:
+        """The operator derives the keys of all jobs from it."""
+        return self.folder / "master-secret"
+
     def kubeconfig(self, user: User) -> Path:
         return self.folder / f"{user}.kubeconfig"
 
     def write(self) -> None:
+        self.master_secret.write_bytes(secrets.token_bytes(KEY_BYTES))
         for user in User:
             self.kubeconfig(user).write_text(json.dumps(kubeconfig(str(self.certificate), self.tokens[user])))
         tokens = "".join(f'{token},{user},{user},"system:masters"\n' for user, token in self.tokens.items())

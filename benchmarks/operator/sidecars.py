@@ -1,27 +1,28 @@
 """The data plane of all launcher jobs, played: one server that answers at every pod's address, as its sidecar would.
 
-What a real one does, as far as the operator sees it: it proves the job's key; who is not in office says so, and names
-who is; who is appointed takes office, forms round 0 once all pods run, and from then on tells what a test of the
-operator wants told. A snapshot is whole, so it is as large as a real one: all members, the electorate, five heirs.
+The server does what a real sidecar does, as far as the operator sees it: it proves the job's key; a pod that is not the
+leader names the leader; a pod that is appointed is the leader, forms round 0 once all pods run, and then reports whatever
+a test of the operator makes it report. A snapshot is as large as a real one: all members, all voters, five candidates.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import secrets
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from benchmarks.operator.kube import Kube
 from benchmarks.operator.plan import LIMIT_S
 from benchmarks.operator.watches import Pod, Watches
-from understudy_protocol import compiled, handshake, observer, wire
+from tests.sealed_socket import SealedSocket, receive_hello, seal
+from understudy_protocol import compiled, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.handshake import Challenge, Hello, Prove, caller_proof, server_proof
+from understudy_protocol.handshake import Called, Hello, NotProven, Role
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import (
     Appoint,
@@ -37,12 +38,15 @@ from understudy_protocol.words import CloseReason, RoundToken, WorkersState
 
 HEIRS = 5
 HANDSHAKE_S = 5.0
-_HANDSHAKE = wire.message_types(handshake)
 _OBSERVER = wire.message_types(observer)
 
 
-class Unexpected(Exception):
-    """A caller said what no operator says."""
+@dataclass(frozen=True)
+class Keys:
+    """Of one attempt of a job, as its pods have them from the mounted Secret."""
+
+    membership: bytes
+    operator: bytes  # public
 
 
 @dataclass
@@ -55,7 +59,7 @@ class PlayedJob:
     attempt: str = ""  # label of the pods that count
     snapshot: Snapshot | None = None
     holder_ip: str = ""
-    lines: set[web.WebSocketResponse] = field(default_factory=set)  # to who is in office
+    lines: set[SealedSocket] = field(default_factory=set)  # of callers to the leader
     seen: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has asked it, since this was last cleared
 
     @property
@@ -65,14 +69,14 @@ class PlayedJob:
     async def tell(self, snapshot: Snapshot) -> float:
         """To all who listen; when that began, its encoding apart."""
         self.snapshot = snapshot
-        return await self._say(compiled.encode(snapshot).decode())
+        return await self._say(compiled.encode(snapshot))
 
     async def step(self, number: int) -> None:
         """The training has come further, and nothing else is new."""
         assert self.snapshot is not None
         progress = StepProgress(number, None, time.time())
         self.snapshot = replace(self.snapshot, progress=progress)
-        await self._say(compiled.encode(Stepping(progress)).decode())
+        await self._say(compiled.encode(Stepping(progress)))
 
     async def fail(self) -> None:
         """The budget of restarts in place is spent: what happens next is the operator's to decide."""
@@ -85,11 +89,11 @@ class PlayedJob:
         token = replace(self.snapshot.token, round=self.snapshot.token.round + 1)
         return with_workers(replace(self.snapshot, token=token, recoveries=recoveries[-10:]), workers)
 
-    async def _say(self, text: str) -> float:
+    async def _say(self, text: bytes) -> float:
         at = time.monotonic()
         for line in list(self.lines):
             with suppress(ConnectionError):
-                await line.send_str(text)
+                await line.send(text)
         return at
 
 
@@ -101,7 +105,7 @@ class Sidecars:
     def __init__(self, kube: Kube, namespace: str, watches: Watches) -> None:
         self._kube, self._namespace, self._watches = kube, namespace, watches
         self.jobs: dict[str, PlayedJob] = {}  # by uid
-        self._keys: dict[str, bytes] = {}
+        self._keys: dict[str, Keys] = {}  # by the job_uid of a Hello: each attempt has a key of its own
         self._rounds: set[asyncio.Task[None]] = set()
         app = web.Application()
         app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
@@ -129,51 +133,61 @@ class Sidecars:
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
         assert request.transport is not None
         called = request.transport.get_extra_info("sockname")[0]
-        line = web.WebSocketResponse(max_msg_size=0)
-        await line.prepare(request)
+        socket = web.WebSocketResponse(max_msg_size=0)
+        await socket.prepare(request)
         async with asyncio.timeout(HANDSHAKE_S):
-            job = await self._proven(line)
+            hello = await receive_hello(socket)
+            job = self._played(hello.job_uid)
+            line = await seal(socket, await self._called(job, called, hello), hello)
+        job.attempt = max(job.attempt, hello.job_uid.removeprefix(job.uid).removeprefix("-"))
         try:
-            async for frame in line:
-                message = compiled.decode(frame.data, _OBSERVER)
+            while (text := await line.receive()) is not None:
+                message = compiled.decode(text, _OBSERVER)
                 if isinstance(message, Observe | Appoint):
                     await self._answer(job, called, message, line)
         finally:
             job.lines.discard(line)
-        return line
-
-    async def _proven(self, line: web.WebSocketResponse) -> PlayedJob:
-        hello = await _receive(line)
-        if not isinstance(hello, Hello):
-            raise Unexpected(f"{hello}: expected a Hello")
-        job = self._played(hello.job_uid)
-        nonce = secrets.token_hex(handshake.NONCE_BYTES)
-        parts = (await self._key(job.uid), hello.role, hello.job_uid, hello.nonce, nonce)
-        await line.send_str(wire.encode(Challenge(nonce, server_proof(*parts))))
-        if await _receive(line) != Prove(caller_proof(*parts)):
-            raise Unexpected("the operator does not know the job's key")
-        job.attempt = max(job.attempt, hello.job_uid.removeprefix(job.uid).removeprefix("-"))
-        return job
+        return socket
 
     def _played(self, job_uid: str) -> PlayedJob:
-        """job_uid: with the attempt at its end, from the second one on."""
+        """job_uid: with the attempt at its end, from the second one on. Raises NotProven."""
         found = next((job for uid, job in self.jobs.items() if job_uid == uid or job_uid.startswith(f"{uid}-")), None)
         if found is None:
-            raise Unexpected(f"{job_uid}: no such job is played")
+            raise NotProven(f"{job_uid}: no such job is played")
         return found
 
-    async def _key(self, uid: str) -> bytes:
-        """As the sidecars have it, from the mounted Secret."""
-        if uid not in self._keys:
-            found = await self._kube.call(
-                "GET", f"/api/v1/namespaces/{self._namespace}/secrets", labelSelector=names.LABEL_JOB_UID
-            )
-            for raw in found["items"]:
-                owner = raw["metadata"]["labels"][names.LABEL_JOB_UID]
-                self._keys[owner] = base64.b64decode(raw["data"][names.KEY_FILE])
-        return self._keys[uid]
+    async def _called(self, job: PlayedJob, ip: str, hello: Hello) -> Called:
+        """The side of the pod that has this address. Raises NotProven if the Hello was made with none of the job's keys."""
+        holder = await self._pod_at(job, ip)
+        if hello.job_uid in self._keys:
+            return _side_of(holder, self._keys[hello.job_uid], hello)
+        for keys in await self._keys_of(job):
+            side = _side_of(holder, keys, hello)
+            with suppress(NotProven):
+                side.answer(hello)
+                self._keys[hello.job_uid] = keys
+                return side
+        raise NotProven("the operator does not know the job's key")
 
-    async def _answer(self, job: PlayedJob, called: str, asked: Observe | Appoint, line: web.WebSocketResponse) -> None:
+    async def _pod_at(self, job: PlayedJob, ip: str) -> Pod:
+        """The operator may see a pod start before this process does."""
+
+        def found() -> Pod | None:
+            pods = self._watches.pods.of_job[job.uid].values()
+            return next((pod for pod in pods if pod.runs and pod.status.ip == ip), None)
+
+        await self._watches.until(f"a pod of {job.name} runs at {ip}", lambda: found() is not None, HANDSHAKE_S)
+        pod = found()
+        assert pod is not None
+        return pod
+
+    async def _keys_of(self, job: PlayedJob) -> list[Keys]:
+        """Of all its attempts whose Secrets exist."""
+        path, label = f"/api/v1/namespaces/{self._namespace}/secrets", f"{names.LABEL_JOB_UID}={job.uid}"
+        found = await self._kube.call("GET", path, labelSelector=label)
+        return [_keys_in(raw["data"]) for raw in found["items"] if names.KEY_FILE in raw["data"]]
+
+    async def _answer(self, job: PlayedJob, called: str, asked: Observe | Appoint, line: SealedSocket) -> None:
         known = job.snapshot
         if isinstance(asked, Appoint) and (known is None or known.token.epoch < asked.epoch):
             holder = next(pod for pod in self._of(job) if pod.status.ip == called)
@@ -185,10 +199,10 @@ class Sidecars:
             task.add_done_callback(self._rounds.discard)
         if known is None or called != job.holder_ip:
             named = ("", "") if known is None else (known.pod_uid, job.holder_ip)
-            await line.send_str(wire.encode(Refused("this sidecar is not in office", *named)))
+            await line.send(compiled.encode(Refused("this sidecar is not in office", *named)))
             return
         job.lines.add(line)
-        await line.send_str(compiled.encode(known).decode())
+        await line.send(compiled.encode(known))
         job.seen.set()
 
     async def _form(self, job: PlayedJob) -> None:
@@ -221,9 +235,13 @@ def _view(pod: Pod, seated: bool) -> MemberView:
     return MemberView(metadata.uid, metadata.name, pod.spec.node_name, index, index if seated else None, workers)
 
 
-async def _receive(line: web.WebSocketResponse) -> object:
-    frame = await line.receive()
-    if frame.type is not WSMsgType.TEXT:
-        raise Unexpected(f"a frame of type {frame.type.name}: expected text")
-    message: object = wire.decode(frame.data, _HANDSHAKE)
-    return message
+def _side_of(pod: Pod, keys: Keys, hello: Hello) -> Called:
+    me = (pod.metadata.uid, pod.status.ip)
+    return Called(keys.membership, Role.OBSERVER, hello.job_uid, *me, keys.operator)
+
+
+def _keys_in(data: Mapping[str, str]) -> Keys:
+    def key(name: str) -> bytes:
+        return bytes.fromhex(base64.b64decode(data[name]).decode())
+
+    return Keys(key(names.KEY_FILE), key(names.OPERATOR_KEY_FILE))

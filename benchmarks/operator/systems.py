@@ -22,6 +22,7 @@ from benchmarks.operator.programs import Program
 from benchmarks.operator.settings import BURST, QPS, Files, User
 from tests.cluster.commands import run
 from tests.cluster.host_tools import tool
+from understudy_operator.master_secret import ENV_MASTER_SECRET
 
 HEALTH_PORT = 8081
 SERVING_DAYS = "30"
@@ -95,6 +96,7 @@ def _start_operator(files: Files) -> Program:
         "PYTHONPATH": f"{CHECKOUT / 'operator'}:{CHECKOUT / 'sidecar'}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONWARNINGS": "ignore",  # of libraries
+        ENV_MASTER_SECRET: str(files.master_secret),
         "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
         "UNDERSTUDY_HEALTH_PORT": str(HEALTH_PORT),
     }

@@ -15,6 +15,7 @@ from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
 from understudy_operator.injection import Injection
+from understudy_operator.keyring import Keyring
 from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader
@@ -57,6 +58,7 @@ class Operator:
     def __init__(
         self,
         connect: Connect,
+        keyring: Keyring,
         sidecar_image: str,
         lease: tuple[str, str] | None,
         identity: str,
@@ -99,7 +101,7 @@ class Operator:
             for path in paths_of(kind, namespaces)
         ]
         self._supervisor = Supervisor(self._metrics)
-        self._sidecar_image, self._log_format = sidecar_image, log_format
+        self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
@@ -264,6 +266,7 @@ class Operator:
                 key,
                 self.store,
                 self._gateway,
+                self._keyring,
                 self._sidecar_image,
                 self._forget,
                 self._clock,

@@ -10,11 +10,13 @@ from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.keyring import Keyring
 from understudy_operator.metrics.operator import OfJob, OperatorMetrics
-from understudy_operator.observe.adoption_link import Adopter, Keys
+from understudy_operator.observe.adoption_link import AdoptionKeys, Adopter
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
+from understudy_operator.observe.line import Keys
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
@@ -77,6 +79,7 @@ class JobWorker:
         key: Key,
         store: Store,
         gateway: Gateway,
+        keyring: Keyring,
         sidecar_image: str,
         on_gone: Callable[[Key], None],
         clock: Clock,
@@ -86,7 +89,7 @@ class JobWorker:
         log_format: str = logs.TEXT,
         has_kueue: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        self._key, self._store, self._gateway = key, store, gateway
+        self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
         self._log_format, self._has_kueue = log_format, has_kueue
@@ -373,8 +376,12 @@ class JobWorker:
         if written is not None:
             self._gateway.add_events(self._outbox, job, written.events)
 
-    def _keys_of(self, job: Job, intent: AdoptSpare) -> Keys:
-        return Keys(key_of_pool(self._store, (job.namespace, intent.pool_uid)), self._key_of(job))
+    def _keys_of(self, job: Job, intent: AdoptSpare) -> AdoptionKeys:
+        pool = key_of_pool(self._store, (job.namespace, intent.pool_uid))
+        return AdoptionKeys(self._keys(pool), self._key_of(job))
+
+    def _keys(self, membership: str) -> Keys:
+        return Keys(bytes.fromhex(membership), self._keyring.operator())
 
     async def _follow(self, job: Job, link: Follow | Unfollow | None) -> None:
         match link:
@@ -385,7 +392,7 @@ class JobWorker:
                 if self._link is not None and (self._link.over or self._link_of != (job.membership, key)):
                     await self._unfollow(Unfollow())
                 if self._link is None and key:
-                    self._link = CoordinatorLink(job.membership, key.encode(), self._coordination, self.wake)
+                    self._link = CoordinatorLink(job.membership, self._keys(key), self._coordination, self.wake)
                     self._link_of = (job.membership, key)
                 if self._link is not None:
                     self._link.follow(follow)

@@ -17,9 +17,10 @@ from tests.simulation_operator.client import Process, Trouble
 from tests.simulation_operator.clockwork import clock_of
 from tests.simulation_operator.cluster import Cluster
 from tests.simulation_operator.training import TICK_S, Link, Training
-from tests.unit.operator.given import IMAGE, TEMPLATE
+from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
-from understudy_operator.observe.adoption_link import Keys
+from understudy_operator.observe.adoption_link import AdoptionKeys
+from understudy_operator.observe.line import Keys
 from understudy_operator.operator import Operator
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.observed import Coordination
@@ -137,7 +138,7 @@ class World:
     def start_replica(self, name: str) -> None:
         process = Process(self.server, self.trouble, self.rng, f"{name}.{len(self.processes)}", self._written)
         lease = LEASE if self.has_lease else None
-        process.operator = Operator(process.connect, IMAGE, lease, process.name, clock_of(self.loop))
+        process.operator = Operator(process.connect, KEYRING, IMAGE, lease, process.name, clock_of(self.loop))
         self.processes.append(process)
         process.operator.start()
         self.watch(process)
@@ -177,19 +178,19 @@ class World:
         process.dead = True
         self.unwatch(process)
 
-    def link(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> Link:
+    def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> Link:
         """In CoordinatorLink's place."""
-        del key
+        del keys
         return Link(self.trainings.get(job_uid), before, on_change)
 
-    async def adopt(self, intent: AdoptSpare, keys: Keys) -> str:
+    async def adopt(self, intent: AdoptSpare, keys: AdoptionKeys) -> str:
         """In adoption_link.adopt's place: the spare itself, and the way to it."""
         await asyncio.sleep(self.rng.uniform(0.002, 0.2))
         pods = [pod for pod in self.server.of("pods") if pod["metadata"]["uid"] == intent.pod_uid]
         deaf = self.deaf.setdefault(intent.pod_uid, self.rng.random() < DEAF)
         if deaf or not pods or not self.cluster.runs(pods[0]) or self.rng.random() < self.trouble.unanswered:
             raise TimeoutError
-        if self.spare_keys.get(intent.pod_uid, "") != keys.pool or not keys.pool:
+        if self.spare_keys.get(intent.pod_uid) != keys.line.membership.hex():
             raise NotProven("it does not know the pool's key")
         owner = self.cluster.adopted.setdefault(intent.pod_uid, intent.shape.uid)
         self.say(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")

@@ -8,9 +8,10 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 - Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
   process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
   CREDIT_S it may use at once, so an ordinary message waits for nothing.
-- Only what can be opened with the session's key shows that the peer is there: every PING_S the operator sends an empty
-  message, which the peer answers. A peer from which no whole message comes for SILENT_S is given up; while the operator
-  receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S.
+- Only a message that can be opened with the session's key shows that the peer is there: every PING_S the operator sends an
+  empty message, which the peer answers. The line ends if no whole message comes for SILENT_S; while the operator receives
+  a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs end the line: anybody
+  between the two sides could send them, and a sidecar sends none.
 - `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 
@@ -36,11 +37,11 @@ UNSENT_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 SHARE = 0.05
 CREDIT_S = 2.0
-#: A ping so often. A peer that sends nothing for SILENT_S has gone without a word, or its process hangs.
+#: How often an empty message goes out. A peer that answers none for SILENT_S is unreachable, or its process hangs.
 PING_S = 2.0
 SILENT_S = 3.0
 FRAME_BYTES_PER_S = 1 << 20
-#: A timer of this process may itself be late. So a peer is silent only if nothing comes for a moment longer.
+#: A timer of this process may itself be late. So the peer has a moment more, once a message.
 LATE_S = 0.25
 #: Errors that end a line and are no bug of the operator's.
 FAILURES = (OSError, Broken, wire.WireError, NotProven, TimeoutError)
@@ -182,11 +183,9 @@ class Line:
     # Bytes ------------------------------------------------------------------------------------------------------------
 
     def _on_control(self, opcode: int) -> None:
-        """Pings and pongs are not encrypted: anybody between the two sides could have made them."""
         if opcode == Opcode.CLOSE:
             raise EOFError
-        if self._unproven_left is not None:
-            raise Broken(f"expected a message before the proof, got a control frame ({opcode})")
+        raise Broken(f"expected a message, got a control frame ({opcode})")
 
     def _opened(self, message: bytes) -> bytes:
         if self._session is not None:
@@ -214,18 +213,11 @@ class Line:
         most = READ_BYTES if self._unproven_left is None else min(READ_BYTES, self._unproven_left)
         if not most:
             raise Broken(f"expected the proof of the key within {UNPROVEN_BYTES} bytes")
-        began, allowed_s = _now(), SILENT_S + self._unheard_bytes / FRAME_BYTES_PER_S - self._unheard_s
         reading = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._peer, most))
         try:
-            for patience_s in (max(0.0, allowed_s), LATE_S):
-                await asyncio.wait({reading}, timeout=patience_s)
-                if reading.done():
-                    break
-            else:
-                raise TimeoutError(f"no whole message came for {SILENT_S:g} s")
+            await self._wait_for(reading)
             data = reading.result()
         finally:
-            self._unheard_s += _now() - began
             reading.cancel()
             await asyncio.wait({reading})  # before somebody closes the socket, and the kernel reuses its number
         if not data:
@@ -234,6 +226,18 @@ class Line:
             self._unproven_left -= len(data)
         self._unheard_bytes += len(data)
         self._received += data
+
+    async def _wait_for(self, reading: asyncio.Future[bytes]) -> None:
+        """Raises TimeoutError when the time for one whole message is over."""
+        left_s = SILENT_S + self._unheard_bytes / FRAME_BYTES_PER_S - self._unheard_s
+        for patience_s in (max(0.0, left_s), LATE_S + min(0.0, left_s)):
+            began = _now()
+            await asyncio.wait({reading}, timeout=patience_s)
+            # A timer that fires late does not shorten the peer's time.
+            self._unheard_s += min(_now() - began, patience_s)
+            if reading.done():
+                return
+        raise TimeoutError(f"no whole message came for {SILENT_S:g} s")
 
 
 @asynccontextmanager

@@ -1,32 +1,38 @@
-"""A sidecar that says what a test wants: the operator's side of the protocol, on a loopback address of its own."""
+"""A sidecar that reports whatever a test makes it report: the operator calls it at a loopback address of its own."""
 
 import asyncio
 import secrets
 from contextlib import suppress
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
-from understudy_protocol import handshake, observer, wire
+from tests.sealed_socket import SealedSocket, receive_hello, seal
+from understudy_operator.observe.line import Keys
+from understudy_protocol import compiled, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.handshake import Challenge, Hello, Prove, Role, caller_proof, server_proof
+from understudy_protocol.handshake import Called, Role
+from understudy_protocol.noise import public_key
 from understudy_protocol.observer import TO_SIDECAR, Appoint, Observe, Refused, Snapshot, Stepping
 
 #: Turns of the event loop from a connection's acceptance until its server knows it; asyncio takes three.
 ACCEPTANCE_TURNS = 10
-_HANDSHAKE = wire.message_types(handshake)
+HANDSHAKE_S = 5.0
+#: For tests in which no process of the operator runs.
+KEYS = Keys(membership=bytes(range(32)), operator=bytes(range(32, 64)))
+OPERATOR_PUBLIC = public_key(KEYS.operator)
 _OBSERVER = wire.message_types(observer)
 
 
 class FakeSidecar:
-    """`ip` is what a test gives its pod. It is silent until it has something to tell."""
+    """It stays silent until a test calls `tell`. A test gives `ip` to the pod of this uid."""
 
-    def __init__(self) -> None:
-        self.ip = loopback_address()
+    def __init__(self, pod_uid: str = "") -> None:
+        self.ip, self.pod_uid = loopback_address(), pod_uid
         self.heard: list[object] = []
         self.takes_office = True  # when it is appointed: it says so as soon as the test tells what
-        self.callers = 0  # also those that proved nothing
-        self.observers: set[web.WebSocketResponse] = set()
-        self._key, self._job_uid = b"", ""
+        self.callers = 0  # including callers that proved nothing
+        self.observers: set[SealedSocket] = set()
+        self._key, self._operator_key, self._job_uid = b"", b"", ""
         self._newest: Snapshot | Refused | None = None
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -35,8 +41,9 @@ class FakeSidecar:
     def appointments(self) -> list[Appoint]:
         return [message for message in self.heard if isinstance(message, Appoint)]
 
-    async def start(self, key: bytes, job_uid: str) -> None:
-        self._key, self._job_uid = key, job_uid
+    async def start(self, key: bytes, operator_key: bytes, job_uid: str) -> None:
+        """operator_key: public."""
+        self._key, self._operator_key, self._job_uid = key, operator_key, job_uid
         app = web.Application()
         app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -60,51 +67,38 @@ class FakeSidecar:
         await self._runner.cleanup()
 
     async def tell(self, message: Snapshot | Stepping | Refused) -> None:
-        """To everybody who listens; and to whoever comes later, steps aside."""
+        """To all observers, and unless it is a Stepping to later ones."""
         if not isinstance(message, Stepping):
             self._newest = message
         for socket in list(self.observers):
             with suppress(ConnectionError):
-                await socket.send_str(wire.encode(message))
+                await socket.send(compiled.encode(message))
 
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
+        websocket = web.WebSocketResponse()
+        await websocket.prepare(request)
         self.callers += 1
-        await self._prove(socket)
+        async with asyncio.timeout(HANDSHAKE_S):
+            socket = await seal(websocket, self._called(), await receive_hello(websocket))
         self.observers.add(socket)
         try:
-            async for frame in socket:
-                message = wire.decode(frame.data, _OBSERVER)
+            while (text := await socket.receive()) is not None:
+                message = compiled.decode(text, _OBSERVER)
                 assert isinstance(message, TO_SIDECAR)
                 self.heard.append(message)
-                if self._answers(message):
-                    await socket.send_str(wire.encode(self._newest))
+                if self._newest is not None and self._answers(message):
+                    await socket.send(compiled.encode(self._newest))
         finally:
             self.observers.discard(socket)
-        return socket
+        return websocket
+
+    def _called(self) -> Called:
+        return Called(self._key, Role.OBSERVER, self._job_uid, self.pod_uid, self.ip, self._operator_key)
 
     def _answers(self, message: object) -> bool:
         if isinstance(message, Appoint) and self.takes_office and isinstance(self._newest, Refused):
             return False
-        return self._newest is not None and isinstance(message, Observe | Appoint)
-
-    async def _prove(self, socket: web.WebSocketResponse) -> None:
-        hello = await _receive(socket)
-        assert isinstance(hello, Hello)
-        assert (hello.role, hello.job_uid) == (Role.OBSERVER, self._job_uid)
-        nonce = secrets.token_hex(handshake.NONCE_BYTES)
-        parts = (self._key, hello.role, hello.job_uid, hello.nonce, nonce)
-        await socket.send_str(wire.encode(Challenge(nonce, server_proof(*parts))))
-        prove = await _receive(socket)
-        assert prove == Prove(caller_proof(*parts)), "the operator does not know the key"
-
-
-async def _receive(socket: web.WebSocketResponse) -> object:
-    frame = await asyncio.wait_for(socket.receive(), 5)
-    assert frame.type is WSMsgType.TEXT
-    message: object = wire.decode(frame.data, _HANDSHAKE)
-    return message
+        return isinstance(message, Observe | Appoint)
 
 
 def loopback_address() -> str:

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from understudy_operator.master_secret import ENV_MASTER_SECRET
+
 ROOT = Path(__file__).resolve().parents[3]
 # Through stdin, so that no command line has the module's name: `pkill -f` of somebody else's operator spares this one.
 PROGRAM = "import runpy; runpy.run_module('understudy_operator', run_name='__main__')"
 STOP_S = 10.0
 LEASE = "understudy-system/understudy-operator"  # which the chart's role is for
 NODE_FAULTS = "understudy-system/understudy-operator-node-faults"  # likewise
+MASTER_SECRET = bytes(range(32))  # the same for all replicas
 
 
 class OperatorProcess:
@@ -26,11 +29,14 @@ class OperatorProcess:
 
     def start(self) -> None:
         assert not self.runs
+        master_secret = self._kubeconfig.parent / "master-secret"
+        master_secret.write_bytes(MASTER_SECRET)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self._kubeconfig.parent),
             "KUBECONFIG": str(self._kubeconfig),
             "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
+            ENV_MASTER_SECRET: str(master_secret),
             "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
             "UNDERSTUDY_LEASE": LEASE,
             "UNDERSTUDY_NODE_FAULTS": NODE_FAULTS,

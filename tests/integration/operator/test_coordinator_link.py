@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.integration.operator.coordinator import FakeSidecar
+from tests.integration.operator.coordinator import KEYS, OPERATOR_PUBLIC, FakeSidecar
 from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.observe.line import Keys
 from understudy_operator.plan.answers import Answer
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
@@ -29,7 +30,8 @@ from understudy_protocol.observer import (
 )
 from understudy_protocol.words import CloseReason, Office
 
-KEY, JOB_UID = b"the job's key", "job-uid"
+JOB_UID = "job-uid"
+POD_UIDS = ("uid-s", "uid-a", "uid-b")
 LIMIT_S = 10.0
 FORMER = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
@@ -44,10 +46,10 @@ def in_seventh(number: int, uid: str = "uid-s", term: int = 1) -> Snapshot:
 class Learner:
     """A link, and how often it said that it has learnt something."""
 
-    def __init__(self, key: bytes = KEY) -> None:
+    def __init__(self, keys: Keys = KEYS) -> None:
         self.changes = 0
         self.others: dict[str, str] = {}  # addresses of pods that are not called first
-        self.link = CoordinatorLink(JOB_UID, key, FORMER, self._changed)
+        self.link = CoordinatorLink(JOB_UID, keys, FORMER, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -57,9 +59,8 @@ class Learner:
 
     def ask(self, *sidecars: FakeSidecar, nodes: tuple[NodeFact, ...] = ()) -> None:
         """The first is s, then come a, b, …"""
-        names = ("uid-s", "uid-a", "uid-b")
-        callees = tuple(Callee(uid, sidecar.ip) for uid, sidecar in zip(names, sidecars, strict=False))
-        running = {**dict.fromkeys(names, ""), **{callee.pod_uid: callee.ip for callee in callees}, **self.others}
+        callees = tuple(Callee(sidecar.pod_uid, sidecar.ip) for sidecar in sidecars)
+        running = {**dict.fromkeys(POD_UIDS, ""), **{callee.pod_uid: callee.ip for callee in callees}, **self.others}
         self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=running))
 
     @property
@@ -83,13 +84,17 @@ def heard(sidecar: FakeSidecar) -> list[object]:
 @pytest.fixture
 async def sidecars() -> AsyncIterator[list[FakeSidecar]]:
     """Three, none of them in office."""
-    sidecars = [FakeSidecar() for _ in range(3)]
+    sidecars = [FakeSidecar(uid) for uid in POD_UIDS]
     for sidecar in sidecars:
-        await sidecar.start(KEY, JOB_UID)
+        await start(sidecar)
         await sidecar.tell(NOT_IN_OFFICE)
     yield sidecars
     for sidecar in sidecars:
         await sidecar.stop()
+
+
+async def start(sidecar: FakeSidecar) -> None:
+    await sidecar.start(KEYS.membership, OPERATOR_PUBLIC, JOB_UID)
 
 
 @pytest.fixture
@@ -210,7 +215,7 @@ async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars:
     assert learner.changes == changes  # told once, however often it dials
 
     # when it comes back
-    await sidecars[0].start(KEY, JOB_UID)
+    await start(sidecars[0])
 
     # then it is found again, and was asked, not appointed
     await learner.until(lambda known: known.in_office == "uid-s")
@@ -258,16 +263,40 @@ async def test_without_anybody_at_all_a_farewell_waits_for_nobody():
     await learner.link.close()
 
 
-async def test_who_does_not_know_the_key_is_told_nothing_and_not_believed(sidecars: list[FakeSidecar]):
+@pytest.mark.parametrize(
+    "keys",
+    [Keys(bytes(32), KEYS.operator), Keys(KEYS.membership, bytes(32))],
+    ids=["another membership key", "another operator key"],
+)
+async def test_a_sidecar_with_other_keys_receives_nothing_and_is_not_believed(
+    sidecars: list[FakeSidecar], keys: Keys
+):
+    # given a sidecar that claims to be the leader
     await sidecars[0].tell(in_seventh(9))
-    stranger = Learner(b"another key")
+    # when an operator with other keys appoints it
+    stranger = Learner(keys)
     stranger.appoint(sidecars[0])
     try:
         await stranger.until(lambda _: sidecars[0].callers >= 2)
+        # then neither side believes the other one
         assert (stranger.knows.snapshot, stranger.knows.in_office) == (FORMER.snapshot, "")
         assert sidecars[0].heard == []
     finally:
         await stranger.link.close()
+
+
+async def test_a_pod_at_the_address_of_another_pod_receives_nothing_and_is_not_believed(
+    sidecars: list[FakeSidecar], learner: Learner
+):
+    # given a pod of the job that has the address that the operator knows of pod uid-s
+    sidecars[0].pod_uid = "uid-of-a-later-pod"
+    await sidecars[0].tell(in_seventh(9))
+    # when the operator appoints uid-s
+    learner.appoint(sidecars[0])
+    await learner.until(lambda _: sidecars[0].callers >= 2)
+    # then the operator sends the appointment to no other pod
+    assert (learner.knows.snapshot, learner.knows.in_office) == (FORMER.snapshot, "")
+    assert sidecars[0].heard == []
 
 
 async def test_a_bug_in_it_is_told_and_leaves_nothing_open(

@@ -12,6 +12,7 @@ from understudy_protocol.observer import Lost, MemberView, Recovery, Refused, Sn
 from understudy_protocol.words import Office, RoundToken, WorkersState
 
 APPOINTED = Office(1, 1)
+KEY_FILES = (names.KEY_FILE, names.OPERATOR_KEY_FILE)
 NAME = "llm"
 JOB: Raw = {
     "apiVersion": "understudy.dev/v1alpha1",
@@ -121,6 +122,9 @@ class Training:
 
     async def start_containers(self, pod: Raw, ip: str = "") -> None:
         ip = ip or loopback_address()
+        for sidecar in (self.coordinator, self.heir):
+            if sidecar.ip == ip:
+                sidecar.pod_uid = pod["metadata"]["uid"]
         status = {
             "phase": "Running",
             "podIP": ip,
@@ -185,9 +189,12 @@ class Training:
         return pods
 
     async def serve(self, job: Raw) -> None:
-        secret = await self.kube.call("GET", f"secrets/{NAME}-membership")
+        label = f"{names.LABEL_JOB_UID}={job['metadata']['uid']}"
+        secrets = (await self.kube.call("GET", "secrets", labelSelector=label))["items"]
+        (data,) = (secret["data"] for secret in secrets if names.KEY_FILE in secret["data"])
+        keys = [bytes.fromhex(base64.b64decode(data[name]).decode()) for name in KEY_FILES]
         for sidecar in (self.coordinator, self.heir):
-            await sidecar.start(base64.b64decode(secret["data"]["key"]), job["metadata"]["uid"])
+            await sidecar.start(*keys, job["metadata"]["uid"])
         await self.heir.tell(Refused("this sidecar is not in office"))
 
     def in_office(self, pod: Raw) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -15,12 +16,14 @@ from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.watches import Watches
 from tests.ports import free_port
 from understudy_operator.observe import line as operators
-from understudy_operator.observe.line import Line, open_line
+from understudy_operator.observe.line import Keys, Line, open_line
 from understudy_protocol import pod as names
+from understudy_protocol.noise import public_key
 from understudy_protocol.observer import Appoint, Observe, Refused, Snapshot, Stepping
 from understudy_protocol.words import WorkersState
 
-UID, KEY, PODS = "uid-job", b"k" * 32, 3
+UID, PODS = "uid-job", 3
+KEYS = Keys(membership=bytes(range(32)), operator=bytes(range(32, 64)))
 LIMIT_BYTES = 1 << 20
 LIMIT_S = 10.0
 
@@ -29,8 +32,14 @@ class Secrets:
     """The API server, as far as the sidecars ask it."""
 
     async def call(self, method: str, path: str, **query: str) -> dict[str, Any]:
-        metadata = {"labels": {names.LABEL_JOB_UID: UID}}
-        return {"items": [{"metadata": metadata, "data": {names.KEY_FILE: base64.b64encode(KEY).decode()}}]}
+        assert query == {"labelSelector": f"{names.LABEL_JOB_UID}={UID}"}
+        former, tokens = a_secret(bytes(32)), {"data": {names.ROLLOUT_TOKEN_KEY: ""}}
+        return {"items": [former, tokens, a_secret(KEYS.membership)]}
+
+
+def a_secret(membership: bytes) -> dict[str, Any]:
+    keys = {names.KEY_FILE: membership, names.OPERATOR_KEY_FILE: public_key(KEYS.operator)}
+    return {"data": {name: base64.b64encode(key.hex().encode()).decode() for name, key in keys.items()}}
 
 
 def pod(index: int, phase: str) -> msgspec.Raw:
@@ -67,6 +76,10 @@ async def job(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     await sidecars.stop()
 
 
+def line_to(index: int, keys: Keys = KEYS) -> AbstractAsyncContextManager[Line]:
+    return open_line(ip(index), f"uid-{index}", UID, keys, LIMIT_BYTES)
+
+
 async def ask(line: Line, message: object) -> AsyncIterator[object]:
     line.say(message)
     async for answer in line.messages():
@@ -79,7 +92,7 @@ async def first(answers: AsyncIterator[object]) -> object:
 
 
 async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: PlayedJob) -> None:
-    async with open_line(ip(1), UID, KEY, LIMIT_BYTES) as line:
+    async with line_to(1) as line:
         answers = ask(line, Appoint(9, -1, {}))
         appointed, started = await first(answers), await first(answers)
 
@@ -93,11 +106,11 @@ async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: Play
 
 
 async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
-    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
+    async with line_to(0) as line:
         nobody = await first(ask(line, Observe()))
-    async with open_line(ip(1), UID, KEY, LIMIT_BYTES) as line:
+    async with line_to(1) as line:
         await first(ask(line, Appoint(9, -1, {})))
-    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
+    async with line_to(0) as line:
         named = await first(ask(line, Observe()))
 
     assert isinstance(nobody, Refused)
@@ -108,7 +121,7 @@ async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
 
 async def test_a_round_waits_until_all_pods_run(job: PlayedJob, watches: Watches) -> None:
     watches.pods.saw("MODIFIED", pod(2, "Pending"), 1.0)
-    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
+    async with line_to(0) as line:
         answers = ask(line, Appoint(9, 4, {}))
         waiting = await first(answers)
         assert isinstance(waiting, Snapshot)
@@ -122,7 +135,7 @@ async def test_a_round_waits_until_all_pods_run(job: PlayedJob, watches: Watches
 
 
 async def test_what_is_told_reaches_who_listens_to_the_one_in_office(job: PlayedJob) -> None:
-    async with open_line(ip(0), UID, KEY, LIMIT_BYTES) as line:
+    async with line_to(0) as line:
         answers = ask(line, Appoint(9, -1, {}))
         for _ in range(2):
             await first(answers)
@@ -138,7 +151,8 @@ async def test_what_is_told_reaches_who_listens_to_the_one_in_office(job: Played
     assert stepped.progress.step == 7
 
 
-async def test_who_does_not_know_the_key_is_not_answered(job: PlayedJob) -> None:
+@pytest.mark.parametrize("keys", [Keys(bytes(31) + b"1", KEYS.operator), Keys(KEYS.membership, bytes(32))])
+async def test_a_caller_with_another_key_is_not_answered(job: PlayedJob, keys: Keys) -> None:
     with pytest.raises(operators.FAILURES):
-        async with open_line(ip(0), UID, b"another", LIMIT_BYTES) as line:
+        async with line_to(0, keys) as line:
             await first(ask(line, Observe()))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from understudy_operator.keyring import Keyring
 from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.faults.verdicts import Finding
@@ -25,6 +26,7 @@ NOW = 1_790_000_000.0
 AN_HOUR_AGO = NOW - 3600
 ADDRESS = "10.0.0.7:8478"
 IMAGE = "example.com/sidecar:1"
+KEYRING = Keyring(bytes(range(32)))
 
 TEMPLATE: Mapping[str, Any] = {
     "spec": {"containers": [{"name": "trainer", "image": "example.com/trainer:1", "command": ["python", "train.py"]}]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import IMAGE
+from tests.unit.operator.given import IMAGE, KEYRING
 from tests.unit.operator.test_worker import World, world
 from understudy_operator import worker
 from understudy_operator.apply.gateway import Gateway
@@ -36,7 +36,7 @@ def apply_other(world: World, **spec: Any) -> None:
 async def both_at_work(world: World) -> AsyncIterator[None]:
     clock = Clock()
     gateway = Gateway(world.api, world.store, clock)
-    told = (world.store, gateway, IMAGE, world.gone.append, clock)
+    told = (world.store, gateway, KEYRING, IMAGE, world.gone.append, clock)
     workers = [JobWorker(("research", name), *told) for name in ("other", "llm")]
     try:
         yield

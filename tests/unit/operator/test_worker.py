@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
-from tests.unit.operator.given import IMAGE, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
+from tests.unit.operator.given import IMAGE, KEYRING, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
 from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
+from understudy_operator.observe.line import Keys
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
@@ -96,8 +97,8 @@ class FakeLink:
 
     made: ClassVar[list["FakeLink"]] = []
 
-    def __init__(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> None:
-        del key, on_change
+    def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
+        del keys, on_change
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
         self.over = False
@@ -129,7 +130,7 @@ async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[Non
     clock = clock or Clock()
     gateway = Gateway(world.api, world.store, clock)
     gone = world.gone.append
-    world.worker = JobWorker(KEY, world.store, gateway, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
+    world.worker = JobWorker(KEY, world.store, gateway, KEYRING, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The operator's line to a pod that is not what it should be: no answer costs other jobs anything."""
 
 import asyncio
-import secrets
+import socket
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from tests.integration.operator.coordinator import FakeSidecar, loopback_address
+from tests.integration.operator.coordinator import KEYS, OPERATOR_PUBLIC, FakeSidecar, loopback_address
 from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe import line as lines
@@ -17,12 +17,15 @@ from understudy_operator.observe.line import FAILURES, Line, Share, open_line
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Broken, Frames, Opcode, frame
-from understudy_protocol.handshake import Challenge, Hello, server_proof
+from understudy_protocol.handshake import Call, Called, Caller, Hello, Role
+from understudy_protocol.noise import Session
 from understudy_protocol.observer import NodeFact, Nodes, Refused, Snapshot
 from understudy_protocol.upgrade import accept
 from understudy_protocol.words import Office
+from understudy_sidecar.link import Link
+from understudy_sidecar.server import Me, Server
 
-KEY, JOB_UID = b"the job's key", "job-uid"
+JOB_UID, POD_UID = "job-uid", "pod-uid"
 LIMIT_S = 10.0
 MESSAGE_BYTES = 1 << 20
 _HANDSHAKE = wire.message_types(handshake)
@@ -33,8 +36,9 @@ Do = Callable[["Peer"], Awaitable[None]]
 class Peer:
     """The other end of one line, as bytes. It goes as far as a test says."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ip: str) -> None:
+        self._reader, self._writer, self._ip = reader, writer, ip
+        self._session: Session | None = None
         self._received = bytearray()
         self._frames = Frames(self._received, masked=True, limit=1 << 22)
 
@@ -42,20 +46,26 @@ class Peer:
         head = await self._reader.readuntil(b"\r\n\r\n")
         await self.send(accept(head[:-4], names.MEMBERSHIP_PATH))
 
-    async def prove(self) -> None:
+    async def prove(self, pod_uid: str = POD_UID) -> None:
         """The peer knows the key: it is a pod of the job."""
         await self.accept()
-        hello = wire.decode(await self.text(), _HANDSHAKE)
+        hello = wire.decode(await self.message(), _HANDSHAKE)
         assert isinstance(hello, Hello)
-        nonce = secrets.token_hex(16)
-        proof = server_proof(KEY, hello.role, hello.job_uid, hello.nonce, nonce)
-        await self.say(wire.encode(Challenge(nonce, proof)).encode())
-        await self.text()
+        called = Called(KEYS.membership, Role.OBSERVER, JOB_UID, pod_uid, self._ip, OPERATOR_PUBLIC)
+        answer, _, session = called.answer(hello)
+        await self.say(wire.encode(answer).encode())
+        self._session, self._frames.message = session, Opcode.BINARY
+        assert await self.message() == b""
 
-    async def text(self) -> bytes:
+    async def message(self) -> bytes:
+        """The operator's next message, decrypted after the handshake."""
+        message = await self.sealed_message()
+        return message if self._session is None else self._session.open(message)
+
+    async def sealed_message(self) -> bytes:
         while True:
             taken = self._frames.take()
-            if taken is not None and taken[0] == Opcode.TEXT:
+            if taken is not None and taken[0] == self._frames.message:
                 return taken[1]
             if taken is None:
                 data = await self._reader.read(1 << 16)
@@ -63,8 +73,13 @@ class Peer:
                     raise ConnectionError
                 self._received += data
 
+    def framed(self, text: bytes) -> bytes:
+        """As the next message to the operator, encrypted after the handshake."""
+        payload = text if self._session is None else self._session.seal(text)
+        return frame(self._frames.message, payload, masked=False)
+
     async def say(self, text: bytes) -> None:
-        await self.send(frame(Opcode.TEXT, text, masked=False))
+        await self.send(self.framed(text))
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -79,7 +94,7 @@ async def peer(do: Do) -> AsyncIterator[str]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await do(Peer(reader, writer))
+                await do(Peer(reader, writer, ip))
                 await asyncio.Event().wait()
         finally:
             writer.transport.abort()
@@ -102,11 +117,18 @@ async def failure_of(do: Do, message_bytes: int = MESSAGE_BYTES) -> str:
     """How the line to such a peer ends."""
     async with asyncio.timeout(LIMIT_S), peer(do) as ip:
         try:
-            async with open_line(ip, JOB_UID, KEY, message_bytes) as line:
+            async with open_line(ip, POD_UID, JOB_UID, KEYS, message_bytes) as line:
                 await listen(line)
         except FAILURES as error:
             return f"{type(error).__name__}: {error}"
         return "the peer ended it"
+
+
+@asynccontextmanager
+async def a_line_to(do: Do) -> AsyncIterator[Line]:
+    limit = asyncio.timeout(LIMIT_S)
+    async with limit, peer(do) as ip, open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES) as line:
+        yield line
 
 
 async def listen(line: Line) -> None:
@@ -114,14 +136,23 @@ async def listen(line: Line) -> None:
         pass
 
 
+async def is_open_after(seconds: float, line: Line) -> bool:
+    listening = asyncio.create_task(listen(line))
+    await asyncio.wait({listening}, timeout=seconds)
+    is_open = not listening.done()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    return is_open
+
+
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 (the fake tells by a plain attribute)
         await asyncio.sleep(0)
 
 
-async def _forever(peer: Peer, data: bytes) -> None:
+async def _forever(peer: Peer, data: bytes | Callable[[], bytes]) -> None:
     while True:
-        await peer.send(data)
+        await peer.send(data if isinstance(data, bytes) else data())
 
 
 # Before the proof ----------------------------------------------------------------------------------------------------
@@ -163,7 +194,7 @@ async def pings(peer: Peer) -> None:
         (endless_noise, "expected the proof of the key within 1024 bytes"),
         (long_message, "expected at most 1024 bytes, got a message of 2000000 or more"),
         (many_fragments, "expected the proof of the key within 1024 bytes"),
-        (pings, "expected a message before the proof, got a control frame"),
+        (pings, "expected a message, got a control frame (9)"),
     ],
 )
 async def test_before_the_proof_a_peer_may_send_1_kib(do: Do, expected: str):
@@ -176,7 +207,7 @@ async def slow_head(peer: Peer) -> None:
         await asyncio.sleep(0.05)
 
 
-async def slow_challenge(peer: Peer) -> None:
+async def slow_answer(peer: Peer) -> None:
     await peer.accept()
     for byte in frame(Opcode.TEXT, b"x" * 900, masked=False):
         await peer.send(bytes([byte]))
@@ -192,7 +223,7 @@ async def silence(peer: Peer) -> None:
     "a pod answers a byte at a time, or not at all",
     before="the operator waited for the answer to the upgrade without a limit",
 )
-@pytest.mark.parametrize("do", [slow_head, slow_challenge, silence])
+@pytest.mark.parametrize("do", [slow_head, slow_answer, silence])
 async def test_before_the_proof_a_peer_has_one_deadline_for_everything(do: Do, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines, "CONNECT_S", 0.5)
     assert await failure_of(do) == "TimeoutError: "
@@ -227,8 +258,15 @@ async def test_a_redirect_is_not_followed(status: str):
 @pytest.mark.parametrize("ip", ["", "metadata.google.internal", "10.0.0.1/x", "127.1", "10.0.0.1:80"])
 async def test_only_an_ip_address_is_called(ip: str):
     with pytest.raises(Broken, match="expected an IP address"):
-        async with open_line(ip, JOB_UID, KEY, MESSAGE_BYTES):
+        async with open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES):
             pass
+
+
+async def test_a_pod_that_is_not_the_one_called_is_refused():
+    """The key shows that it is a pod of the job, and not which one."""
+    assert await failure_of(lambda peer: peer.prove("uid-of-a-later-pod")) == (
+        "NotProven: pod 'uid-of-a-later-pod' answers at the address of pod pod-uid"
+    )
 
 
 # After the proof -----------------------------------------------------------------------------------------------------
@@ -236,13 +274,13 @@ async def test_only_an_ip_address_is_called(ip: str):
 
 async def oversized(peer: Peer) -> None:
     await peer.prove()
-    await peer.send(b"\x81\x7f" + (MESSAGE_BYTES + 1).to_bytes(8, "big"))
+    await peer.send(b"\x82\x7f" + (MESSAGE_BYTES + 1).to_bytes(8, "big"))
     await _forever(peer, b"x" * 8000)
 
 
 async def oversized_in_fragments(peer: Peer) -> None:
     await peer.prove()
-    await peer.send(b"\x01\x01x")
+    await peer.send(b"\x02\x01x")
     await _forever(peer, b"\x00\x7e\x10\x00" + b"x" * 4096)
 
 
@@ -293,7 +331,7 @@ async def test_a_message_may_be_as_long_as_the_limit_says():
         await peer.prove()
         await peer.say(wire.encode(told).encode())
 
-    async with asyncio.timeout(LIMIT_S), peer(tell) as ip, open_line(ip, JOB_UID, KEY, MESSAGE_BYTES) as line:
+    async with a_line_to(tell) as line:
         assert await anext(line.messages()) == told
 
 
@@ -345,28 +383,28 @@ async def test_a_moment_in_which_the_operator_gets_no_cpu_is_not_charged_to_a_jo
 async def endless_messages(peer: Peer) -> None:
     await peer.prove()
     text = b'{"type":"Refused","reason":"r","x":[' + b"[]," * 300_000 + b"[]]}"
-    await _forever(peer, frame(Opcode.TEXT, text, masked=False))
+    await _forever(peer, lambda: peer.framed(text))
 
 
 async def endless_small_messages(peer: Peer) -> None:
     await peer.prove()
-    await _forever(peer, frame(Opcode.TEXT, b'{"type":"X"}', masked=False) * 1000)
+    await _forever(peer, lambda: b"".join(peer.framed(b'{"type":"X"}') for _ in range(1000)))
 
 
-async def endless_pings(peer: Peer) -> None:
+async def endless_empty_messages(peer: Peer) -> None:
     await peer.prove()
-    await _forever(peer, frame(Opcode.PING, b"", masked=False) * 1000)
+    await _forever(peer, lambda: b"".join(peer.framed(b"") for _ in range(1000)))
 
 
 async def endless_fragments(peer: Peer) -> None:
     await peer.prove()
-    await peer.send(b"\x01\x01x")
+    await peer.send(b"\x02\x01x")
     await _forever(peer, b"\x00\x01x" * 4000)
 
 
 async def one_byte_a_time(peer: Peer) -> None:
     await peer.prove()
-    await peer.send(b"\x81\x7e\xff\xff")
+    await peer.send(b"\x82\x7e\xff\xff")
     while True:
         await peer.send(b"x")
         await asyncio.sleep(0.01)
@@ -374,21 +412,28 @@ async def one_byte_a_time(peer: Peer) -> None:
 
 @pytest.mark.attack(
     "B2",
-    "a coordinator sends messages, pings or fragments without end, or a byte at a time",
+    "a coordinator sends messages or fragments without end, or a byte at a time",
     before="the operator read and parsed them as fast as they came, and all jobs waited",
 )
 @pytest.mark.parametrize(
-    "do", [endless_messages, endless_small_messages, endless_pings, endless_fragments, one_byte_a_time]
+    "do",
+    [
+        endless_messages,
+        endless_small_messages,
+        endless_empty_messages,
+        endless_fragments,
+        one_byte_a_time,
+    ],
 )
 async def test_a_hostile_coordinator_costs_another_job_nothing(do: Do):
     # given a job whose coordinator is hostile, and one whose coordinator is not
-    honest = FakeSidecar()
-    await honest.start(KEY, JOB_UID)
-    async with asyncio.timeout(LIMIT_S), peer(do) as ip, open_line(ip, JOB_UID, KEY, MESSAGE_BYTES) as hostile:
+    honest = FakeSidecar(POD_UID)
+    await honest.start(KEYS.membership, OPERATOR_PUBLIC, JOB_UID)
+    async with a_line_to(do) as hostile:
         flood = asyncio.create_task(listen(hostile))
 
         # when the latter reports
-        async with open_line(honest.ip, JOB_UID, KEY, MESSAGE_BYTES) as line:
+        async with open_line(honest.ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES) as line:
             messages, heard = line.messages(), list[object]()
             await until(lambda: bool(honest.observers))
             for number in range(20):
@@ -413,9 +458,238 @@ async def never_reads(peer: Peer) -> None:
 )
 async def test_a_peer_that_does_not_read_is_cut_off():
     facts = Nodes(tuple(NodeFact(f"node-{number}", "x" * 100) for number in range(5000)))
-    async with asyncio.timeout(LIMIT_S), peer(never_reads) as ip, open_line(ip, JOB_UID, KEY, MESSAGE_BYTES) as line:
+    async with a_line_to(never_reads) as line:
         for _ in range(100):
             line.say(facts)
             await asyncio.sleep(0)
         assert line.unsent < 4 << 20
         assert [message async for message in line.messages()] == []
+
+
+# Messages that somebody on the way has changed ------------------------------------------------------------------------
+
+NEWS = b'{"type":"Refused","reason":"r"}'
+
+
+async def changed_bit(peer: Peer) -> None:
+    await peer.prove()
+    sealed = peer.framed(NEWS)
+    await peer.send(sealed[:-1] + bytes((sealed[-1] ^ 1,)))
+
+
+async def repeated_message(peer: Peer) -> None:
+    await peer.prove()
+    await peer.send(peer.framed(NEWS) * 2)
+
+
+async def lost_message(peer: Peer) -> None:
+    await peer.prove()
+    peer.framed(NEWS)
+    await peer.say(NEWS)
+
+
+async def message_of_the_operators_own(peer: Peer) -> None:
+    await peer.prove()
+    await peer.send(frame(Opcode.BINARY, await peer.sealed_message(), masked=False))
+
+
+async def message_in_clear(peer: Peer) -> None:
+    await peer.prove()
+    await peer.send(frame(Opcode.TEXT, NEWS, masked=False))
+
+
+async def ping_from_anybody(peer: Peer) -> None:
+    await peer.prove()
+    await peer.send(frame(Opcode.PING, b"", masked=False))
+
+
+async def pong_from_anybody(peer: Peer) -> None:
+    await peer.prove()
+    await peer.send(frame(Opcode.PONG, b"", masked=False))
+
+
+@pytest.mark.attack(
+    "C1",
+    "a relay between the operator and a sidecar changes, repeats, drops, or adds messages",
+    before="messages were neither encrypted nor authenticated",
+)
+@pytest.mark.parametrize(
+    ("do", "expected"),
+    [
+        (changed_bit, "Broken: a message cannot be opened with the session's key"),
+        (repeated_message, "Broken: a message cannot be opened with the session's key"),
+        (lost_message, "Broken: a message cannot be opened with the session's key"),
+        (message_of_the_operators_own, "Broken: a message cannot be opened with the session's key"),
+        (message_in_clear, "Broken: expected a binary frame, got a text one"),
+        (ping_from_anybody, "Broken: expected a message, got a control frame (9)"),
+        (pong_from_anybody, "Broken: expected a message, got a control frame (10)"),
+    ],
+)
+async def test_a_message_that_a_relay_has_made_or_changed_ends_the_line(
+    do: Do, expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lines, "PING_S", 0.05)
+    assert await failure_of(do) == expected
+
+
+# Signs of life --------------------------------------------------------------------------------------------------------
+
+
+class SilentHall:
+    """Of a sidecar that has nothing to report."""
+
+    def add(self, link: Link) -> None: ...
+    def received(self, link: Link, message: object) -> None: ...
+    def dropped(self, link: Link, silent: bool) -> None: ...
+    def observer(self, link: Link) -> None: ...
+    def asked(self, link: Link, message: object) -> None: ...
+    def observer_gone(self, link: Link) -> None: ...
+
+
+IP = "10.0.0.1"
+
+
+@asynccontextmanager
+async def a_line_over(near: socket.socket, message_bytes: int = MESSAGE_BYTES) -> AsyncIterator[Line]:
+    """One end of a socket pair, on which bytes arrive at once: virtual time passes only while both sides wait."""
+    near.setblocking(False)
+    line, call = Line(near, Share()), Call("", IP)
+    await line.upgrade(IP)
+    await line.begin(Caller(KEYS.membership, Role.OBSERVER, JOB_UID, call, KEYS.operator), POD_UID, message_bytes)
+    writing = asyncio.create_task(line.write())
+    try:
+        yield line
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+@asynccontextmanager
+async def a_line_in_virtual_time(do: Do, message_bytes: int = MESSAGE_BYTES) -> AsyncIterator[Line]:
+    near, far = socket.socketpair()
+    with near, far:
+        doing = asyncio.create_task(_do(do, far))
+        try:
+            async with a_line_over(near, message_bytes) as line:
+                yield line
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+
+async def _do(do: Do, far: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=far)
+    try:
+        await do(Peer(reader, writer, IP))
+        await asyncio.Event().wait()
+    finally:
+        writer.transport.abort()
+
+
+@in_virtual_time
+async def test_the_line_to_a_sidecar_with_nothing_to_report_lasts():
+    # given a real sidecar's server that reports nothing
+    near, far = socket.socketpair()
+    server = Server(SilentHall(), Me(POD_UID, IP, OPERATOR_PUBLIC), KEYS.membership, JOB_UID)
+    await asyncio.get_running_loop().connect_accepted_socket(server._caller, far)
+    with near:
+        async with a_line_over(near) as line:
+            # when ten minutes pass
+            # then it has answered all empty messages, and the line is open
+            assert await is_open_after(600.0, line)
+    await server.close(0.0)
+
+
+@in_virtual_time
+async def test_an_empty_message_goes_out_every_two_seconds():
+    loop, times = asyncio.get_running_loop(), list[float]()
+
+    async def answer(peer: Peer) -> None:
+        await peer.prove()
+        while True:
+            assert await peer.message() == b""
+            times.append(loop.time())
+            await peer.say(b"")
+
+    async with a_line_in_virtual_time(answer) as line:
+        assert await is_open_after(7.0, line)
+    assert times == pytest.approx([2.0, 4.0, 6.0], abs=0.01)
+
+
+async def silent_after_the_proof(peer: Peer) -> None:
+    await peer.prove()
+
+
+async def dripping(peer: Peer) -> None:
+    await peer.prove()
+    for byte in peer.framed(b"x" * 1000):
+        await asyncio.sleep(0.1)
+        await peer.send(bytes((byte,)))
+
+
+@pytest.mark.parametrize("do", [silent_after_the_proof, dripping])
+@in_virtual_time
+async def test_a_peer_that_sends_no_whole_message_for_three_seconds_is_given_up(do: Do):
+    loop = asyncio.get_running_loop()
+    async with a_line_in_virtual_time(do) as line:
+        with pytest.raises(TimeoutError, match="no whole message came for 3 s"):
+            await listen(line)
+    assert loop.time() == pytest.approx(3.25, abs=0.11)
+
+
+async def _sent_at(peer: Peer, message: bytes, bytes_per_s: int) -> None:
+    """64 KiB at a time."""
+    await peer.prove()
+    sealed = peer.framed(message)
+    for start in range(0, len(sealed), 1 << 16):
+        await asyncio.sleep((1 << 16) / bytes_per_s)
+        await peer.send(sealed[start : start + (1 << 16)])
+
+
+@in_virtual_time
+async def test_a_long_message_at_2_mib_a_second_is_received():
+    told = Refused("x" * (16 << 20))
+
+    async def send(peer: Peer) -> None:
+        await _sent_at(peer, wire.encode(told).encode(), 2 << 20)
+
+    async with a_line_in_virtual_time(send, message_bytes=32 << 20) as line:
+        assert await anext(line.messages()) == told
+    assert asyncio.get_running_loop().time() == pytest.approx(8.0, abs=0.1)
+
+
+@in_virtual_time
+async def test_a_long_message_at_half_a_mib_a_second_is_given_up():
+    async def send(peer: Peer) -> None:
+        await _sent_at(peer, b"x" * (16 << 20), 1 << 19)
+
+    # 3.25 s and what 1 MiB/s allows for the bytes so far: the 32 s that it would take are over after 6.5 s.
+    async with a_line_in_virtual_time(send, message_bytes=32 << 20) as line:
+        with pytest.raises(TimeoutError, match="no whole message came for 3 s"):
+            await listen(line)
+    assert asyncio.get_running_loop().time() == pytest.approx(6.5, abs=0.2)
+
+
+@in_virtual_time
+async def test_a_moment_in_which_the_operator_stands_still_is_not_taken_from_the_peer():
+    # given a message that arrives in many parts while the operator's process stands still
+    told = Refused("x" * 150_000)
+
+    async def send(peer: Peer) -> None:
+        await peer.prove()
+        await asyncio.sleep(2.5)
+        await peer.say(wire.encode(told).encode())
+
+    async with a_line_in_virtual_time(send) as line:
+        reading = asyncio.ensure_future(anext(line.messages()))
+        await asyncio.sleep(2.0)
+        _stand_still(60.0)
+        # when it goes on, after the time for one message
+        # then it receives the message
+        assert await reading == told
+
+
+def _stand_still(seconds: float) -> None:
+    """Timers of this time are all due, and no socket was looked at."""
+    loop = asyncio.get_running_loop()
+    loop._clock.now += seconds  # type: ignore[attr-defined]  # of tests/unit/virtual_time.py
