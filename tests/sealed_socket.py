@@ -1,4 +1,4 @@
-"""The sidecar's side of a connection on aiohttp, for stand-ins of tests and benchmarks: the handshake, then messages."""
+"""The sidecar's side of a connection on aiohttp, for stand-ins of tests and benchmarks: a handshake, then messages."""
 
 from __future__ import annotations
 

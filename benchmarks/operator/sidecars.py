@@ -1,8 +1,9 @@
 """The data plane of all launcher jobs, played: one server that answers at every pod's address, as its sidecar would.
 
-The server does what a real sidecar does, as far as the operator sees it: it proves the job's key; a pod that is not the
-leader names the leader; a pod that is appointed is the leader, forms round 0 once all pods run, and then reports whatever
-a test of the operator makes it report. A snapshot is as large as a real one: all members, all voters, five candidates.
+The server does what a real sidecar does, as far as the operator sees it: it proves the job's key; a pod that is not
+the leader names the leader; a pod that is appointed is the leader, forms round 0 once all pods run, and then reports
+whatever a test of the operator makes it report. A snapshot is as large as a real one: all members, all voters, five
+candidates.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class Sidecars:
         return found
 
     async def _called(self, job: PlayedJob, ip: str, hello: Hello) -> Called:
-        """The side of the pod that has this address. Raises NotProven if the Hello was made with none of the job's keys."""
+        """The side of the pod that has this address. Raises NotProven if none of the job's keys has made the Hello."""
         holder = await self._pod_at(job, ip)
         if hello.job_uid in self._keys:
             return _side_of(holder, self._keys[hello.job_uid], hello)

@@ -25,6 +25,6 @@ def read_master_secret(env: Mapping[str, str]) -> bytes:
             return master
         why = f"has {'more than ' if len(master) > MOST_BYTES else ''}{min(len(master), MOST_BYTES)} bytes"
     raise ValueError(
-        f"the file {path} {why}: the operator derives the keys of all jobs from it; mount a Secret there whose file has "
-        f"{KEY_BYTES} to {MOST_BYTES} random bytes"
+        f"the file {path} {why}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
+        f"has {KEY_BYTES} to {MOST_BYTES} random bytes"
     )

@@ -8,10 +8,10 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 - Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
   process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
   CREDIT_S it may use at once, so an ordinary message waits for nothing.
-- Only a message that can be opened with the session's key shows that the peer is there: every PING_S the operator sends an
-  empty message, which the peer answers. The line ends if no whole message comes for SILENT_S; while the operator receives
-  a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs end the line: anybody
-  between the two sides could send them, and a sidecar sends none.
+- Only a message that can be opened with the session's key shows that the peer is there: every PING_S the operator sends
+  an empty message, which the peer answers. The line ends if no whole message comes for SILENT_S; while the operator
+  receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs end the line:
+  anybody between the two sides could send them, and a sidecar sends none.
 - `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 

@@ -192,9 +192,9 @@ class Training:
         label = f"{names.LABEL_JOB_UID}={job['metadata']['uid']}"
         secrets = (await self.kube.call("GET", "secrets", labelSelector=label))["items"]
         (data,) = (secret["data"] for secret in secrets if names.KEY_FILE in secret["data"])
-        keys = [bytes.fromhex(base64.b64decode(data[name]).decode()) for name in KEY_FILES]
+        key, operator_key = (bytes.fromhex(base64.b64decode(data[name]).decode()) for name in KEY_FILES)
         for sidecar in (self.coordinator, self.heir):
-            await sidecar.start(*keys, job["metadata"]["uid"])
+            await sidecar.start(key, operator_key, job["metadata"]["uid"])
         await self.heir.tell(Refused("this sidecar is not in office"))
 
     def in_office(self, pod: Raw) -> None:
