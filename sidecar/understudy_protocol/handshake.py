@@ -104,7 +104,7 @@ class Called:
             opened: Opened = self._noise.read(_bytes(hello.noise))
             call = Call(*_unpacked(opened.payload, 2))
             if call.called not in ("", self._ip):
-                raise NotProven(f"it has called {call.called[:64]}, which is not this pod")
+                raise NotProven(f"it has called {call.called[:64]!r}, which is not this pod")
             noise, session = opened.answer(_packed(self._pod_uid))
         except NotAuthentic as error:
             raise NotProven(f"it does not know the job's key: {error}") from error

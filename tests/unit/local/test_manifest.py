@@ -24,7 +24,8 @@ from understudy_sidecar.settings import read_settings as sidecar_settings
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     (tmp_path / "key").mkdir()
-    (tmp_path / "key" / "key").write_text("secret")
+    (tmp_path / "key" / "key").write_text("01" * 32)
+    (tmp_path / "key" / "operator.pub").write_text("02" * 32)
     return Place("uid-1", "pod-1", "node-1", "127.93.0.2", tmp_path / "pod", tmp_path / "key", tmp_path / "shipped")
 
 
@@ -43,7 +44,8 @@ def test_the_sidecar_is_told_what_a_pod_tells_it(place: Place) -> None:
         "node-1",
         "127.93.0.2",
     )
-    assert (settings.key, settings.folder, settings.shipped) == (b"secret", place.folder, place.shipped)
+    assert (settings.key, settings.operator_key) == (b"\x01" * 32, b"\x02" * 32)
+    assert (settings.folder, settings.shipped) == (place.folder, place.shipped)
     assert (settings.coordinator_host, settings.listen, settings.index) == ("127.93.0.1", "127.93.0.2", 1)
     assert (settings.shape.actives, settings.shape.nproc_per_node) == (3, 2)
 

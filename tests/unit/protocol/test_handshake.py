@@ -1,43 +1,200 @@
-"""The mutual proof of the job's key: what an outsider who hears and speaks can do with it."""
+"""The handshake of a caller and a sidecar: who is let in, what each learns of the other, and what is no handshake."""
 
-import itertools
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from understudy_protocol.handshake import Role, caller_proof, same, server_proof
+from understudy_protocol import wire
+from understudy_protocol.handshake import Answer, Call, Called, Caller, Hello, NotProven, Role
+from understudy_protocol.noise import Initiator, NotAuthentic, Responder, Session, public_key
 
-KEY, JOB = b"0123456789abcdef", "job-uid"
-HERS, MINE = "caller-nonce", "server-nonce"
-TRUE = caller_proof(KEY, Role.MEMBER, JOB, HERS, MINE)
-
-
-def test_both_sides_that_know_the_key_agree() -> None:
-    assert same(TRUE, caller_proof(KEY, Role.MEMBER, JOB, HERS, MINE))
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        caller_proof(b"another key", Role.MEMBER, JOB, HERS, MINE),
-        caller_proof(KEY, Role.OBSERVER, JOB, HERS, MINE),
-        caller_proof(KEY, Role.MEMBER, "another-job", HERS, MINE),
-        caller_proof(KEY, Role.MEMBER, JOB, HERS, "nonce of an earlier call"),
-        caller_proof(KEY, Role.MEMBER, JOB, MINE, HERS),
-        server_proof(KEY, Role.MEMBER, JOB, HERS, MINE),
-        "",
-        TRUE.upper(),
-    ],
-    ids=["wrong-key", "other-role", "other-job", "replayed", "swapped", "reflected", "empty", "upper-case"],
-)
-def test_nothing_else_passes(forged: str) -> None:
-    assert not same(TRUE, forged)
+RECORDED = Path(__file__).parent / "recorded" / "v2-handshake.jsonl"
+KEY, OTHER_KEY, JOB = bytes(range(32)), bytes(32), "job-uid"
+OPERATOR, SOMEBODY = bytes(range(32, 64)), bytes(range(64, 96))
+IP = "10.0.0.7"
+OPERATORS = (Role.OBSERVER, Role.CLAIMANT)
 
 
-def test_a_proof_cannot_be_shifted_between_its_parts() -> None:
-    parts = [("a", "bc", "d"), ("ab", "c", "d"), ("a", "b", "cd"), ("a", "1:b", "cd"), ("a1:", "b", "cd")]
-    proofs = [caller_proof(KEY, Role.MEMBER, *each) for each in parts]
-    assert all(a != b for a, b in itertools.combinations(proofs, 2))
+def caller(
+    role: Role = Role.MEMBER, key: bytes = KEY, job: str = JOB, called: str = IP, operator: bytes | None = None
+) -> Caller:
+    return Caller(key, role, job, Call("uid-of-the-caller", called), operator)
 
 
-def test_a_proof_that_is_no_ascii_is_wrong_and_no_error() -> None:
-    assert not same(TRUE, "é" * 64)
+def sidecar(role: Role = Role.MEMBER) -> Called:
+    operator = None if role is Role.MEMBER else public_key(OPERATOR)
+    return Called(KEY, role, JOB, "uid-of-the-sidecar", IP, operator)
+
+
+def own_key(role: Role) -> bytes | None:
+    """The private key of a rightful caller."""
+    return None if role is Role.MEMBER else OPERATOR
+
+
+def agree(ours: Session, theirs: Session) -> bool:
+    """Whether each side can open the messages of the other one."""
+    try:
+        return theirs.open(ours.seal(b"a")) == b"a" and ours.open(theirs.seal(b"b")) == b"b"
+    except NotAuthentic:
+        return False
+
+
+# Who is let in
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("called", [IP, ""], ids=["at its address", "at a Service"])
+def test_two_sides_that_know_their_keys_get_a_session_and_learn_who_the_other_one_is(role: Role, called: str) -> None:
+    ours = caller(role, called=called, operator=own_key(role))
+    answer, call, theirs = sidecar(role).answer(ours.hello)
+    pod_uid, session = ours.finish(answer)
+
+    assert call == Call("uid-of-the-caller", called)
+    assert pod_uid == "uid-of-the-sidecar"
+    assert agree(session, theirs)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(("key", "job"), [(OTHER_KEY, JOB), (KEY, "another-job")], ids=["key", "job"])
+def test_a_caller_with_another_key_or_job_is_refused(role: Role, key: bytes, job: str) -> None:
+    with pytest.raises(NotProven):
+        sidecar(role).answer(caller(role, key, job, operator=own_key(role)).hello)
+
+
+@pytest.mark.parametrize("made_for", Role)
+@pytest.mark.parametrize("wanted", Role)
+def test_a_hello_counts_for_its_own_role_alone(made_for: Role, wanted: Role) -> None:
+    if made_for is wanted:
+        return
+    hello = replace(caller(made_for, operator=own_key(made_for)).hello, role=wanted)
+    with pytest.raises(NotProven, match="does not know the job's key"):
+        sidecar(wanted).answer(hello)
+
+
+def test_a_hello_counts_for_its_own_job_alone() -> None:
+    hello = replace(caller(job="another-job").hello, job_uid=JOB)
+    with pytest.raises(NotProven, match="does not know the job's key"):
+        sidecar().answer(hello)
+
+
+@pytest.mark.parametrize("role", OPERATORS)
+@pytest.mark.parametrize("operator", [None, SOMEBODY], ids=["no key", "another key"])
+def test_the_membership_key_alone_makes_nobody_the_operator(role: Role, operator: bytes | None) -> None:
+    with pytest.raises(NotProven):
+        sidecar(role).answer(caller(role, operator=operator).hello)
+
+
+def test_a_sidecar_that_was_not_called_refuses() -> None:
+    with pytest.raises(NotProven, match=r"it has called '10\.0\.0\.8', which is not this pod"):
+        sidecar().answer(caller(called="10.0.0.8").hello)
+
+
+def test_the_refusal_of_another_job_does_not_name_this_one() -> None:
+    with pytest.raises(NotProven) as refused:
+        sidecar().answer(caller(job="another-job").hello)
+    assert "another-job" in str(refused.value)
+    assert JOB not in str(refused.value).replace("another-job", "")
+
+
+# What somebody without the key can do
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_hello_that_is_sent_again_gets_another_session(role: Role) -> None:
+    # given a session whose messages somebody has recorded
+    ours, called = caller(role, operator=own_key(role)), sidecar(role)
+    answer, _, _ = called.answer(ours.hello)
+    _, session = ours.finish(answer)
+    proof = session.seal(b"")
+    # when the Hello is sent again
+    again, _, theirs = called.answer(ours.hello)
+    # then the recorded proof does not open
+    assert again != answer
+    with pytest.raises(NotAuthentic):
+        theirs.open(proof)
+
+
+def test_an_answer_to_another_hello_is_refused() -> None:
+    answer, _, _ = sidecar().answer(caller().hello)
+    with pytest.raises(NotProven, match="does not know the job's key"):
+        caller().finish(answer)
+
+
+@pytest.mark.parametrize("other", [caller().hello, wire.Unknown("FromTheFuture"), None])
+def test_another_message_is_no_answer(other: object) -> None:
+    with pytest.raises(NotProven, match="no Answer came back"):
+        caller().finish(other)
+
+
+def test_a_hello_shows_the_role_and_the_job_and_no_more() -> None:
+    hello = caller().hello
+    assert (hello.role, hello.job_uid) == (Role.MEMBER, JOB)
+    sent = base64.b64decode(hello.noise)
+    assert b"uid-of-the-caller" not in sent
+    assert IP.encode() not in sent
+
+
+GARBAGE = ["", "A", "AAAA", "é" * 64, "\ud800", "A" * 64, base64.b64encode(bytes(64)).decode()]
+
+
+@pytest.mark.parametrize("noise", GARBAGE)
+def test_garbage_is_no_handshake_and_no_error_of_another_kind(noise: str) -> None:
+    with pytest.raises(NotProven):
+        sidecar().answer(Hello(Role.MEMBER, JOB, noise))
+    with pytest.raises(NotProven):
+        caller().finish(Answer(noise))
+
+
+# What somebody with the key can send
+
+PAYLOADS = {
+    "no-json": b"\xff",
+    "deep": b"[" * 100_000,
+    "no-list": b'{"a":"b","c":"d"}',
+    "too-few": b"[]",
+    "too-many": b'["a","b","c"]',
+    "no-texts": b"[1,2]",
+    "one-no-text": b"[null]",
+    "too-long": json.dumps(["a", "b" * 129]).encode(),
+    "one-too-long": json.dumps(["b" * 129]).encode(),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_a_payload_that_is_no_list_of_short_texts_is_refused(payload: bytes) -> None:
+    prologue = json.dumps(["understudy membership 1", "member", JOB]).encode()
+    opening = Initiator(KEY, prologue).opening(payload)
+    with pytest.raises(NotProven, match="in its handshake"):
+        sidecar().answer(Hello(Role.MEMBER, JOB, base64.b64encode(opening).decode()))
+
+    ours = caller()
+    answer, _ = Responder(KEY, prologue).read(base64.b64decode(ours.hello.noise)).answer(payload)
+    with pytest.raises(NotProven, match="in its handshake"):
+        ours.finish(Answer(base64.b64encode(answer).decode()))
+
+
+def test_a_called_address_that_would_break_a_line_of_the_log_is_quoted() -> None:
+    with pytest.raises(NotProven) as refused:
+        sidecar().answer(caller(called="10.0.0.8\nforged: line \ud800").hello)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).isascii()
+
+
+# Versions and limits
+
+
+def test_a_recorded_handshake_of_version_2_is_read() -> None:
+    line, _ = RECORDED.read_text().splitlines()
+    hello = wire.decode(line, {"Hello": Hello})
+    _, call, _ = Called(KEY, Role.MEMBER, JOB, "uid-2", IP).answer(hello)
+    assert call == Call("uid-1", IP)
+
+
+def test_the_longest_hello_fits_into_what_is_read_before_the_proof() -> None:
+    longest = Caller(KEY, Role.CLAIMANT, "j" * 64, Call("p" * 64, "2001:0db8:0000:0000:0000:0000:255.255.255.255"), KEY)
+    assert len(wire.encode(longest.hello)) < 600, "of 1,024 bytes, less the head of the upgrade"

@@ -36,9 +36,7 @@ def test_each_message_is_that_of_the_published_vector(vector: dict) -> None:
     opened = Responder(psk, prologue, raw("resp_remote_static")).read(opening)
     answer, theirs = opened.answer(payloads[1], raw("resp_ephemeral"))
     welcome, ours = initiator.finish(answer)
-    sealed = [
-        side.seal(text) for side, text in zip((ours, theirs, ours, theirs), payloads[2:], strict=True)
-    ]
+    sealed = [side.seal(text) for side, text in zip((ours, theirs, ours, theirs), payloads[2:], strict=True)]
 
     assert [opening, answer, *sealed] == expected
     assert [opened.payload, welcome] == payloads[:2]

@@ -1,4 +1,4 @@
-"""A real client and what it called back, and servers for it that are no sidecars."""
+"""A real client and the callbacks that it made, and servers for it that are no sidecars."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from tests.unit.sidecar.hall import JOB, KEY, KNOWN, Served, join
+from tests.unit.sidecar.hall import JOB, KEY, KNOWN, MEMBER_POD, Served, join
 from understudy_protocol import wire
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_sidecar.client import Address, CoordinatorClient
 
 
 class Calls:
-    """A client, and what it called back."""
+    """A client, and the callbacks that it made."""
 
     def __init__(self, key: bytes = KEY) -> None:
         self.ups: list[str] = []
         self.downs = 0
         self.messages: list[object] = []
         self.sockets: list[int | None] = []
-        self.client = CoordinatorClient(key, JOB, self._up, self.messages.append, self._down, self.sockets.append)
+        self.client = CoordinatorClient(
+            key, JOB, MEMBER_POD, self._up, self.messages.append, self._down, self.sockets.append
+        )
 
     def _up(self, host: str) -> None:
         self.ups.append(host)
@@ -44,14 +46,13 @@ async def dialing(*addresses: Address, key: bytes = KEY) -> AsyncIterator[Calls]
 
 
 def at(served: Served) -> Address:
-    return served.host, served.port
+    return Address(served.host, served.port)
 
 
 def refusing() -> Address:
     """A port at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        host, port = listener.getsockname()
-        return host, port
+        return Address(*listener.getsockname())
 
 
 async def at_once(_request: web.Request) -> None:
@@ -77,7 +78,6 @@ async def answering(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        host, port = runner.addresses[0]
-        yield host, port
+        yield Address(*runner.addresses[0])
     finally:
         await runner.cleanup()

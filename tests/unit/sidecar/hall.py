@@ -1,6 +1,6 @@
-"""A real server on this machine with a hall that writes down who came and what they said, and real callers for it.
+"""A real server on this machine, a hall that records its callers and their messages, and real callers.
 
-The callers are aiohttp's: another implementation of WebSocket than the server's own.
+The callers use aiohttp: another implementation of WebSocket than the server's own.
 """
 
 from __future__ import annotations
@@ -15,23 +15,30 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from understudy_protocol import handshake, membership, observer, wire
+from understudy_protocol import adoption, handshake, membership, observer, wire
 from understudy_protocol import membership as m
 from understudy_protocol.frames import Opcode, frame
-from understudy_protocol.handshake import Challenge, Hello, Prove, Role
+from understudy_protocol.handshake import Call, Called, Caller, Hello, Role
+from understudy_protocol.noise import Session, public_key
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.upgrade import request
 from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar.link import Link
-from understudy_sidecar.server import Server
+from understudy_sidecar.server import Me, Server
 
-KEY, JOB = b"the job's key", "job-uid"
-KNOWN = {**wire.message_types(membership), **wire.message_types(observer), **wire.message_types(handshake)}
-
-#: What a caller sends first, as bytes.
-HEAD, _ = request("x", 1, MEMBERSHIP_PATH)
-HELLO = frame(Opcode.TEXT, wire.encode(Hello(Role.MEMBER, JOB, "n")).encode(), masked=True)
+KEY, OTHER_KEY, JOB = bytes(range(32)), bytes(range(100, 132)), "job-uid"
+#: The operator's private key, and somebody else's.
+OPERATOR, OTHER_OPERATOR = bytes(range(32, 64)), bytes(range(64, 96))
+#: The pod of the server, and the pod of the callers.
+SERVER_POD, MEMBER_POD = "uid-of-the-coordinator", "uid-1"
+KNOWN = {
+    name: cls
+    for module in (membership, observer, adoption, handshake)
+    for name, cls in wire.message_types(module).items()
+}
+WELCOME = m.Welcome(NO_ROUND, pod_uid=SERVER_POD)
 
 #: Ports that healthy members report: each a different one.
 PORTS = itertools.count(50_000)
@@ -40,8 +47,62 @@ MakeSocket = Callable[[Any], socket.socket]
 Socket = aiohttp.ClientWebSocketResponse
 
 
+def caller(
+    role: Role = Role.MEMBER, key: bytes = KEY, job: str = JOB, pod_uid: str = MEMBER_POD, called: str = ""
+) -> Caller:
+    """The caller's side of a handshake; in the operator's roles with the operator's key."""
+    return Caller(key, role, job, Call(pod_uid, called), None if role is Role.MEMBER else OPERATOR)
+
+
+def text_frame(message: object) -> bytes:
+    """A caller's frame with a message that is not encrypted."""
+    return frame(Opcode.TEXT, wire.encode(message).encode(), masked=True)
+
+
+#: A caller's first bytes. The Hello is one that was made with the key: somebody without the key has recorded it.
+HEAD, _ = request("x", 1, MEMBERSHIP_PATH)
+HELLO = text_frame(caller().hello)
+
+
+class SealedSocket:
+    """A WebSocket of aiohttp's, of either side, whose messages are encrypted."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, session: Session) -> None:
+        self.socket, self._session = socket, session
+
+    async def send(self, message: object) -> None:
+        await self.send_text(wire.encode(message))
+
+    async def send_text(self, text: str | bytes) -> None:
+        await self.socket.send_bytes(self.sealed(text))
+
+    async def receive(self, limit_s: float = 2.0) -> object:
+        """The next message, decoded."""
+        return wire.decode(await self.receive_text(limit_s), KNOWN)
+
+    async def receive_text(self, limit_s: float = 2.0) -> bytes:
+        """The next message. Raises EOFError where the peer ends the connection, and NotAuthentic."""
+        received = await self.socket.receive(limit_s)
+        if received.type is not aiohttp.WSMsgType.BINARY:
+            raise EOFError(received.extra)
+        return self._session.open(received.data)
+
+    def sealed(self, text: str | bytes) -> bytes:
+        """The next message. A test that does not send it is out of step."""
+        return self._session.seal(text.encode() if isinstance(text, str) else text)
+
+    def sealed_frame(self, text: str | bytes) -> bytes:
+        """The same as a caller's frame."""
+        return frame(Opcode.BINARY, self.sealed(text), masked=True)
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport under a caller's WebSocket, to do things that no well-behaved caller does."""
+        return transport(cast(Socket, self.socket))
+
+
 class RecordingHall:
-    """Answers each Join with a Welcome."""
+    """Answers each Join with WELCOME."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []  # of members, by their arrival
@@ -57,7 +118,7 @@ class RecordingHall:
     def received(self, link: Link, message: object) -> None:
         self.messages.append(message)
         if isinstance(message, m.Join):
-            link.send(m.Welcome(NO_ROUND))
+            link.send(WELCOME)
 
     def dropped(self, link: Link, silent: bool) -> None:
         self.ends.append(silent)
@@ -86,22 +147,20 @@ class Served:
 
     @asynccontextmanager
     async def calling(
-        self, role: Role = Role.MEMBER, key: bytes = KEY, job: str = JOB, make_socket: MakeSocket | None = None
-    ) -> AsyncIterator[Socket]:
-        """A caller that is through the handshake (or as far as it was let)."""
+        self, as_caller: Caller | None = None, make_socket: MakeSocket | None = None
+    ) -> AsyncIterator[SealedSocket]:
+        """A caller that has completed the handshake; a member unless as_caller is set."""
         async with self.upgraded(make_socket) as link:
-            challenge = await challenged(link, role, job)
-            if challenge is not None:
-                assert challenge.proof == handshake.server_proof(KEY, role, job, "n", challenge.nonce)
-                await link.send_str(wire.encode(Prove(handshake.caller_proof(key, role, job, "n", challenge.nonce))))
-            yield link
+            sealed = await begin(link, as_caller or caller())
+            assert sealed is not None, "the server has accepted the handshake"
+            yield sealed
 
     @asynccontextmanager
-    async def member(self) -> AsyncIterator[Socket]:
+    async def member(self) -> AsyncIterator[SealedSocket]:
         """A member that has joined, and was welcomed."""
         async with self.calling() as link:
-            await link.send_str(join())
-            assert isinstance(await heard(link), m.Welcome)
+            await link.send_text(join())
+            assert await link.receive() == WELCOME
             yield link
 
     @contextmanager
@@ -115,23 +174,23 @@ class Served:
 class Healthy:
     """A member next to those that a test is about."""
 
-    def __init__(self, served: Served, link: Socket) -> None:
+    def __init__(self, served: Served, link: SealedSocket) -> None:
         self._hall, self._link = served.hall, link
         self._there = served.hall.links[-1]
 
     async def assert_served(self, limit_s: float = 1.0) -> None:
         """It is heard and answered at once, on the connection that it has had all the time."""
         number = next(PORTS)
-        await self._link.send_str(wire.encode(m.Port(number)))
+        await self._link.send(m.Port(number))
         await until(lambda: m.Port(number) in self._hall.messages, limit_s)
         self._there.send(m.Heartbeat(number, NO_ROUND))
-        assert await heard(self._link, limit_s) == m.Heartbeat(number, NO_ROUND)
+        assert await self._link.receive(limit_s) == m.Heartbeat(number, NO_ROUND)
 
 
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1", port: int = 0, members: int = 0) -> AsyncIterator[Served]:
     hall = RecordingHall()
-    server = Server(hall, KEY, JOB, members=members)
+    server = Server(hall, Me(SERVER_POD, host, public_key(OPERATOR)), KEY, JOB, members=members)
     taken = await server.listen(port, host)
     try:
         yield Served(server, hall, host, taken)
@@ -139,23 +198,47 @@ async def serving(host: str = "127.0.0.1", port: int = 0, members: int = 0) -> A
         await server.close(0.1)
 
 
-async def challenged(link: Socket, role: Role = Role.MEMBER, job: str = JOB) -> Challenge | None:
-    """Says Hello; the Challenge, or None where it was turned away."""
-    await link.send_str(wire.encode(Hello(role, job, "n")))
-    frame = await link.receive(2.0)
-    if frame.type is not aiohttp.WSMsgType.TEXT:
+async def begin(link: Socket, as_caller: Caller, answered_by: str = SERVER_POD) -> SealedSocket | None:
+    """The caller's side of the handshake; None where the server hangs up on the Hello."""
+    await link.send_str(wire.encode(as_caller.hello))
+    received = await link.receive(2.0)
+    if received.type is not aiohttp.WSMsgType.TEXT:
         return None
-    challenge = wire.decode(frame.data, KNOWN)
-    assert isinstance(challenge, Challenge)
-    return challenge
+    pod_uid, session = as_caller.finish(wire.decode(received.data, KNOWN))
+    assert pod_uid == answered_by
+    sealed = SealedSocket(link, session)
+    await sealed.send_text("")
+    return sealed
 
 
-def join(uid: str = "uid-1") -> str:
+async def answer(link: web.WebSocketResponse, pod_uid: str = SERVER_POD) -> SealedSocket:
+    """The called side of the handshake, of a coordinator that is not ours."""
+    hello = wire.decode(await link.receive_str(), KNOWN)
+    assert isinstance(hello, Hello)
+    answer, _, session = Called(KEY, Role.MEMBER, JOB, pod_uid, "127.0.0.1").answer(hello)
+    await link.send_str(wire.encode(answer))
+    sealed = SealedSocket(link, session)
+    assert await sealed.receive_text() == b""
+    return sealed
+
+
+async def is_accepted(link: Socket, as_caller: Caller) -> bool:
+    """Whether the server goes on with this caller after its handshake, and does not hang up."""
+    try:
+        sealed = await begin(link, as_caller)
+    except handshake.NotProven:
+        return False
+    if sealed is None:
+        return False
+    await sealed.send_text("")  # which a sidecar answers with the same
+    try:
+        return await sealed.receive_text() == b""
+    except EOFError:
+        return False
+
+
+def join(uid: str = MEMBER_POD) -> str:
     return wire.encode(m.Join(uid, uid, "node", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000))
-
-
-async def heard(link: Socket, limit_s: float = 2.0) -> object:
-    return wire.decode((await link.receive(limit_s)).data, KNOWN)
 
 
 async def until(holds: Callable[[], object], limit_s: float = 5.0) -> None:
@@ -166,8 +249,8 @@ async def until(holds: Callable[[], object], limit_s: float = 5.0) -> None:
     raise TimeoutError
 
 
-async def closed_by_server(link: Socket) -> bool:
-    frame = await link.receive(2.0)
+async def closed_by_server(link: Socket | SealedSocket) -> bool:
+    frame = await (link.socket if isinstance(link, SealedSocket) else link).receive(2.0)
     return frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 
 
@@ -184,7 +267,7 @@ async def ended(sock: socket.socket, limit_s: float = 2.0) -> bytes:
 
 
 def transport(link: Socket) -> asyncio.Transport:
-    """What is under a WebSocket of aiohttp's, for what no well-behaved caller does."""
+    """The transport under a WebSocket of aiohttp's, to do things that no well-behaved caller does."""
     connection = link._response.connection
     assert connection is not None
     return cast(asyncio.Transport, connection.transport)

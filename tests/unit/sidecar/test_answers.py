@@ -1,61 +1,102 @@
-"""Who takes a member's call: a coordinator of another make, a slow one, a frozen one, an impostor, or no sidecar."""
+"""Peers that a member calls: another implementation, a slow coordinator, a frozen one, an impostor, or no sidecar."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from tests.unit.sidecar.calling import answering, at, dialing
-from tests.unit.sidecar.hall import KEY, KNOWN, Served, ended, until
-from understudy_protocol import handshake, wire
+from tests.unit.sidecar.hall import JOB, KNOWN, OTHER_KEY, SERVER_POD, WELCOME, Served, answer, caller, ended, until
 from understudy_protocol import membership as m
-from understudy_protocol.handshake import Challenge, Hello, Prove
-from understudy_protocol.words import NO_ROUND
+from understudy_protocol import wire
+from understudy_protocol.handshake import Answer, Called, Hello, Role
+from understudy_protocol.words import NO_ELECTORATE, Office
 from understudy_sidecar import client as client_module
+from understudy_sidecar.client import Address
 
-NO_KEY = "it does not know the job's key"
+NO_KEY = "it does not know the job's key: a message cannot be opened with the session's key"
 
 
 async def coordinator(link: web.WebSocketResponse) -> None:
-    """One that knows the key, and welcomes whoever joins."""
-    hello = wire.decode(await link.receive_str(), KNOWN)
-    parts = (KEY, hello.role, hello.job_uid, hello.nonce, "nonce")
-    await link.send_str(wire.encode(Challenge("nonce", handshake.server_proof(*parts))))
-    assert wire.decode(await link.receive_str(), KNOWN) == Prove(handshake.caller_proof(*parts))
-    assert isinstance(wire.decode(await link.receive_str(), KNOWN), m.Join)
+    """A coordinator that knows the key, and welcomes each member."""
+    sealed = await answer(link)
+    assert isinstance(await sealed.receive(), m.Join)
     await link.ping(b"there?")
-    await link.send_str(wire.encode(m.Welcome(NO_ROUND)))
+    await sealed.send(WELCOME)
     assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
-async def test_a_coordinator_that_does_not_know_the_key_is_not_told_a_proof(
+def made_up() -> Answer:
+    """What an impostor with a key of its own answers."""
+    return Called(OTHER_KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1").answer(caller(key=OTHER_KEY).hello)[0]
+
+
+async def test_a_coordinator_that_does_not_know_the_key_is_not_believed(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever took the coordinator's address learns nothing with which it could pass for a member."""
+    """An impostor at the coordinator's address gets nothing but a Hello, which opens no session elsewhere."""
     caplog.set_level("INFO")
-    heard: list[object] = []
+    received: list[object] = []
 
     async def impostor(link: web.WebSocketResponse) -> None:
-        heard.append(wire.decode(await link.receive_str(), KNOWN))
-        await link.send_str(wire.encode(Challenge("nonce", "0" * 64)))
+        received.append(wire.decode(await link.receive_str(), KNOWN))
+        await link.send_str(wire.encode(made_up()))
         async for frame in link:
-            heard.append(frame)
+            received.append(frame)
 
     async with answering(impostor) as address, dialing(address, at(served)) as calls:
         await until(lambda: calls.ups)
         assert calls.ups == ["127.0.0.1"]
-        await until(lambda: heard)
-        assert [type(x) for x in heard] == [Hello]
-        assert [text.partition(": ")[2] for text in caplog.messages] == [f"{address[0]}:{address[1]}: {NO_KEY}"]
+        await until(lambda: received)
+        assert [type(x) for x in received] == [Hello]
+        assert [text.partition(": ")[2] for text in caplog.messages] == [f"{address.host}:{address.port}: {NO_KEY}"]
+
+
+async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def mirror(link: web.WebSocketResponse) -> None:
+        await link.send_str(await link.receive_str())
+        await link.receive()
+
+    async with answering(mirror) as address, dialing(address, at(served)) as calls:
+        await until(lambda: calls.ups)
+        assert caplog.messages == [f"no coordinator yet: {address.host}:{address.port}: no Answer came back"]
+
+
+@pytest.mark.attack(
+    "C2", "a pod that welcomes a member, or asks for its vote, as another pod", before="the member took its word for it"
+)
+@pytest.mark.parametrize(
+    "message",
+    [replace(WELCOME, pod_uid="uid-of-another-pod"), m.Candidacy(Office(7, 2), NO_ELECTORATE, "uid-of-another-pod")],
+    ids=["Welcome", "Candidacy"],
+)
+async def test_a_pod_cannot_welcome_or_ask_for_a_vote_as_another_pod(message: object) -> None:
+    # given a pod that knows the key, and that has answered the handshake as itself
+    async def liar(link: web.WebSocketResponse) -> None:
+        sealed = await answer(link)
+        await sealed.receive()
+        # when it sends a message in the name of another pod
+        await sealed.send(message)
+        await link.receive()
+
+    # then the member ignores the message and hangs up
+    async with answering(liar) as address, dialing(address) as calls:
+        await until(lambda: calls.downs)
+        assert (len(calls.ups), calls.downs, calls.messages) == (1, 1, [])
 
 
 async def test_another_implementation_of_websocket_is_understood() -> None:
     async with answering(coordinator) as address, dialing(address) as calls:
-        await until(lambda: calls.messages == [m.Welcome(NO_ROUND)])
+        await until(lambda: calls.messages == [WELCOME])
         await calls.client.flushed(1.0)
 
 
@@ -80,7 +121,7 @@ async def test_one_that_is_no_sidecar_is_passed_over(served: Served, answer: byt
         writer.close()
 
     server = await asyncio.start_server(answering_so, "127.0.0.1", 0)
-    async with server, dialing(server.sockets[0].getsockname(), at(served)) as calls:
+    async with server, dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
         await until(lambda: calls.ups)
         assert calls.downs == 0
         assert not any(sent.startswith(b"\x81") for sent in told)  # no text: not even a Hello
@@ -92,7 +133,7 @@ async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
     """As the kernel of a frozen machine does: the successor would never have been called."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        async with dialing(mute.getsockname(), at(served)) as calls:
+        async with dialing(Address(*mute.getsockname()), at(served)) as calls:
             await until(lambda: calls.ups)
             with mute.accept()[0] as taken:
                 taken.setblocking(False)
@@ -111,7 +152,7 @@ async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
         started = asyncio.get_running_loop().time()
-        async with dialing(full.getsockname(), at(served)) as calls:
+        async with dialing(Address(*full.getsockname()), at(served)) as calls:
             await until(lambda: calls.ups)
         assert 0.1 <= asyncio.get_running_loop().time() - started < 1.0
         assert [task for task in asyncio.all_tasks() if task.get_name() == "call"] == []  # nor does it go on beside
@@ -162,7 +203,7 @@ async def test_a_timer_that_fires_late_gives_the_peer_as_long_again(
     monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
     monkeypatch.setattr(client_module, "LATE_S", -1.0)  # all timers fire late
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        async with dialing(mute.getsockname(), at(served)) as calls:
+        async with dialing(Address(*mute.getsockname()), at(served)) as calls:
             await asyncio.sleep(0.4)
             assert calls.ups == []
             monkeypatch.setattr(client_module, "LATE_S", 1.0)

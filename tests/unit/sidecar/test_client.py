@@ -9,13 +9,13 @@ import socket
 import pytest
 
 from tests.unit.sidecar.calling import Calls, at, dialing, refusing
-from tests.unit.sidecar.hall import Served, ended, serving, until
+from tests.unit.sidecar.hall import WELCOME, Served, ended, serving, until
 from tests.unit.virtual_time import in_virtual_time
 from understudy_protocol import membership as m
 from understudy_protocol import wire
-from understudy_protocol.words import NO_ELECTORATE, NO_ROUND, CloseReason
+from understudy_protocol.words import NO_ELECTORATE, CloseReason
 from understudy_sidecar import client as client_module
-from understudy_sidecar.client import MESSAGE_BYTES
+from understudy_sidecar.client import MESSAGE_BYTES, Address
 
 # Whom it dials, and when
 
@@ -24,7 +24,7 @@ async def test_a_client_joins_and_is_welcomed(served: Served) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         assert calls.ups == ["127.0.0.1"]
-        assert calls.messages == [m.Welcome(NO_ROUND)]
+        assert calls.messages == [WELCOME]
         assert calls.downs == 0
 
 
@@ -44,7 +44,7 @@ async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
     async with dialing(first, second) as calls:
         await asyncio.sleep(60)
         assert len(caplog.messages) == 2
-        async with serving(second[0], second[1]):
+        async with serving(second.host, second.port):
             await until(lambda: calls.ups)
 
 
@@ -55,7 +55,8 @@ async def test_an_address_where_nobody_listens_costs_no_time(served: Served, mon
 
 
 async def test_an_address_that_is_none_is_passed_over(served: Served) -> None:
-    async with dialing(("no..name", 1), ("127.0.0.1", 99_999), ("", 0), at(served)) as calls:
+    addresses = (Address("no..name", 1), Address("127.0.0.1", 99_999), Address("", 0))
+    async with dialing(*addresses, at(served)) as calls:
         await until(lambda: calls.ups)
 
 
@@ -89,7 +90,7 @@ async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
     async with dialing(address) as calls:
         await asyncio.sleep(0.02)  # it waits for its second round
         calls.client.close()
-        with socket.create_server(address) as listener:
+        with socket.create_server((address.host, address.port)) as listener:
             listener.setblocking(False)
             await asyncio.sleep(60)
             with pytest.raises(BlockingIOError):
@@ -191,5 +192,5 @@ async def test_a_message_of_an_unknown_type_is_dropped(served: Served) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.hall.links[0].send_encoded(b'{"v":3,"type":"FromTheFuture"}')
-        served.hall.links[0].send(m.Welcome(NO_ROUND))
+        served.hall.links[0].send(WELCOME)
         await until(lambda: len(calls.messages) == 2)

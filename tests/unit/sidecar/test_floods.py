@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.unit.sidecar.calling import dialing
+from tests.unit.sidecar.calling import at, dialing
 from tests.unit.sidecar.hall import HEAD, HELLO, Healthy, Served, ended, serving, until, warnings
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.upgrade import accept
 from understudy_sidecar import client as client_module
+from understudy_sidecar.client import Address
 
 PING = frame(Opcode.PING, b"", masked=True)
 PONG = frame(Opcode.PONG, b"", masked=True)
@@ -110,7 +111,7 @@ async def test_a_member_leaves_an_address_that_sends_without_end(
 
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
-    async with dialing(address, (served.host, served.port)) as calls:
+    async with dialing(Address(*address), at(served)) as calls:
         await until(lambda: calls.ups)
         assert len(received) < UNPROVEN_BYTES, "a Hello at most, and no PONG"
     server.close()
@@ -131,7 +132,7 @@ async def test_a_member_extends_the_time_of_an_address_once(served: Served, monk
         writer.close()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    async with dialing(server.sockets[0].getsockname(), (served.host, served.port)) as calls:
+    async with dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
         await until(lambda: calls.ups)
     server.close()
 

@@ -21,7 +21,7 @@ from tests.unit.sidecar.hall import (
     Served,
     closed_by_server,
     ended,
-    transport,
+    text_frame,
     until,
     warnings,
 )
@@ -29,6 +29,7 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Hello, Role
+from understudy_protocol.noise import TAG_BYTES
 from understudy_protocol.words import CloseReason
 from understudy_sidecar import link as link_module
 from understudy_sidecar.link import UNSENT_BYTES
@@ -76,9 +77,9 @@ async def test_a_head_without_an_end_is_not_kept(served: Served) -> None:
 
 
 async def test_a_frame_of_100_megabytes_is_refused_by_its_header(served: Served) -> None:
-    claim = b"\x81\xff" + (100_000_000).to_bytes(8, "big") + b"mask"
+    claim = b"\x82\xff" + (100_000_000).to_bytes(8, "big") + b"mask"
     async with served.member() as link:
-        transport(link).write(claim)
+        link.transport.write(claim)
         assert await closed_by_server(link)  # before anything of the body was sent
     await until(lambda: served.hall.ends)
 
@@ -115,7 +116,7 @@ def unfinished(whole: bytes) -> bytes:
 
 async def test_before_the_proof_a_message_is_short(served: Served) -> None:
     async with served.upgraded() as link:
-        await link.send_str(wire.encode(Hello(Role.MEMBER, JOB, "n" * 1024)))
+        await link.send_str(wire.encode(Hello(Role.MEMBER, JOB, "A" * 1024)))
         assert await closed_by_server(link)
 
 
@@ -131,14 +132,18 @@ FRAMES = {
     "field-missing": b'{"type":"Ack"}',
     "field-wrong": b'{"type":"Port","master_port":"x"}',
     "half-a-character": b'{"type":"Gone","reason":"\\ud800"}',
-    "half-a-character-as-a-proof": b'{"type":"Prove","proof":"\\ud800"}',
+    "half-a-character-in-a-hello": b'{"type":"Hello","role":"member","job_uid":"job-uid","noise":"\\ud800"}',
+    "no-base64-in-a-hello": b'{"type":"Hello","role":"member","job_uid":"job-uid","noise":"\xc3\xa9"}',
+    "no-handshake-in-a-hello": b'{"type":"Hello","role":"member","job_uid":"job-uid","noise":"AAAA"}',
     "infinite": b'{"type":"Leaving","reason":"","grace_s":1e999}',
     "huge": b'{"type":"Leaving","reason":"","grace_s":1' + b"0" * 400 + b"}",
 }
 BYTES = {
     "binary": frame(Opcode.BINARY, b"x", masked=True),
+    "empty-binary": frame(Opcode.BINARY, b"", masked=True),
+    "well-made-message": text_frame(m.Port(1)),
     "not-masked": frame(Opcode.TEXT, b"{}", masked=False),
-    "reserved-bits": bytes([0xF1]) + frame(Opcode.TEXT, wire.encode(m.Port(1)).encode(), masked=True)[1:],
+    "reserved-bits": bytes([0xF1]) + text_frame(m.Port(1))[1:],
     "unknown-opcode": frame(3, b"", masked=True),
     "unknown-control": frame(11, b"", masked=True),
     "long-ping": frame(Opcode.PING, b"x" * 126, masked=True),
@@ -151,28 +156,43 @@ BYTES = {
 }
 
 
+@pytest.mark.parametrize("begun", [HEAD, HEAD + HELLO], ids=["after-the-head", "after-a-recorded-hello"])
 @pytest.mark.parametrize("sent", BYTES.values(), ids=BYTES)
 async def test_garbage_of_a_stranger_ends_its_connection(
-    served: Served, sent: bytes, caplog: pytest.LogCaptureFixture
+    served: Served, sent: bytes, begun: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         with served.dialed() as sock:
-            sock.sendall(HEAD + HELLO + sent)
+            sock.sendall(begun + sent)
             assert (await ended(sock)).startswith(b"HTTP/1.1 101 ")
     assert len(warnings(caplog)) == 1
     assert len(served.hall.links) == 1
 
 
-OF_A_MEMBER = {name: sent for name, sent in BYTES.items() if name != "half-a-character-as-a-proof"}  # no Prove of its
+OF_A_MEMBER = {name: text for name, text in FRAMES.items() if not name.endswith("-in-a-hello")}  # no message of its
 
 
-@pytest.mark.parametrize("sent", OF_A_MEMBER.values(), ids=OF_A_MEMBER)
+@pytest.mark.parametrize("text", OF_A_MEMBER.values(), ids=OF_A_MEMBER)
 async def test_garbage_of_a_member_ends_its_connection(
+    served: Served, text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.member() as link:
+        before = list(served.hall.messages)
+        link.transport.write(link.sealed_frame(text))
+        assert await closed_by_server(link)
+        await until(lambda: served.hall.ends)
+    assert served.hall.messages == before
+    assert served.hall.ends == [False]
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("sent", BYTES.values(), ids=BYTES)
+async def test_bytes_of_a_member_that_are_no_message_of_its_session_end_its_connection(
     served: Served, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.member() as link:
         before = list(served.hall.messages)
-        transport(link).write(sent)
+        link.transport.write(sent)
         assert await closed_by_server(link)
         await until(lambda: served.hall.ends)
     assert served.hall.messages == before
@@ -191,7 +211,7 @@ async def test_noise_ends_its_connection(served: Served) -> None:
 async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: Served) -> None:
     empty = wire.encode(m.Gone(""))
     async with served.member() as link:
-        await link.send_str(wire.encode(m.Gone("x" * (MEMBER_BYTES - len(empty) + 1))))
+        await link.send(m.Gone("x" * (MEMBER_BYTES - TAG_BYTES - len(empty) + 1)))
         assert await closed_by_server(link)
 
 
@@ -202,8 +222,8 @@ async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
     served: Served, healthy: Healthy, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.calling() as slow:
-        slow.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        transport(slow).pause_reading()
+        slow.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.transport.pause_reading()
         await until(lambda: len(served.hall.links) == 2)
         link = served.hall.links[1]
         text = wire.encode(m.Close(CloseReason.FAILED, "x" * 60_000)).encode()
@@ -216,6 +236,6 @@ async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
             await asyncio.sleep(0)
             assert link.unsent() <= UNSENT_BYTES + len(text)
             assert sent < 64 * MEBIBYTE
-        transport(slow).resume_reading()
+        slow.transport.resume_reading()
     assert served.hall.ends == [False]
     assert [text.split(":")[0] for text in warnings(caplog)] == ["127.0.0.1 reads too slowly"]

@@ -1,4 +1,4 @@
-"""One connection: what goes out, in which order, when it is cut off, and that its end is heard at the other side."""
+"""One connection: the order of messages, when it is cut off, encryption, and that the peer learns of its end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.unit.sidecar.hall import until
 from understudy_protocol import wire
 from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, frame
 from understudy_protocol.membership import Port
+from understudy_protocol.noise import Initiator, Responder, Session
 from understudy_sidecar import link as link_module
 from understudy_sidecar.link import UNSENT_BYTES, Link
 
@@ -21,7 +22,7 @@ HEAD = b"HEAD\r\n\r\n"
 
 
 class Recorder(Link):
-    """A server's link that writes down what its peer does."""
+    """A server's link that records the actions of its peer, and sends each number back."""
 
     def __init__(self) -> None:
         super().__init__(1, masks=False)
@@ -36,7 +37,9 @@ class Recorder(Link):
 
     def text_received(self, text: bytes) -> None:
         self.texts.append(text)
-        if text == b"hang up":
+        if text.isdigit():
+            self.send_encoded(text)
+        elif text == b"hang up":
             self.hangup()
 
     def broke(self, error: Broken | wire.WireError) -> None:
@@ -77,7 +80,20 @@ def masked(text: bytes) -> bytes:
     return frame(Opcode.TEXT, text, masked=True)
 
 
+def with_session(link: Link) -> Session:
+    """Gives the link a session; returns its peer's."""
+    initiator, responder = Initiator(bytes(32), b""), Responder(bytes(32), b"")
+    answer, session = responder.read(initiator.opening(b"")).answer(b"")
+    link.seal_with(session)
+    return initiator.finish(answer)[1]
+
+
+def sealed(session: Session, text: bytes) -> bytes:
+    return frame(Opcode.BINARY, session.seal(text), masked=True)
+
+
 GOODBYE = close_frame(CloseCode.NORMAL, "", masked=False)
+UNREADABLE = "a message cannot be opened with the session's key"
 
 
 async def test_what_was_sent_before_a_hangup_goes_out_and_nothing_after_it() -> None:
@@ -109,12 +125,12 @@ async def test_after_a_hangup_nothing_is_heard_that_came_with_its_cause() -> Non
 
 async def test_answers_to_what_came_together_go_out_together_and_in_order() -> None:
     async with linked() as (link, peer):
-        peer.sendall(b"".join(frame(Opcode.PING, str(number).encode(), masked=True) for number in range(100)))
+        peer.sendall(b"".join(masked(str(number).encode()) for number in range(100)))
         await until(lambda: link.unsent() == 0)
         received = b""
         while len(received) < 390:
             received += await asyncio.get_running_loop().sock_recv(peer, 1000)
-        assert received == b"".join(frame(Opcode.PONG, str(n).encode(), masked=False) for n in range(100))
+        assert received == b"".join(frame(Opcode.TEXT, str(n).encode(), masked=False) for n in range(100))
 
 
 async def test_a_peer_that_does_not_end_its_side_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,12 +211,60 @@ async def test_messages_come_whole_and_in_order_however_they_arrive(size: int) -
         assert link.texts == sent
 
 
-async def test_a_ping_is_answered_and_a_pong_is_not() -> None:
+async def test_pings_and_pongs_are_ignored() -> None:
     async with linked() as (link, peer):
         peer.sendall(frame(Opcode.PONG, b"unasked", masked=True) + frame(Opcode.PING, b"there?", masked=True))
-        received = await asyncio.get_running_loop().sock_recv(peer, 100)
-        assert received == frame(Opcode.PONG, b"there?", masked=False)
+        peer.sendall(masked(b"1"))
+        assert await asyncio.get_running_loop().sock_recv(peer, 100) == frame(Opcode.TEXT, b"1", masked=False)
+        assert link.texts == [b"1"]
         assert link.ends == []
+
+
+async def test_messages_are_encrypted_both_ways_once_there_is_a_session() -> None:
+    async with linked() as (link, peer):
+        peers = with_session(link)
+        peer.sendall(sealed(peers, b"in") + sealed(peers, b""))
+        await until(lambda: link.texts == [b"in", b""])
+        link.send_encoded(b"out")
+        link.send_encoded(b"and again")
+        link.hangup()
+        received = await all_of(peer)
+        assert peers.open(received[2:21]) == b"out"
+        assert peers.open(received[23:48]) == b"and again"
+        assert received[48:] == GOODBYE, "a close frame is not encrypted"
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000], ids=["bytes", "pieces", "whole"])
+async def test_encrypted_messages_come_whole_and_in_order_however_they_arrive(size: int) -> None:
+    sent = [str(number).encode() * number for number in range(1, 40)]
+    async with linked() as (link, peer):
+        peers = with_session(link)
+        stream = b"".join(sealed(peers, text) for text in sent)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(stream), size):
+            await asyncio.get_running_loop().sock_sendall(peer, stream[start : start + size])
+        await until(lambda: len(link.texts) == len(sent))
+        assert link.texts == sent
+
+
+@pytest.mark.parametrize(
+    ("not_of_the_session", "wrong"),
+    [
+        (masked(b"not encrypted"), "expected a binary frame, got a text one"),
+        (frame(Opcode.BINARY, b"not encrypted either", masked=True), UNREADABLE),
+        (frame(Opcode.BINARY, b"", masked=True), UNREADABLE),
+    ],
+    ids=["text", "binary", "empty"],
+)
+async def test_a_message_that_is_not_encrypted_ends_a_connection_with_a_session(
+    not_of_the_session: bytes, wrong: str
+) -> None:
+    async with linked() as (link, peer):
+        peers = with_session(link)
+        peer.sendall(sealed(peers, b"good") + not_of_the_session + sealed(peers, b"never heard"))
+        await all_of(peer)
+        assert link.wrongs == [wrong]
+        assert link.texts == [b"good"]
 
 
 async def test_a_goodbye_is_answered_with_one() -> None:

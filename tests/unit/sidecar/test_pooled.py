@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import secrets
 import signal
 import stat
 import tempfile
@@ -19,31 +17,46 @@ import aiohttp
 import pytest
 
 from tests.ports import free_port
-from tests.unit.sidecar.hall import serving, until
-from understudy_operator.observe.adoption_link import Adopter, Keys, adopt
+from tests.unit.sidecar.hall import (
+    KEY,
+    OPERATOR,
+    OTHER_KEY,
+    OTHER_OPERATOR,
+    SealedSocket,
+    begin,
+    serving,
+    until,
+)
+from tests.unit.sidecar.relay import To, relayed
+from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys, adopt
+from understudy_operator.observe.line import Keys
 from understudy_operator.plan.intents import AdoptSpare
-from understudy_protocol import adoption, handshake, launcher, membership, observer, pod, sealing, wire
-from understudy_protocol.adoption import Adopt, Adopted, NotAdopted
-from understudy_protocol.handshake import Caller, Role
+from understudy_protocol import handshake, launcher, membership, pod, wire
+from understudy_protocol.adoption import Adopt, Adopted
+from understudy_protocol.frames import Broken
+from understudy_protocol.handshake import Call, Caller, Role
 from understudy_protocol.launcher import CheckReadiness, LauncherHello, Readiness, TakeOver
+from understudy_protocol.noise import public_key
 from understudy_protocol.observer import Observe, Refused
 from understudy_protocol.order import Order
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar import pooled, records
+from understudy_sidecar.client import Address
 from understudy_sidecar.settings import read_spare
 
-POOL, POOL_KEY, POD = "pool-uid", b"the pool's key", "pod-uid"
-KEY = "the job's key"
+POOL, POOL_KEY, POD = "pool-uid", bytes(range(200, 232)), "pod-uid"
 TAKE_OVER = TakeOver(("python", "train.py"), {"LR": "0.1"})
-ORDER = Order(JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0), "127.0.0.1:1", KEY, TAKE_OVER)
-OTHER = Order(JobShape("other-uid", "research", "b", 2, 8, 10, 3600.0), "127.0.0.1:1", "k", TAKE_OVER)
-KNOWN = {
-    name: cls
-    for module in (adoption, handshake, membership, observer)
-    for name, cls in wire.message_types(module).items()
-}
+ORDER = Order(JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0), "127.0.0.1:1", KEY.hex(), TAKE_OVER)
+OTHER = Order(JobShape("other-uid", "research", "b", 2, 8, 10, 3600.0), "127.0.0.1:1", OTHER_KEY.hex(), TAKE_OVER)
 TO_LAUNCHER = {cls.__name__: cls for cls in launcher.TO_LAUNCHER}
+
+
+def operator(
+    role: Role = Role.CLAIMANT, uid: str = POOL, key: bytes = POOL_KEY, private: bytes | None = OPERATOR
+) -> Caller:
+    """The operator as a caller of a spare; or somebody else, with another private key or none."""
+    return Caller(key, role, uid, Call("", ""), private)
 
 
 @dataclass
@@ -88,25 +101,19 @@ class Spare:
             return got.status
 
     @asynccontextmanager
-    async def line(
-        self, role: Role = Role.CLAIMANT, uid: str = POOL, key: bytes = POOL_KEY
-    ) -> AsyncIterator[tuple[aiohttp.ClientWebSocketResponse, str, str]]:
-        """Through the handshake; with both nonces. Raises handshake.NotProven."""
+    async def line(self, as_caller: Caller) -> AsyncIterator[SealedSocket]:
+        """Through the handshake. Raises handshake.NotProven, or EOFError where the sidecar hangs up."""
         url = f"http://{self.host}:{pod.COORDINATOR_PORT}{pod.MEMBERSHIP_PATH}"
-        caller = Caller(key, role, uid, secrets.token_hex(16))
         async with aiohttp.ClientSession() as session, session.ws_connect(url) as link:
-            await link.send_str(wire.encode(caller.hello))
-            frame = await link.receive()
-            challenge = wire.decode(frame.data, KNOWN) if frame.type is aiohttp.WSMsgType.TEXT else None
-            await link.send_str(wire.encode(caller.answer(challenge)))
-            assert isinstance(challenge, handshake.Challenge)
-            yield link, caller.hello.nonce, challenge.nonce
+            sealed = await begin(link, as_caller, answered_by=POD)
+            if sealed is None:
+                raise EOFError
+            yield sealed
 
-    async def adopt(self, order: Order = ORDER, pod_uid: str = POD) -> object:
-        async with self.line() as (link, mine, its):
-            sealed = sealing.seal(POOL_KEY, adoption.context(POOL, pod_uid, mine, its), wire.encode(order))
-            await link.send_str(wire.encode(Adopt(sealed)))
-            return wire.decode((await link.receive()).data, KNOWN)
+    async def adopt(self, order: Order = ORDER) -> object:
+        async with self.line(operator()) as link:
+            await link.send(Adopt(order))
+            return await link.receive()
 
     @asynccontextmanager
     async def launcher(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -124,7 +131,7 @@ async def eventually(call):
         while True:
             try:
                 return await call()
-            except (OSError, aiohttp.ClientError, handshake.NotProven):
+            except (OSError, EOFError, aiohttp.ClientError, handshake.NotProven):
                 await asyncio.sleep(0.01)
 
 
@@ -145,7 +152,8 @@ async def spare(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         monkeypatch.setattr(pod, name, free_port())
     for name in ("key", "state", "shared", "shipped", "told"):
         (short_folder / name).mkdir()
-    (short_folder / "key" / pod.KEY_FILE).write_bytes(POOL_KEY)
+    (short_folder / "key" / pod.KEY_FILE).write_text(POOL_KEY.hex())
+    (short_folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
     it = Spare(short_folder)
     it.start()
     yield it
@@ -169,14 +177,14 @@ async def test_it_is_ready_when_its_launcher_says_so_and_only_then(spare: Spare)
         await becomes(503)
 
 
-async def test_who_knows_the_pools_key_says_whose_it_is_and_it_becomes_that_jobs(spare: Spare) -> None:
+async def test_the_operator_sends_it_an_order_and_it_becomes_a_member_of_that_job(spare: Spare) -> None:
     assert await eventually(spare.adopt) == Adopted("job-uid")
 
-    # then it proves the job's key, and is a member's sidecar that is not in office
+    # then it proves the job's key, and is a member's sidecar that does not coordinate
     async def ask() -> object:
-        async with spare.line(Role.OBSERVER, "job-uid", KEY.encode()) as (link, _, _):
-            await link.send_str(wire.encode(Observe()))
-            return wire.decode((await link.receive()).data, KNOWN)
+        async with spare.line(operator(Role.OBSERVER, "job-uid", KEY)) as link:
+            await link.send(Observe())
+            return await link.receive()
 
     assert isinstance(await eventually(ask), Refused)
 
@@ -213,30 +221,30 @@ def intent(spare: Spare, pod_uid: str = POD, shape: JobShape = ORDER.shape) -> A
     return AdoptSpare(pod_uid, spare.host, POOL, shape, ORDER.coordinator, TAKE_OVER)
 
 
-async def test_the_operator_tells_it_and_hears_that_it_has(spare: Spare) -> None:
+KEYS = AdoptionKeys(Keys(POOL_KEY, OPERATOR), KEY.hex())
+
+
+async def test_the_operator_calls_it_until_it_has_answered(spare: Spare) -> None:
     changed = asyncio.Event()
     adopter = Adopter(changed.set, time.time)
-    wanted = [(intent(spare), Keys(POOL_KEY.decode(), KEY))]
-    adopter.follow(wanted)
+    adopter.follow([(intent(spare), KEYS)])
     async with asyncio.timeout(10):
         await changed.wait()
     assert adopter.adoptions[POD].adopted
     assert records.recorded_order(spare.folder / "state") == ORDER
 
-    # when another operator takes over, it hears the same
-    assert await eventually(lambda: adopt(*wanted[0])) == ""
+    # when another operator takes over, it gets the same answer
+    assert await eventually(lambda: adopt(intent(spare), KEYS)) == ""
     adopter.follow([])
     assert adopter.adoptions == {}
     await adopter.close()
 
 
-async def test_the_operator_learns_why_one_was_not_adopted(spare: Spare) -> None:
-    keys = Keys(POOL_KEY.decode(), KEY)
-    assert "not sealed" in await eventually(lambda: adopt(intent(spare, pod_uid="another"), keys))
-    with pytest.raises(handshake.NotProven):
-        await adopt(intent(spare), Keys("another", KEY))
+async def test_the_operator_learns_why_a_spare_was_not_adopted(spare: Spare) -> None:
     await eventually(spare.adopt)
-    assert await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), keys)) == "it is of job job-uid already"
+    assert await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), KEYS)) == "it is of job job-uid already"
+    with pytest.raises(Broken, match="hung up"):
+        await adopt(intent(spare), AdoptionKeys(Keys(OTHER_KEY, OPERATOR), KEY.hex()))
 
 
 async def test_it_keeps_the_first_order_and_says_whose_it_is(spare: Spare) -> None:
@@ -248,12 +256,10 @@ async def test_of_two_orders_at_once_it_keeps_the_first(spare: Spare) -> None:
     # given a sidecar that has not ended its waiting yet
     it = pooled.Pooled(read_spare(spare.env()))
 
-    # when two operators tell it different jobs
-    context = adoption.context(POOL, POD, "mine", "its")
-    sealed = [sealing.seal(POOL_KEY, context, wire.encode(order)) for order in (ORDER, OTHER)]
-    answers = [it.adopt(text, "mine", "its") for text in sealed]
+    # when two operators send it orders of different jobs
+    answers = [it.adopt(order) for order in (ORDER, OTHER)]
 
-    # then both hear of the first
+    # then both learn of the first
     assert answers == [Adopted("job-uid"), Adopted("job-uid")]
     assert records.recorded_order(spare.folder / "state") == ORDER
 
@@ -270,47 +276,66 @@ async def test_nobody_else_in_the_pod_can_read_the_jobs_key(spare: Spare) -> Non
     await eventually(spare.adopt)
     file = spare.folder / "state" / records.ORDER_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert not [path for path in (spare.folder / "shared").rglob("*") if path.is_file() and KEY in path.read_text()]
+    assert not [
+        path for path in (spare.folder / "shared").rglob("*") if path.is_file() and KEY.hex() in path.read_text()
+    ]
 
 
-async def test_an_order_for_another_pod_is_refused_and_the_right_one_taken_after_it(spare: Spare) -> None:
-    refused = await eventually(lambda: spare.adopt(pod_uid="another-pod"))
-    assert isinstance(refused, NotAdopted)
-    assert await eventually(spare.adopt) == Adopted("job-uid")
+async def test_an_order_for_one_spare_cannot_be_passed_on_to_another_one(spare: Spare) -> None:
+    # given a relay at the address of another spare of the pool
+    await eventually(spare.ready)
+    other = replace(intent(spare), pod_uid="uid-of-the-other-spare", ip="127.0.0.2")
+    async with relayed(Address(spare.host, pod.COORDINATOR_PORT), other.ip, pod.COORDINATOR_PORT) as relay:
+        # when the operator calls that address, and the relay passes the call on to this spare
+        with pytest.raises(Broken, match="hung up"):
+            await adopt(other, KEYS)
+        # then this spare refuses it, and the operator sends no order
+        assert [len(frames) for frames in relay.seen.values()] == [1, 1], "a Hello, and a close frame"
+        assert b"'127.0.0.2', which is not this pod" in relay.seen[To.CALLER][0][1]
+    assert records.recorded_order(spare.folder / "state") is None
+
+
+async def test_a_spare_at_an_address_that_another_pod_has_left_gets_no_order_of_that_pod(spare: Spare) -> None:
+    await eventually(spare.ready)
+    with pytest.raises(handshake.NotProven, match="pod 'pod-uid' answers at the address of pod another"):
+        await adopt(intent(spare, pod_uid="another"), KEYS)
+    assert records.recorded_order(spare.folder / "state") is None
+    assert await adopt(intent(spare), KEYS) == ""
 
 
 @pytest.mark.parametrize(
-    ("role", "uid", "key"),
+    "as_caller",
     [
-        (Role.CLAIMANT, POOL, b"another"),
-        (Role.CLAIMANT, "another-pool", POOL_KEY),
-        (Role.MEMBER, POOL, POOL_KEY),
-        (Role.OBSERVER, "job-uid", KEY.encode()),
-        (Role.MEMBER, "", b""),
-        (Role.OBSERVER, "", b""),
+        operator(key=OTHER_KEY),
+        operator(uid="another-pool"),
+        operator(Role.MEMBER, private=None),
+        operator(Role.OBSERVER, "job-uid", KEY),
+        operator(Role.MEMBER, "", b"", private=None),
+        operator(Role.OBSERVER, "", b""),
     ],
+    ids=["another key", "another pool", "a member", "an observer", "a member without a key", "an observer without one"],
 )
-async def test_nobody_else_is_heard(spare: Spare, role: Role, uid: str, key: bytes) -> None:
+async def test_no_other_caller_is_accepted(spare: Spare, as_caller: Caller) -> None:
     await eventually(spare.ready)
-    with pytest.raises(handshake.NotProven):
-        await hung_up_on(spare, role, uid, key)
+    with pytest.raises(EOFError):
+        async with spare.line(as_caller):
+            pass
 
 
-async def hung_up_on(spare: Spare, role: Role, uid: str, key: bytes) -> None:
-    """Raises NotProven where it is, before the end of the handshake or after it."""
-    async with spare.line(role, uid, key) as (link, _, _):
-        assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
-        raise handshake.NotProven("hung up")
+@pytest.mark.attack("C2", "a spare that sends another one an order", before="the pool's key was enough")
+@pytest.mark.parametrize("private", [OTHER_OPERATOR, None], ids=["with-a-key-of-its-own", "without-one"])
+async def test_the_pools_key_does_not_let_anybody_act_as_the_operator(spare: Spare, private: bytes | None) -> None:
+    await eventually(spare.ready)
+    with pytest.raises(EOFError):
+        async with spare.line(operator(private=private)):
+            pass
+    assert records.recorded_order(spare.folder / "state") is None
 
 
-async def test_an_order_of_another_version_is_refused_with_what_is_wrong(spare: Spare) -> None:
-    async def adopt() -> object:
-        async with spare.line() as (link, mine, its):
-            text = json.dumps({"v": 3, "type": "Order", "shape": {}})
-            sealed = sealing.seal(POOL_KEY, adoption.context(POOL, POD, mine, its), text)
-            await link.send_str(wire.encode(Adopt(sealed)))
-            return wire.decode((await link.receive()).data, KNOWN)
-
-    refused = await eventually(adopt)
-    assert isinstance(refused, NotAdopted)
-    assert "Order" in refused.reason
+async def test_an_order_of_another_version_ends_the_connection(spare: Spare) -> None:
+    await eventually(spare.ready)
+    async with spare.line(operator()) as link:
+        await link.send_text('{"v":3,"type":"Adopt","order":{"shape":{}}}')
+        with pytest.raises(EOFError, match=r"Adopt\.order"):
+            await link.receive()
+    assert records.recorded_order(spare.folder / "state") is None

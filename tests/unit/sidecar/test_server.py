@@ -14,12 +14,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.sidecar.hall import (
+    JOB,
     KEY,
+    OTHER_KEY,
+    WELCOME,
     RecordingHall,
+    SealedSocket,
     Served,
-    Socket,
+    begin,
+    caller,
     closed_by_server,
-    heard,
     join,
     serving,
     until,
@@ -28,6 +32,7 @@ from tests.unit.sidecar.silent_network import HERE, cable
 from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.handshake import Role
+from understudy_protocol.noise import TAG_BYTES
 from understudy_protocol.observer import Appoint, Observe, Refused
 from understudy_protocol.words import NO_ROUND, CloseReason
 from understudy_sidecar.link import Link
@@ -38,28 +43,28 @@ from understudy_sidecar.server import MEMBER_BYTES
 
 async def test_a_member_that_knows_the_key_is_heard_and_answered(served: Served) -> None:
     async with served.calling() as link:
-        await link.send_str(join())
-        assert isinstance(await heard(link), m.Welcome)
+        await link.send_text(join())
+        assert await link.receive() == WELCOME
     assert [type(x) for x in served.hall.messages] == [m.Join]
 
 
 async def test_an_observer_that_knows_the_key_is_heard_and_answered(served: Served) -> None:
-    async with served.calling(Role.OBSERVER) as link:
-        await link.send_str(wire.encode(Observe()))
-        await link.send_str(wire.encode(Appoint(1, 4, {"InPlace": 2})))
+    async with served.calling(caller(Role.OBSERVER)) as link:
+        await link.send(Observe())
+        await link.send(Appoint(1, 4, {"InPlace": 2}))
         await until(lambda: len(served.hall.questions) == 2)
         served.hall.observers[0].send(Refused("not in office"))
-        assert await heard(link) == Refused("not in office")
+        assert await link.receive() == Refused("not in office")
     await until(lambda: served.hall.observers_gone)
     assert served.hall.questions == [Observe(), Appoint(1, 4, {"InPlace": 2})]
     assert served.hall.links == []
 
 
 @pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize(("key", "job"), [(b"another", "job-uid"), (KEY, "another")], ids=["key", "job"])
-async def test_one_that_does_not_is_turned_away(served: Served, role: Role, key: bytes, job: str) -> None:
-    async with served.calling(role, key, job) as link:
-        assert link.closed or await closed_by_server(link)
+@pytest.mark.parametrize(("key", "job"), [(OTHER_KEY, JOB), (KEY, "another")], ids=["key", "job"])
+async def test_a_caller_with_another_key_or_job_is_refused(served: Served, role: Role, key: bytes, job: str) -> None:
+    async with served.upgraded() as link:
+        assert await begin(link, caller(role, key, job)) is None
     assert unvisited(served.hall)
 
 
@@ -72,16 +77,16 @@ def unvisited(hall: RecordingHall) -> bool:
 
 async def test_a_message_of_an_unknown_type_is_dropped(served: Served) -> None:
     async with served.member() as link:
-        await link.send_str('{"v":2,"type":"FromTheFuture","x":1}')
-        await link.send_str(wire.encode(m.Port(4001)))
+        await link.send_text('{"v":2,"type":"FromTheFuture","x":1}')
+        await link.send(m.Port(4001))
         await until(lambda: m.Port(4001) in served.hall.messages)
     assert [type(x) for x in served.hall.messages] == [m.Join, m.Port]
 
 
 async def test_a_member_cannot_speak_as_an_observer(served: Served) -> None:
     async with served.member() as link:
-        await link.send_str(wire.encode(Appoint(7, -1, {})))
-        await link.send_str(wire.encode(m.Port(4001)))
+        await link.send(Appoint(7, -1, {}))
+        await link.send(m.Port(4001))
         await until(lambda: m.Port(4001) in served.hall.messages)
     assert served.hall.questions == []
     assert len(served.hall.messages) == 2
@@ -90,13 +95,13 @@ async def test_a_member_cannot_speak_as_an_observer(served: Served) -> None:
 async def test_the_longest_message_of_a_member_is_heard(served: Served) -> None:
     empty = wire.encode(m.Gone(""))
     async with served.member() as link:
-        await link.send_str(wire.encode(m.Gone("x" * (MEMBER_BYTES - len(empty)))))
+        await link.send(m.Gone("x" * (MEMBER_BYTES - TAG_BYTES - len(empty))))
         await until(lambda: len(served.hall.messages) == 2)
 
 
 async def test_an_observers_message_may_be_as_long_as_ten_thousand_nodes_need(served: Served) -> None:
-    async with served.calling(Role.OBSERVER) as link:
-        await link.send_str(wire.encode(Appoint(1, 0, {"x" * (3 << 20): 1})))
+    async with served.calling(caller(Role.OBSERVER)) as link:
+        await link.send(Appoint(1, 0, {"x" * (3 << 20): 1}))
         await until(lambda: served.hall.questions)
 
 
@@ -110,9 +115,9 @@ async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_
 
     served.hall.received = fragile  # type: ignore[method-assign]
     async with served.member() as healthy, served.member() as unlucky:
-        await unlucky.send_str(wire.encode(m.Port(666)))
+        await unlucky.send(m.Port(666))
         assert await closed_by_server(unlucky)
-        await healthy.send_str(wire.encode(m.Port(1)))
+        await healthy.send(m.Port(1))
         await until(lambda: m.Port(1) in served.hall.messages)
         assert served.hall.ends == [False]
 
@@ -122,7 +127,7 @@ async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(ser
         served.hall.links[0].transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         served.hall.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (3 << 20)))
         closing = asyncio.create_task(served.server.close(2.0))
-        assert isinstance(await heard(link), m.Close)
+        assert isinstance(await link.receive(), m.Close)
         assert await closed_by_server(link)
         await closing
     assert served.hall.ends == [False]
@@ -130,26 +135,38 @@ async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(ser
         socket.create_connection((served.host, served.port))
 
 
+# Whether anybody is there
+
+
+@pytest.mark.parametrize("role", [Role.MEMBER, Role.OBSERVER])
+async def test_an_empty_message_is_answered_with_an_empty_one(served: Served, role: Role) -> None:
+    async with served.calling(caller(role)) as link:
+        await link.send_text("")
+        assert await link.receive_text() == b""
+        await link.send_text("")
+        assert await link.receive_text() == b""
+    assert served.hall.messages == []
+    assert served.hall.questions == []
+
+
 # What a connection's end means
 
 
-def abort(link: Socket) -> None:
+def abort(link: SealedSocket) -> None:
     """FIN, without the WebSocket's goodbye: as a killed process leaves it."""
-    connection = link._response.connection
-    assert connection is not None
-    assert connection.transport is not None
-    connection.transport.abort()
+    link.transport.abort()
 
 
-def reset(link: Socket) -> None:
+def reset(link: SealedSocket) -> None:
     """RST: as a kernel answers that does not know the connection any more."""
-    link.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    linger = struct.pack("ii", 1, 0)
+    link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     abort(link)
 
 
 @pytest.mark.parametrize("end", [abort, reset])
 async def test_a_peer_whose_kernel_ends_the_connection_was_not_silent(
-    served: Served, end: Callable[[Socket], None]
+    served: Served, end: Callable[[SealedSocket], None]
 ) -> None:
     async with served.member() as link:
         end(link)
@@ -171,8 +188,8 @@ async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
         with cable() as far:
             async with serving(HERE) as served:
                 async with served.calling(make_socket=lambda _: nonblocking(far.socket())) as link:
-                    await link.send_str(join())
-                    await heard(link)
+                    await link.send_text(join())
+                    await link.receive()
                     await until(lambda: all_acknowledged(served.hall.links[0]))
                     far.pull()
                     if talks:

@@ -19,8 +19,13 @@ def env(folder: Path, place: str) -> dict[str, str]:
     return {**own, pod.ENV_KEY_FOLDER: str(folder), pod.ENV_PLACE: place}
 
 
+def keys(folder: Path) -> None:
+    (folder / pod.KEY_FILE).write_text("01" * 32)
+    (folder / pod.OPERATOR_KEY_FILE).write_text("02" * 32)
+
+
 def told(folder: Path) -> None:
-    (folder / pod.KEY_FILE).write_text("key")
+    keys(folder)
     injected = Injected(SHAPE, "10.0.0.7:8478", GROUPS)
     (folder / pod.INJECTED_FILE).write_text(json.dumps(asdict(injected)))
 
@@ -36,10 +41,35 @@ def test_an_injected_pod_finds_its_rank_by_its_place_and_who_comes_after_the_las
     settings = read_settings(env(tmp_path, place))
     assert settings.index == index
     assert settings.shape == SHAPE
+    assert (settings.key, settings.operator_key) == (b"\x01" * 32, b"\x02" * 32)
     assert (settings.coordinator_host, settings.coordinator_port) == ("10.0.0.7", 8478)
 
 
+@pytest.mark.parametrize("file", [pod.KEY_FILE, pod.OPERATOR_KEY_FILE])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"secret", b"01" * 31, b"01" * 33, b"zz" * 32, b"\xff" * 64],
+    ids=["empty", "a-word", "too-short", "too-long", "no-digits", "no-text"],
+)
+def test_a_file_that_has_no_key_is_named_and_not_quoted(tmp_path: Path, file: str, content: bytes) -> None:
+    told(tmp_path)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(SettingsError) as raised:
+        read_settings(env(tmp_path, "workers/0/0"))
+    assert f"{tmp_path / file}: expected" in str(raised.value)
+    assert "64 hexadecimal digits, which the operator writes" in str(raised.value)
+    assert not content or content.decode(errors="replace") not in str(raised.value)
+
+
+@pytest.mark.parametrize("file", [pod.KEY_FILE, pod.OPERATOR_KEY_FILE])
+def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str) -> None:
+    told(tmp_path)
+    (tmp_path / file).unlink()
+    with pytest.raises(SettingsError, match=file):
+        read_settings(env(tmp_path, "workers/0/0"))
+
+
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    (tmp_path / pod.KEY_FILE).write_text("key")
+    keys(tmp_path)
     with pytest.raises(SettingsError, match=r"injected\.json"):
         read_settings(env(tmp_path, "workers/0/0"))

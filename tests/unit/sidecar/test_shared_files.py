@@ -223,6 +223,7 @@ def test_a_sidecar_whose_vow_is_a_link_to_the_key_ends_with_one_line_and_no_key(
     for name in ("key", "state", "shared"):
         (folder / name).mkdir()
     (folder / "key" / pod.KEY_FILE).write_text(KEY)
+    (folder / "key" / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
     (folder / "state" / records.VOW_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
     shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
     env = {
@@ -273,6 +274,7 @@ def test_an_annotation_is_read_through_the_kubelets_links_and_never_quoted(
 
 def test_what_the_operator_tells_an_injected_pod_is_not_quoted(folder: Path) -> None:
     (folder / pod.KEY_FILE).write_text(KEY)
+    (folder / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
     (folder / pod.INJECTED_FILE).write_text(f'{{"shape": "{KEY}"}}')
     own = {pod.ENV_POD_UID: "u", pod.ENV_POD_NAME: "p", pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1"}
     with pytest.raises(settings.SettingsError, match=r"injected\.json") as raised:

@@ -1,4 +1,4 @@
-"""What anybody in the cluster's network can do to a sidecar without the job's key: nothing but be turned away.
+"""Callers without the job's key, or with the wrong one of the keys: a sidecar refuses them.
 
 Next to each stranger a healthy member is connected, and served before, after and (where it takes long) meanwhile.
 """
@@ -6,6 +6,7 @@ Next to each stranger a healthy member is connected, and served before, after an
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import resource
@@ -21,12 +22,19 @@ from tests.unit.sidecar.hall import (
     HELLO,
     JOB,
     KEY,
+    KNOWN,
+    OPERATOR,
+    OTHER_KEY,
+    OTHER_OPERATOR,
+    SERVER_POD,
+    WELCOME,
     Healthy,
     Served,
-    challenged,
+    begin,
+    caller,
     closed_by_server,
     ended,
-    heard,
+    is_accepted,
     join,
     serving,
     until,
@@ -34,10 +42,13 @@ from tests.unit.sidecar.hall import (
 )
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
-from understudy_protocol.handshake import Hello, Prove, Role
+from understudy_protocol.handshake import Answer, Call, Called, Caller, Hello, Role
+from understudy_protocol.noise import public_key
 from understudy_sidecar import server as server_module
 from understudy_sidecar.waiting_connections import WaitingConnections
 
+NO_KEY = "it does not know the job's key: a message cannot be opened with the session's key"
+RECORDED = caller().hello
 pytestmark = pytest.mark.usefixtures("healthy", "many_files")
 
 
@@ -63,50 +74,84 @@ def waits(served: Served, sock: socket.socket) -> bool:
 # Without the key
 
 
-async def test_a_wrong_key_is_turned_away_and_logged_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_key_is_refused_and_logged_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
-        async with served.calling(key=b"another") as link:
-            assert await closed_by_server(link)
-    assert warnings(caplog) == ["127.0.0.1 was turned away: it does not know the job's key"]
+        async with served.upgraded() as link:
+            assert await begin(link, caller(key=OTHER_KEY)) is None
+    assert warnings(caplog) == [f"127.0.0.1 was turned away: {NO_KEY}"]
     assert len(served.hall.links) == 1
 
 
-async def test_a_proof_that_was_overheard_is_worth_nothing_again(served: Served) -> None:
-    async with served.upgraded() as overheard:
-        challenge = await challenged(overheard)
-        assert challenge is not None
-        proof = wire.encode(Prove(handshake.caller_proof(KEY, Role.MEMBER, JOB, "n", challenge.nonce)))
-        await overheard.send_str(proof)
-        await overheard.send_str(join())
-        assert isinstance(await heard(overheard), m.Welcome)
-    async with served.upgraded() as thief:  # with the same Hello, so that only the server's nonce differs
-        await challenged(thief)
-        await thief.send_str(proof)
-        assert await closed_by_server(thief)
-    assert len(served.hall.links) == 2
-
-
-async def test_the_servers_own_proof_is_none_of_a_callers(served: Served) -> None:
+@pytest.mark.parametrize("called", ["127.0.0.2", "", "127.0.0.1"])
+async def test_a_sidecar_refuses_a_handshake_that_was_made_for_another_address(served: Served, called: str) -> None:
     async with served.upgraded() as link:
-        challenge = await challenged(link)
-        assert challenge is not None
-        await link.send_str(wire.encode(Prove(challenge.proof)))
+        assert await is_accepted(link, caller(called=called)) == (called != "127.0.0.2")
+
+
+@pytest.mark.parametrize("first", [b"", bytes(16), bytes(200)], ids=["empty", "a-tag", "long"])
+async def test_a_recorded_hello_does_not_let_anybody_in(served: Served, first: bytes) -> None:
+    async with served.upgraded() as link:
+        await link.send_str(wire.encode(RECORDED))
+        assert (await link.receive(2.0)).type is aiohttp.WSMsgType.TEXT  # an Answer that the caller cannot read
+        await link.send_bytes(first)
         assert await closed_by_server(link)
     assert len(served.hall.links) == 1
 
 
-async def test_a_member_cannot_prove_itself_an_observer(served: Served) -> None:
+@pytest.mark.attack("C2", "a member that calls as the operator", before="the membership key was enough")
+@pytest.mark.parametrize("operator", [OTHER_OPERATOR, None], ids=["with-a-key-of-its-own", "without-one"])
+async def test_the_membership_key_does_not_let_anybody_act_as_the_operator(
+    served: Served, operator: bytes | None
+) -> None:
+    # given a caller that knows the membership key
+    member = Caller(KEY, Role.OBSERVER, JOB, Call("", served.host), operator)
+    # then a sidecar does not accept it as the operator
     async with served.upgraded() as link:
-        challenge = await challenged(link, Role.OBSERVER)
-        assert challenge is not None
-        proof = handshake.caller_proof(KEY, Role.MEMBER, JOB, "n", challenge.nonce)
-        await link.send_str(wire.encode(Prove(proof)))
+        assert not await is_accepted(link, member)
+    assert served.hall.observers == []
+
+
+@pytest.mark.attack(
+    "C2", "a member that calls as the operator, and knows its public key", before="the membership key was enough"
+)
+async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybody_act_as_the_operator(
+    served: Served,
+) -> None:
+    # given a caller whose Hello names the operator's public key, as each sidecar knows it
+    forger = Caller(KEY, Role.OBSERVER, JOB, Call("", served.host), OTHER_OPERATOR)
+    forger._noise._transcript = Called(
+        KEY, Role.OBSERVER, JOB, SERVER_POD, served.host, public_key(OPERATOR)
+    )._noise._begun.copy()
+    opening = forger._noise.opening(b'["", ""]')
+    hello = Hello(Role.OBSERVER, JOB, base64.b64encode(opening).decode())
+    async with served.upgraded() as link:
+        # when a sidecar answers it
+        await link.send_str(wire.encode(hello))
+        answer = wire.decode((await link.receive(2.0)).data, KNOWN)
+        # then the caller has no session: it cannot read the answer, and cannot go on
+        with pytest.raises(handshake.NotProven):
+            forger.finish(answer)
+        await link.send_bytes(bytes(16))
         assert await closed_by_server(link)
     assert served.hall.observers == []
 
 
+@pytest.mark.attack("C2", "a member that joins as another pod than in its handshake", before="it was welcomed")
+async def test_a_member_cannot_join_as_another_pod_than_in_its_handshake(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.calling() as link:
+        before = list(served.hall.messages)
+        await link.send_text(join("uid-2"))
+        assert await closed_by_server(link)
+    assert served.hall.messages == before
+    assert warnings(caplog) == ["127.0.0.1 was turned away: it joins as pod 'uid-2' and is 'uid-1'"]
+
+
 @pytest.mark.parametrize(
-    "first", [wire.encode(Prove("x")), join(), '{"type":"FromTheFuture"}'], ids=["Prove", "Join", "unknown"]
+    "first",
+    [wire.encode(Answer("AAAA")), join(), '{"type":"FromTheFuture"}', ""],
+    ids=["Answer", "Join", "unknown", "empty"],
 )
 async def test_the_first_message_must_be_a_hello(served: Served, first: str) -> None:
     async with served.upgraded() as link:
@@ -115,9 +160,19 @@ async def test_the_first_message_must_be_a_hello(served: Served, first: str) -> 
     assert len(served.hall.links) == 1
 
 
-async def test_who_is_of_another_job_is_not_told_which_one_this_is(served: Served) -> None:
+async def test_the_first_message_of_a_session_must_be_empty(served: Served) -> None:
     async with served.upgraded() as link:
-        await link.send_str(wire.encode(Hello(Role.MEMBER, "another-job", "n")))
+        member = caller()
+        await link.send_str(wire.encode(member.hello))
+        _, session = member.finish(wire.decode((await link.receive(2.0)).data, KNOWN))
+        await link.send_bytes(session.seal(join().encode()))
+        assert await closed_by_server(link)
+    assert len(served.hall.links) == 1
+
+
+async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served: Served) -> None:
+    async with served.upgraded() as link:
+        await link.send_str(wire.encode(caller(job="another-job").hello))
         answer = await link.receive()
     assert answer.type is aiohttp.WSMsgType.CLOSE
     assert "another-job" in str(answer.extra)
@@ -160,13 +215,10 @@ async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_oth
 
 @pytest.mark.usefixtures("short_handshake")
 async def test_a_freeze_of_this_sidecar_evicts_no_caller(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    async with served.upgraded() as link:
-        challenge = await challenged(link)
-        assert challenge is not None
-        await link.send_str(wire.encode(Prove(handshake.caller_proof(KEY, Role.MEMBER, JOB, "n", challenge.nonce))))
+    async with served.calling() as link:
         time.sleep(1.0)  # noqa: ASYNC251 - nothing runs meanwhile, for three times as long as a caller may take
-        await link.send_str(join())
-        assert isinstance(await heard(link), m.Welcome)
+        await link.send_text(join())
+        assert await link.receive() == WELCOME
     assert warnings(caplog) == []
 
 
@@ -181,7 +233,7 @@ async def test_of_a_thousand_idle_connections_as_many_stay_as_the_job_may_need_a
             await until(lambda: waits(served, newest))
             assert len(served.server.waiting) == stay
             async with asyncio.timeout(1.0), served.member() as link:
-                await link.send_str(wire.encode(m.Port(4001)))
+                await link.send(m.Port(4001))
                 await until(lambda: m.Port(4001) in served.hall.messages)
             assert waits(served, newest)
 
