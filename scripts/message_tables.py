@@ -16,11 +16,7 @@ from understudy_protocol import adoption, handshake, launcher, membership, obser
 
 #: Who gets what: the name of the tuple, and the class.
 Directions = Sequence[tuple[str, type[Any]]]
-HANDSHAKE: Directions = (
-    ("TO_SIDECAR", handshake.Hello),
-    ("TO_CALLER", handshake.Challenge),
-    ("TO_SIDECAR", handshake.Prove),
-)
+HANDSHAKE: Directions = (("TO_SIDECAR", handshake.Hello), ("TO_CALLER", handshake.Answer))
 SCALARS = {str: "string", int: "int", float: "number", bool: "bool"}
 
 
@@ -29,7 +25,7 @@ class MessageError(Exception):
 
 
 def all_directions() -> dict[ModuleType, Directions]:
-    """Every message, by module. The handshake has no tuples: its three steps have one order."""
+    """Every message, by module. The handshake has no tuples: its messages have one order."""
     return {
         handshake: HANDSHAKE,
         **{module: directions(module) for module in (membership, observer, adoption, launcher)},

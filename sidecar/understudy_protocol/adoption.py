@@ -1,6 +1,7 @@
 """Messages between the operator and a pool's spare that a job has claimed, in a session under the pool's key.
 
-One Adopt a connection, and one answer. A spare keeps the first order, and answers from then on whose it is, whoever asks.
+One Adopt a connection, and one answer. A spare keeps the first order. It answers each later Adopt with the job of that
+order.
 """
 
 from dataclasses import dataclass

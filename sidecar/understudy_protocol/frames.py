@@ -4,8 +4,9 @@ Own code, because a coordinator must bound what an unproven caller makes it keep
 leave a tenth of a millisecond for each: no task, no queue, no message kept beyond its limit.
 
 Rules: text messages alone, and binary ones alone once a session has begun (noise.py); whole or in fragments; no
-extension. A frame is refused by the length in its header, before its body is kept. Only the last fragment may be empty: others would be read without end. What breaks a rule is `Broken`,
-with the code of the close frame that answers it.
+extension. A frame is refused by the length in its header, before its body is kept. Only the last fragment may be empty:
+others would be read without end. A frame that breaks a rule raises `Broken`, with the code of the close frame that
+answers it.
 """
 
 import os
@@ -46,8 +47,8 @@ class Broken(Exception):
 class Frames:
     """Messages out of `received`, which grows as bytes come and shrinks as messages are taken.
 
-    masked: whether the peer has to mask. limit: the most bytes that a message may have. message: the opcode that messages
-    begin with, TEXT or BINARY. Limit and opcode may change on the way.
+    masked: whether the peer has to mask. limit: the most bytes that a message may have. message: the opcode with which
+    messages begin, TEXT or BINARY. Limit and opcode may change on the way.
     """
 
     def __init__(self, received: bytearray, *, masked: bool, limit: int) -> None:

@@ -1,14 +1,15 @@
 """The handshake by which a connection to a sidecar begins; after it all messages are encrypted (noise.py).
 
 Caller -> `Hello`, sidecar -> `Answer`, each with one message of a Noise handshake in it; then the caller's first sealed
-message, which is empty. It shows that the caller made this Hello now, and did not record it: until then the sidecar does
-nothing for the caller. The messages of the caller's role follow.
+message, which is empty. That message shows that the caller has made this Hello itself, and not recorded it: until then
+the sidecar does nothing for the caller. The messages of the caller's role follow.
 
-- A member proves the job's membership key (NNpsk0). The operator proves it, too, and that it has the operator's private
-  key (KNpsk0): the membership key alone makes nobody the operator. Of a pool's spare, the key is the pool's.
-- The caller says which pod it is, and which address it has called: a sidecar that is called by another address than its
-  own refuses. So nobody can pass a handshake on to another sidecar. The sidecar says which pod it is.
-- The role, the uid and _PROTOCOL are part of what both sides prove.
+- A member proves that it knows the job's membership key (NNpsk0). The operator proves in addition that it has the
+  operator's private key (KNpsk0), so that the membership key alone does not make a pod the operator. The key of a
+  pool's spare is the pool's.
+- The caller reports the uid of its pod and the address that it has called. A sidecar with another address refuses, so
+  that a relay cannot pass a handshake on to another sidecar. The sidecar reports the uid of its pod.
+- Both sides prove the role, the uid and _PROTOCOL as well.
 """
 
 import base64
@@ -16,7 +17,7 @@ import binascii
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from understudy_protocol.noise import Initiator, NotAuthentic, Opened, Responder, Session
 
@@ -54,9 +55,8 @@ class NotProven(Exception):
     """The other side of a connection could not prove that it knows the key, or is not the one that was called."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """What a caller says of itself and of whom it calls, encrypted."""
+class Call(NamedTuple):
+    """The caller's part of the handshake that is encrypted: its pod, and the pod that it calls. Not a message."""
 
     pod_uid: str  # its own; "" of the operator
     called: str  # the IP address that it has called; "" if that is a Service's
@@ -80,7 +80,7 @@ class Caller:
             payload, session = self._noise.finish(_bytes(answer.noise))
             (pod_uid,) = _unpacked(payload, 1)
         except NotAuthentic as error:
-            raise NotProven(f"it does not know the job's key: {error}") from error
+            raise NotProven("it does not know the job's key") from error
         return pod_uid, session
 
 
@@ -97,7 +97,7 @@ class Called:
         self._noise = Responder(key, _prologue(role, job_uid), operator)
 
     def answer(self, hello: Hello) -> tuple[Answer, Call, Session]:
-        """The caller has proved nothing until its first sealed message, which is empty, was opened. Raises NotProven."""
+        """Raises NotProven. The caller has proved nothing before its first sealed message, an empty one, is opened."""
         if hello.job_uid != self._job_uid:
             raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
         try:
@@ -107,7 +107,7 @@ class Called:
                 raise NotProven(f"it has called {call.called[:64]!r}, which is not this pod")
             noise, session = opened.answer(_packed(self._pod_uid))
         except NotAuthentic as error:
-            raise NotProven(f"it does not know the job's key: {error}") from error
+            raise NotProven("it does not know the job's key") from error
         return Answer(_text(noise)), call, session
 
 
@@ -120,7 +120,7 @@ def _packed(*texts: str) -> bytes:
 
 
 def _unpacked(payload: bytes, count: int) -> list[str]:
-    """Raises NotProven: who knows the key may send anything."""
+    """Raises NotProven: a peer with the key may send anything."""
     try:
         texts = json.loads(payload)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a claimed spare has to know to be a member of its job. Its sidecar alone keeps it: the job's key is in it."""
+"""The order of a job to a pool's spare that it has claimed. Only the spare's sidecar keeps it: the job's key is in it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,9 @@ from understudy_protocol.pod import JobShape
 
 @dataclass(frozen=True)
 class Order:
+    """Everything that a claimed spare needs to be a member of its job."""
+
     shape: JobShape
     coordinator: str  # host:port of the coordinator's Service
-    key: str  # the job's
+    key: str  # the job's membership key, 64 hexadecimal digits
     take_over: TakeOver  # for the launcher

@@ -1,10 +1,11 @@
 """The sidecar's WebSocket server: members and the operator call here.
 
 Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key (handshake.py, link.py). A
-caller has HANDSHAKE_S for that, whatever it sends. How many callers may be without a proof, in all and from one address, follows
-from the job's size (`most_waiting`) and from the files that can be opened; waiting_connections.py decides which of them
-is closed when more come. What fails here ends one connection, and is logged once a kind and address (complaints.py).
-The server does not know which pod is the leader: it hands every caller that knows the key to the hall.
+caller has HANDSHAKE_S for that, whatever it sends. How many callers may be without a proof, in all and from one
+address, follows from the job's size (`most_waiting`) and from the files that can be opened; waiting_connections.py
+decides which of them is closed when more come. What fails here ends one connection, and is logged once a kind and
+address (complaints.py). The server does not know which pod is the leader: it hands every caller that knows the key to
+the hall.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from understudy_protocol.words import NO_ELECTORATE, Office
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
 
-NO_KEY = "it does not know the job's key: a message cannot be opened with the session's key"
+NO_KEY = "it does not know the job's key"
 
 
 async def coordinator(link: web.WebSocketResponse) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from tests.unit.sidecar.hall import KEY, MEMBER_POD, SERVER_POD, WELCOME, Served
 from tests.unit.sidecar.relay import Frame, Relay, To, relayed
 from understudy_protocol import membership as m
 from understudy_protocol import wire
-from understudy_protocol.frames import Opcode
+from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.words import NO_ROUND, CloseReason
 
 CLOSE = m.Close(CloseReason.FAILED, "by the relay")
@@ -205,8 +207,28 @@ async def test_recorded_answers_do_not_deceive_a_member(served: Served, caplog: 
         relay.pass_on = lambda to, each: [each] if to is To.SIDECAR else recorded
         async with dialing(relay.address) as calls:
             # then it refuses the first one
-            await until(lambda: any("cannot be opened" in text for text in caplog.messages))
+            await until(lambda: any("does not know the job's key" in text for text in caplog.messages))
             assert (calls.ups, calls.messages) == ([], [])
+
+
+@pytest.mark.attack(
+    "C4",
+    "a trainer that writes to the socket of its sidecar, which its launcher holds",
+    before="it was heard as a member",
+)
+@pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.BINARY], ids=["text", "binary"])
+async def test_bytes_that_a_trainer_writes_to_its_sidecars_socket_end_the_connection(
+    served: Served, opcode: Opcode
+) -> None:
+    async with dialing(at(served)) as calls:
+        await until(lambda: calls.messages == [WELCOME])
+        # given the duplicate of the member's socket that its launcher holds
+        with socket.socket(fileno=os.dup(calls.sockets[0] or 0)) as duplicate:
+            # when the trainer writes a message there
+            duplicate.send(frame(opcode, wire.encode(GONE).encode(), masked=True))
+            # then the coordinator hangs up, and has not heard the message
+            await until(lambda: calls.downs and served.hall.ends)
+        assert [type(x) for x in served.hall.messages] == [m.Join]
 
 
 @pytest.mark.attack("C1", "a relay that keeps a dead peer alive by PINGs and PONGs", before="PINGs were answered")

@@ -47,7 +47,7 @@ from understudy_protocol.noise import public_key
 from understudy_sidecar import server as server_module
 from understudy_sidecar.waiting_connections import WaitingConnections
 
-NO_KEY = "it does not know the job's key: a message cannot be opened with the session's key"
+NO_KEY = "it does not know the job's key"
 RECORDED = caller().hello
 pytestmark = pytest.mark.usefixtures("healthy", "many_files")
 
