@@ -12,7 +12,7 @@ from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.keyring import Keyring
 from understudy_operator.metrics.operator import OfJob, OperatorMetrics
-from understudy_operator.observe.adoption_link import AdoptionKeys, Adopter
+from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
