@@ -6,7 +6,7 @@ from aiohttp import WSMsgType, web
 
 from understudy_protocol import compiled, handshake, wire
 from understudy_protocol.handshake import Called, Hello, NotProven
-from understudy_protocol.noise import NotAuthentic, Session
+from understudy_protocol.sessions import NotAuthentic, Session
 
 _HANDSHAKE = wire.message_types(handshake)
 

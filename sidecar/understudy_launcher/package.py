@@ -27,7 +27,9 @@ from understudy_protocol import pod
 _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
 #: For processes of ours alone: they need libraries.
-_NOT_SHIPPED = {Path("understudy_protocol") / name for name in ("compiled.py", "handshake.py", "noise.py")}
+_NOT_SHIPPED = {
+    Path("understudy_protocol") / name for name in ("compiled.py", "handshake.py", "noise.py", "sessions.py")
+}
 _FOR_WORKERS = ("understudy_torch", "understudy_rollout", "understudy_zygote")
 _FOR_TORCHRUN = ("understudy_torchrun", *_IN_ZIP)
 _DIST_INFO = "understudy_torchrun-1.dist-info"

@@ -1,5 +1,6 @@
-"""The handshake by which a connection to a sidecar begins; after it all messages are encrypted (noise.py).
+"""The handshake by which a connection to a sidecar begins; after it all messages are encrypted (sessions.py).
 
+<<<<<<< HEAD
 Caller -> `Hello`, sidecar -> `Answer`, each with one message of a Noise handshake in it; then the caller's first sealed
 message, which is empty. That message shows that the caller has made this Hello itself, and not recorded it: until then
 the sidecar does nothing for the caller. The messages of the caller's role follow.
@@ -10,6 +11,17 @@ the sidecar does nothing for the caller. The messages of the caller's role follo
 - The caller reports the uid of its pod and the address that it has called. A sidecar with another address refuses, so
   that a relay cannot pass a handshake on to another sidecar. The sidecar reports the uid of its pod.
 - Both sides prove the role, the uid and _PROTOCOL as well.
+=======
+Caller -> `Hello`, sidecar -> `Answer`; then the caller's first sealed message, which is empty. It shows that the caller
+knows the key, and made this Hello now: until then the sidecar does nothing for the caller. The messages of the caller's
+role follow.
+
+- A member proves the job's membership key (sessions.py). The operator proves it, too, and that it has the operator's
+  private key (noise.py): the membership key alone makes nobody the operator. Of a pool's spare, the key is the pool's.
+- The caller says which pod it is, and which address it has called: a sidecar that is called by another address than its
+  own refuses. So nobody can pass a handshake on to another sidecar. The sidecar says which pod it is.
+- The role, the uid and _PROTOCOL are part of what both sides prove.
+>>>>>>> 9b9d867 (Members' sessions are opened with the shared key alone: an exchange of X25519 keys took the rendezvous 1.8 times as long)
 """
 
 import base64
@@ -19,7 +31,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional
 
-from understudy_protocol.noise import Initiator, NotAuthentic, Opened, Responder, Session
+from understudy_protocol.noise import Initiator, Responder
+from understudy_protocol.sessions import NotAuthentic, Session, SharedKeyCalled, SharedKeyCaller
 
 #: Another one wherever the two sides of a handshake could not understand each other.
 _PROTOCOL = "understudy membership 1"
@@ -41,22 +54,28 @@ class Hello:
 
     role: Role
     job_uid: str
-    noise: str  # the first message of the Noise handshake, in base64
+    handshake: str  # the first message of sessions.py or noise.py, in base64
 
 
 @dataclass(frozen=True)
 class Answer:
     """The answer to a Hello of the same job that was made with its key."""
 
-    noise: str  # the second message of the Noise handshake, in base64
+    handshake: str  # the second message of sessions.py or noise.py, in base64
 
 
 class NotProven(Exception):
     """The other side of a connection could not prove that it knows the key, or is not the one that was called."""
 
 
+<<<<<<< HEAD
 class Call(NamedTuple):
     """The caller's part of the handshake that is encrypted: its pod, and the pod that it calls. Not a message."""
+=======
+@dataclass(frozen=True)
+class Call:
+    """What a caller says of itself and of whom it calls."""
+>>>>>>> 9b9d867 (Members' sessions are opened with the shared key alone: an exchange of X25519 keys took the rendezvous 1.8 times as long)
 
     pod_uid: str  # its own; "" of the operator
     called: str  # the IP address that it has called; "" if that is a Service's
@@ -66,8 +85,9 @@ class Caller:
     """The caller's side of one handshake. operator: the operator's private key, of roles that need it."""
 
     def __init__(self, key: bytes, role: Role, job_uid: str, call: Call, operator: Optional[bytes] = None) -> None:
-        self._noise = Initiator(key, _prologue(role, job_uid), operator)
-        self.hello = Hello(role, job_uid, _text(self._noise.opening(_packed(call.pod_uid, call.called))))
+        about = _about(role, job_uid)
+        self._side = SharedKeyCaller(key, about) if operator is None else Initiator(key, about, operator)
+        self.hello = Hello(role, job_uid, _text(self._side.opening(_packed(call.pod_uid, call.called))))
 
     def finish(self, answer: object) -> tuple[str, Session]:
         """The uid of the pod that has answered, and the session; the caller next sends `session.seal(b"")`.
@@ -77,7 +97,7 @@ class Caller:
         if not isinstance(answer, Answer):
             raise NotProven("no Answer came back")
         try:
-            payload, session = self._noise.finish(_bytes(answer.noise))
+            payload, session = self._side.finish(_bytes(answer.handshake))
             (pod_uid,) = _unpacked(payload, 1)
         except NotAuthentic as error:
             raise NotProven("it does not know the job's key") from error
@@ -93,25 +113,32 @@ class Called:
     def __init__(
         self, key: bytes, role: Role, job_uid: str, pod_uid: str, ip: str, operator: Optional[bytes] = None
     ) -> None:
-        self._job_uid, self._pod_uid, self._ip = job_uid, pod_uid, ip
-        self._noise = Responder(key, _prologue(role, job_uid), operator)
+        self._job_uid, self._ip = job_uid, ip
+        self._says = _packed(pod_uid)
+        about = _about(role, job_uid)
+        self._side = SharedKeyCalled(key, about) if operator is None else Responder(key, about, operator)
 
     def answer(self, hello: Hello) -> tuple[Answer, Call, Session]:
         """Raises NotProven. The caller has proved nothing before its first sealed message, an empty one, is opened."""
         if hello.job_uid != self._job_uid:
             raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
         try:
-            opened: Opened = self._noise.read(_bytes(hello.noise))
+            opened = self._side.read(_bytes(hello.handshake))
             call = Call(*_unpacked(opened.payload, 2))
             if call.called not in ("", self._ip):
                 raise NotProven(f"it has called {call.called[:64]!r}, which is not this pod")
-            noise, session = opened.answer(_packed(self._pod_uid))
+            answer, session = opened.answer(self._says)
         except NotAuthentic as error:
+<<<<<<< HEAD
             raise NotProven("it does not know the job's key") from error
         return Answer(_text(noise)), call, session
+=======
+            raise NotProven(f"it does not know the job's key: {error}") from error
+        return Answer(_text(answer)), call, session
+>>>>>>> 9b9d867 (Members' sessions are opened with the shared key alone: an exchange of X25519 keys took the rendezvous 1.8 times as long)
 
 
-def _prologue(role: Role, job_uid: str) -> bytes:
+def _about(role: Role, job_uid: str) -> bytes:
     return json.dumps([_PROTOCOL, role.value, job_uid]).encode()
 
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from understudy_protocol import compiled, wire
 from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
-from understudy_protocol.noise import NotAuthentic, Session
+from understudy_protocol.sessions import NotAuthentic, Session
 from understudy_protocol.upgrade import NotUpgraded, take_head
 from understudy_sidecar.tcp import has_unread, was_silent
 
@@ -201,7 +201,8 @@ class Link(asyncio.Protocol):
         try:
             return session.open(sealed)
         except NotAuthentic as error:
-            raise Broken(str(error), CloseCode.POLICY) from error
+            reason = str(error) if self._is_proven else "it does not know the job's key"
+            raise Broken(reason, CloseCode.POLICY) from error
 
     def _write(self, message: bytes) -> None:
         if self._ending or self._transport is None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from understudy_protocol import files, pod
 from understudy_protocol.launcher import TakeOver
-from understudy_protocol.noise import KEY_BYTES
 from understudy_protocol.order import Order
 from understudy_protocol.pod import Injected, JobShape, group_rank, read_place
+from understudy_protocol.sessions import KEY_BYTES
 from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED
 from understudy_sidecar.server import Claims, Me

@@ -28,7 +28,7 @@ from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Broken, Frames, Opcode, frame
 from understudy_protocol.handshake import Call, Caller, NotProven, Role
-from understudy_protocol.noise import NotAuthentic, Session
+from understudy_protocol.sessions import NotAuthentic, Session
 from understudy_protocol.upgrade import check_answer, request, take_head
 
 CONNECT_S = 3.0

@@ -268,9 +268,7 @@ async def test_without_anybody_at_all_a_farewell_waits_for_nobody():
     [Keys(bytes(32), KEYS.operator), Keys(KEYS.membership, bytes(32))],
     ids=["another membership key", "another operator key"],
 )
-async def test_a_sidecar_with_other_keys_receives_nothing_and_is_not_believed(
-    sidecars: list[FakeSidecar], keys: Keys
-):
+async def test_a_sidecar_with_other_keys_receives_nothing_and_is_not_believed(sidecars: list[FakeSidecar], keys: Keys):
     # given a sidecar that claims to be the leader
     await sidecars[0].tell(in_seventh(9))
     # when an operator with other keys appoints it

@@ -11,7 +11,8 @@ import pytest
 
 from understudy_protocol import wire
 from understudy_protocol.handshake import Answer, Call, Called, Caller, Hello, NotProven, Role
-from understudy_protocol.noise import Initiator, NotAuthentic, Responder, Session, public_key
+from understudy_protocol.noise import Initiator, Responder, public_key
+from understudy_protocol.sessions import NotAuthentic, Session
 
 RECORDED = Path(__file__).parent / "recorded" / "v2-handshake.jsonl"
 KEY, OTHER_KEY, JOB = bytes(range(32)), bytes(32), "job-uid"

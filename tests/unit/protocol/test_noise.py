@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from understudy_protocol.noise import Initiator, NotAuthentic, Responder, Session, public_key
+from understudy_protocol.noise import Initiator, Responder, public_key
+from understudy_protocol.sessions import NotAuthentic, Session
 
 VECTORS = json.loads((Path(__file__).parent / "noise_vectors.json").read_text())
 PSK, OTHER_PSK = bytes(range(32)), bytes(32)

@@ -21,8 +21,9 @@ from understudy_protocol import adoption, handshake, membership, observer, wire
 from understudy_protocol import membership as m
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Call, Called, Caller, Hello, Role
-from understudy_protocol.noise import Session, public_key
+from understudy_protocol.noise import public_key
 from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_protocol.sessions import Session
 from understudy_protocol.upgrade import request
 from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar.link import Link

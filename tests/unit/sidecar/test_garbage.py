@@ -29,7 +29,7 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Hello, Role
-from understudy_protocol.noise import TAG_BYTES
+from understudy_protocol.sessions import TAG_BYTES
 from understudy_protocol.words import CloseReason
 from understudy_sidecar import link as link_module
 from understudy_sidecar.link import UNSENT_BYTES

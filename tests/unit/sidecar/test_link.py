@@ -14,7 +14,8 @@ from tests.unit.sidecar.hall import until
 from understudy_protocol import wire
 from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, frame
 from understudy_protocol.membership import Port
-from understudy_protocol.noise import Initiator, Responder, Session
+from understudy_protocol.noise import Initiator, Responder
+from understudy_protocol.sessions import Session
 from understudy_sidecar import link as link_module
 from understudy_sidecar.link import UNSENT_BYTES, Link
 

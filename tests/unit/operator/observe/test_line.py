@@ -18,8 +18,8 @@ from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Broken, Frames, Opcode, frame
 from understudy_protocol.handshake import Call, Called, Caller, Hello, Role
-from understudy_protocol.noise import Session
 from understudy_protocol.observer import NodeFact, Nodes, Refused, Snapshot
+from understudy_protocol.sessions import Session
 from understudy_protocol.upgrade import accept
 from understudy_protocol.words import Office
 from understudy_sidecar.link import Link

@@ -1,0 +1,132 @@
+"""Encrypted sessions, and the handshake that opens one between two sides that know the same key. Without I/O.
+
+The handshake: the caller sends a nonce and a payload in clear; the sidecar answers with its own nonce and a sealed payload.
+The two keys of the session, one a direction, are HKDF-SHA256 (RFC 5869) of the shared key, with both nonces as salt, and
+with what the handshake is about and the caller's payload as info. So a session opens only where both sides know the key
+and agree on all of that, and no recorded message fits into another session. Messages are sealed with AES-256-GCM, and
+numbered by both sides.
+
+Whoever finds the shared key later can read recorded sessions: noise.py prevents that, at six times the cost.
+HKDF and AES-GCM are those of `cryptography`.
+"""
+
+import os
+from typing import Optional
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+KEY_BYTES = 32
+NONCE_BYTES = 32
+TAG_BYTES = 16
+_SHA256 = SHA256()
+
+
+class NotAuthentic(Exception):
+    """What came was not made by somebody who knows the key, or it was changed, repeated or left out on its way."""
+
+
+class Cipher:
+    """One direction of a session, or a key of a handshake: each message takes the next number. key: KEY_BYTES."""
+
+    __slots__ = ("_aead", "_next")
+
+    def __init__(self, key: bytes) -> None:
+        self._aead = AESGCM(key)
+        self._next = 0
+
+    def seal(self, text: bytes, about: Optional[bytes] = None) -> bytes:
+        number = self._next
+        self._next = number + 1
+        return self._aead.encrypt(number.to_bytes(12, "big"), text, about)
+
+    def open(self, sealed: bytes, about: Optional[bytes] = None) -> bytes:
+        """Raises NotAuthentic."""
+        number = self._next
+        self._next = number + 1
+        try:
+            return self._aead.decrypt(number.to_bytes(12, "big"), sealed, about)
+        except InvalidTag:
+            raise NotAuthentic("a message cannot be opened with the session's key") from None
+
+
+class Session:
+    """The messages that follow a handshake. Both sides seal and open them in the same order, each once."""
+
+    __slots__ = ("_receives", "_sends")
+
+    def __init__(self, sends: Cipher, receives: Cipher) -> None:
+        self._sends, self._receives = sends, receives
+
+    def seal(self, text: bytes) -> bytes:
+        """TAG_BYTES longer than the text."""
+        return self._sends.seal(text)
+
+    def open(self, sealed: bytes) -> bytes:
+        """The next text of the other side. Raises NotAuthentic; then nothing that follows can be opened."""
+        return self._receives.open(sealed)
+
+
+class SharedKeyCaller:
+    """The side that calls. key: KEY_BYTES. about: what both sides have to agree on."""
+
+    def __init__(self, key: bytes, about: bytes) -> None:
+        self._key, self._about = key, about
+        self._opening = os.urandom(NONCE_BYTES)
+
+    def opening(self, payload: bytes) -> bytes:
+        """The first message. Everybody can read its payload, and repeat it."""
+        self._opening += payload
+        return self._opening
+
+    def finish(self, answer: bytes) -> tuple[bytes, Session]:
+        """The payload of the other side's message, and the session. Raises NotAuthentic."""
+        nonce, sealed = parts(answer)
+        caller, called = _keys(self._key, self._about, self._opening, nonce)
+        session = Session(Cipher(caller), Cipher(called))
+        return session.open(sealed), session
+
+
+class SharedKeyCalled:
+    """The side that is called, for any number of handshakes. Arguments as of SharedKeyCaller."""
+
+    def __init__(self, key: bytes, about: bytes) -> None:
+        self._key, self._about = key, about
+
+    def read(self, opening: bytes) -> "OpenedByAnybody":
+        """Raises NotAuthentic where it is no opening; it shows nothing yet of who made it."""
+        if len(opening) < NONCE_BYTES:
+            raise NotAuthentic(f"expected a handshake of at least {NONCE_BYTES} bytes, got {len(opening)}")
+        return OpenedByAnybody(self._key, self._about, opening)
+
+
+class OpenedByAnybody:
+    """An opening that has proved nothing."""
+
+    def __init__(self, key: bytes, about: bytes, opening: bytes) -> None:
+        self.payload = opening[NONCE_BYTES:]
+        self._key, self._about, self._opening = key, about, opening
+
+    def answer(self, payload: bytes) -> tuple[bytes, Session]:
+        """The second message, and the session: whoever can send in it knows the key, and made the opening."""
+        nonce = os.urandom(NONCE_BYTES)
+        caller, called = _keys(self._key, self._about, self._opening, nonce)
+        session = Session(Cipher(called), Cipher(caller))
+        return nonce + session.seal(payload), session
+
+
+def parts(message: bytes) -> tuple[bytes, bytes]:
+    """The nonce, or public key, with which a message of a handshake begins, and what is sealed. Raises NotAuthentic."""
+    if len(message) < NONCE_BYTES + TAG_BYTES:
+        raise NotAuthentic(f"expected a handshake of at least {NONCE_BYTES + TAG_BYTES} bytes, got {len(message)}")
+    return message[:NONCE_BYTES], message[NONCE_BYTES:]
+
+
+def _keys(key: bytes, about: bytes, opening: bytes, nonce: bytes) -> tuple[bytes, bytes]:
+    """Of what the caller sends, and of what the sidecar sends."""
+    salt = opening[:NONCE_BYTES] + nonce
+    info = len(about).to_bytes(4, "big") + about + opening[NONCE_BYTES:]
+    both = HKDF(_SHA256, 2 * KEY_BYTES, salt=salt, info=info).derive(key)
+    return both[:KEY_BYTES], both[KEY_BYTES:]
