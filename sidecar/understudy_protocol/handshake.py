@@ -1,27 +1,15 @@
 """The handshake by which a connection to a sidecar begins; after it all messages are encrypted (sessions.py).
 
-<<<<<<< HEAD
-Caller -> `Hello`, sidecar -> `Answer`, each with one message of a Noise handshake in it; then the caller's first sealed
-message, which is empty. That message shows that the caller has made this Hello itself, and not recorded it: until then
-the sidecar does nothing for the caller. The messages of the caller's role follow.
+Caller -> `Hello`, sidecar -> `Answer`; then the caller's first sealed message, which is empty. That message shows that
+the caller knows the key, and has made this Hello itself and not recorded it: until then the sidecar does nothing for
+the caller. The messages of the caller's role follow.
 
-- A member proves that it knows the job's membership key (NNpsk0). The operator proves in addition that it has the
-  operator's private key (KNpsk0), so that the membership key alone does not make a pod the operator. The key of a
+- A member proves that it knows the job's membership key (sessions.py). The operator proves in addition that it has the
+  operator's private key (noise.py), so that the membership key alone does not make a pod the operator. The key of a
   pool's spare is the pool's.
 - The caller reports the uid of its pod and the address that it has called. A sidecar with another address refuses, so
   that a relay cannot pass a handshake on to another sidecar. The sidecar reports the uid of its pod.
 - Both sides prove the role, the uid and _PROTOCOL as well.
-=======
-Caller -> `Hello`, sidecar -> `Answer`; then the caller's first sealed message, which is empty. It shows that the caller
-knows the key, and made this Hello now: until then the sidecar does nothing for the caller. The messages of the caller's
-role follow.
-
-- A member proves the job's membership key (sessions.py). The operator proves it, too, and that it has the operator's
-  private key (noise.py): the membership key alone makes nobody the operator. Of a pool's spare, the key is the pool's.
-- The caller says which pod it is, and which address it has called: a sidecar that is called by another address than its
-  own refuses. So nobody can pass a handshake on to another sidecar. The sidecar says which pod it is.
-- The role, the uid and _PROTOCOL are part of what both sides prove.
->>>>>>> 9b9d867 (Members' sessions are opened with the shared key alone: an exchange of X25519 keys took the rendezvous 1.8 times as long)
 """
 
 import base64
@@ -68,14 +56,8 @@ class NotProven(Exception):
     """The other side of a connection could not prove that it knows the key, or is not the one that was called."""
 
 
-<<<<<<< HEAD
 class Call(NamedTuple):
-    """The caller's part of the handshake that is encrypted: its pod, and the pod that it calls. Not a message."""
-=======
-@dataclass(frozen=True)
-class Call:
-    """What a caller says of itself and of whom it calls."""
->>>>>>> 9b9d867 (Members' sessions are opened with the shared key alone: an exchange of X25519 keys took the rendezvous 1.8 times as long)
+    """What the caller reports of itself and of whom it calls. Not a message."""
 
     pod_uid: str  # its own; "" of the operator
     called: str  # the IP address that it has called; "" if that is a Service's
@@ -129,13 +111,8 @@ class Called:
                 raise NotProven(f"it has called {call.called[:64]!r}, which is not this pod")
             answer, session = opened.answer(self._says)
         except NotAuthentic as error:
-<<<<<<< HEAD
             raise NotProven("it does not know the job's key") from error
-        return Answer(_text(noise)), call, session
-=======
-            raise NotProven(f"it does not know the job's key: {error}") from error
         return Answer(_text(answer)), call, session
->>>>>>> 9b9d867 (Members' sessions are opened with the shared key alone: an exchange of X25519 keys took the rendezvous 1.8 times as long)
 
 
 def _about(role: Role, job_uid: str) -> bytes:

@@ -6,8 +6,8 @@ private key whose public half the responder knows.
 
 Each session has keys of its own, from an X25519 exchange of two keys that are made for it: a recorded session stays
 unreadable when the pre-shared key or the initiator's private key is found later. X25519, AES-GCM, HMAC and SHA-256 are
-those of `cryptography` and of Python; this module puts them in the order that the specification gives. One difference: a
-message of a session may be longer than 65,535 bytes, as AES-GCM allows.
+those of `cryptography` and of Python; this module puts them in the order that the specification gives. One difference:
+a message of a session may be longer than 65,535 bytes, as AES-GCM allows.
 """
 
 import hashlib

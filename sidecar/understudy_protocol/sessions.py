@@ -1,10 +1,10 @@
 """Encrypted sessions, and the handshake that opens one between two sides that know the same key. Without I/O.
 
-The handshake: the caller sends a nonce and a payload in clear; the sidecar answers with its own nonce and a sealed payload.
-The two keys of the session, one a direction, are HKDF-SHA256 (RFC 5869) of the shared key, with both nonces as salt, and
-with what the handshake is about and the caller's payload as info. So a session opens only where both sides know the key
-and agree on all of that, and no recorded message fits into another session. Messages are sealed with AES-256-GCM, and
-numbered by both sides.
+The handshake: the caller sends a nonce and a payload in clear, and the sidecar answers with its own nonce and a sealed
+payload. The session has a key for each direction, both by HKDF-SHA256 (RFC 5869) from the shared key. The salt is both
+nonces; the info is what the handshake is about and the caller's payload. So a session opens only where both sides know
+the key and agree on all of that, and no recorded message fits into another session. Messages are sealed with
+AES-256-GCM, and numbered by both sides.
 
 Whoever finds the shared key later can read recorded sessions: noise.py prevents that, at six times the cost.
 HKDF and AES-GCM are those of `cryptography`.

@@ -81,7 +81,7 @@ def test_the_zip_needs_no_zlib_and_holds_sources_only(packaged: Path) -> None:
     assert {entry.filename.partition("/")[0] for entry in entries} == {"__main__.py", *IN_ZIP}
 
 
-@pytest.mark.parametrize("module", ["compiled.py", "handshake.py", "noise.py"])
+@pytest.mark.parametrize("module", ["compiled.py", "handshake.py", "noise.py", "sessions.py"])
 def test_modules_that_need_a_library_are_not_shipped(packaged: Path, module: str) -> None:
     with zipfile.ZipFile(packaged / "launcher.pyz") as archive:
         assert f"understudy_protocol/{module}" not in archive.namelist()

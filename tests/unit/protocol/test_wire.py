@@ -107,9 +107,9 @@ def test_an_unknown_type_is_no_error(read: Reader) -> None:
         ('{"type":"Leaving","reason":"","grace_s":1%s}' % ("0" * 400), "Leaving.grace_s: expected float, a finite one"),
         ('{"type":"Port","master_port":9223372036854775808}', "Port.master_port: expected int of at most 64 bits"),
         ('{"type":"Close","reason":["Failed"],"message":""}', "Close.reason: expected one of"),
-        ('{"type":"Answer","noise":"\\ud800"}', "surrogates not allowed"),
-        ('{"type":"Answer","noise":' + "[" * 900 + "]" * 900 + "}", "Answer.noise: expected str, got a list"),
-        ('{"type":"Hello","role":"king","job_uid":"","noise":""}', "Hello.role: expected one of"),
+        ('{"type":"Answer","handshake":"\\ud800"}', "surrogates not allowed"),
+        ('{"type":"Answer","handshake":' + "[" * 900 + "]" * 900 + "}", "Answer.handshake: expected str, got a list"),
+        ('{"type":"Hello","role":"king","job_uid":"","handshake":""}', "Hello.role: expected one of"),
         ('{"type":"Nodes","facts":[{"node":"a"},{"node":1}]}', "Nodes.facts[1].node: expected str, got 1"),
         (
             '{"type":"Appoint","epoch":1,"at_least_round":0,"recoveries_by_strategy":{"x":"y"}}',

@@ -14,8 +14,7 @@ from tests.unit.sidecar.hall import until
 from understudy_protocol import wire
 from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, frame
 from understudy_protocol.membership import Port
-from understudy_protocol.noise import Initiator, Responder
-from understudy_protocol.sessions import Session
+from understudy_protocol.sessions import Session, SharedKeyCalled, SharedKeyCaller
 from understudy_sidecar import link as link_module
 from understudy_sidecar.link import UNSENT_BYTES, Link
 
@@ -83,10 +82,10 @@ def masked(text: bytes) -> bytes:
 
 def with_session(link: Link) -> Session:
     """Gives the link a session; returns its peer's."""
-    initiator, responder = Initiator(bytes(32), b""), Responder(bytes(32), b"")
-    answer, session = responder.read(initiator.opening(b"")).answer(b"")
+    caller, called = SharedKeyCaller(bytes(32), b""), SharedKeyCalled(bytes(32), b"")
+    answer, session = called.read(caller.opening(b"")).answer(b"")
     link.seal_with(session)
-    return initiator.finish(answer)[1]
+    return caller.finish(answer)[1]
 
 
 def sealed(session: Session, text: bytes) -> bytes:

@@ -192,7 +192,7 @@ async def test_a_recorded_session_does_not_let_anybody_in_again(served: Served) 
         answered = await ended(sock)
     # then the sidecar answers the Hello, and refuses the rest
     assert answered.startswith(b"HTTP/1.1 101 ")
-    assert b"cannot be opened" in answered
+    assert b"it does not know the job's key" in answered
     assert len(served.hall.links) == 1
     assert [type(x) for x in served.hall.messages] == [m.Join, m.Port]
 

@@ -21,9 +21,9 @@ from tests.unit.sidecar.hall import (
     RecordingHall,
     SealedSocket,
     Served,
-    begin,
     caller,
     closed_by_server,
+    is_accepted,
     join,
     serving,
     until,
@@ -64,7 +64,7 @@ async def test_an_observer_that_knows_the_key_is_heard_and_answered(served: Serv
 @pytest.mark.parametrize(("key", "job"), [(OTHER_KEY, JOB), (KEY, "another")], ids=["key", "job"])
 async def test_a_caller_with_another_key_or_job_is_refused(served: Served, role: Role, key: bytes, job: str) -> None:
     async with served.upgraded() as link:
-        assert await begin(link, caller(role, key, job)) is None
+        assert not await is_accepted(link, caller(role, key, job))
     assert unvisited(served.hall)
 
 

@@ -30,7 +30,7 @@ from tests.unit.sidecar.hall import (
     WELCOME,
     Healthy,
     Served,
-    begin,
+    Socket,
     caller,
     closed_by_server,
     ended,
@@ -43,7 +43,7 @@ from tests.unit.sidecar.hall import (
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
 from understudy_protocol.handshake import Answer, Call, Called, Caller, Hello, Role
-from understudy_protocol.noise import public_key
+from understudy_protocol.noise import Initiator, Responder, public_key
 from understudy_sidecar import server as server_module
 from understudy_sidecar.waiting_connections import WaitingConnections
 
@@ -74,10 +74,18 @@ def waits(served: Served, sock: socket.socket) -> bool:
 # Without the key
 
 
+async def sent_without_the_key(link: Socket, as_caller: Caller) -> bool:
+    """Whether the server hangs up on a caller that goes on after the Answer, which it cannot read."""
+    await link.send_str(wire.encode(as_caller.hello))
+    assert isinstance(wire.decode((await link.receive(2.0)).data, KNOWN), Answer)
+    await link.send_bytes(bytes(16))
+    return await closed_by_server(link)
+
+
 async def test_a_wrong_key_is_refused_and_logged_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         async with served.upgraded() as link:
-            assert await begin(link, caller(key=OTHER_KEY)) is None
+            assert await sent_without_the_key(link, caller(key=OTHER_KEY))
     assert warnings(caplog) == [f"127.0.0.1 was turned away: {NO_KEY}"]
     assert len(served.hall.links) == 1
 
@@ -119,10 +127,11 @@ async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybod
 ) -> None:
     # given a caller whose Hello names the operator's public key, as each sidecar knows it
     forger = Caller(KEY, Role.OBSERVER, JOB, Call("", served.host), OTHER_OPERATOR)
-    forger._noise._transcript = Called(
-        KEY, Role.OBSERVER, JOB, SERVER_POD, served.host, public_key(OPERATOR)
-    )._noise._begun.copy()
-    opening = forger._noise.opening(b'["", ""]')
+    called = Called(KEY, Role.OBSERVER, JOB, SERVER_POD, served.host, public_key(OPERATOR))
+    assert isinstance(forger._side, Initiator)
+    assert isinstance(called._side, Responder)
+    forger._side._transcript = called._side._begun.copy()
+    opening = forger._side.opening(b'["", ""]')
     hello = Hello(Role.OBSERVER, JOB, base64.b64encode(opening).decode())
     async with served.upgraded() as link:
         # when a sidecar answers it
