@@ -1,4 +1,4 @@
-"""The order of a job to a pool's spare that it has claimed. Only the spare's sidecar keeps it, for the job's key."""
+"""A job's order to a spare of a pool that it has claimed. Only the spare's sidecar keeps it: it has the job's key."""
 
 from dataclasses import dataclass
 

@@ -15,12 +15,11 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from understudy_protocol import adoption, handshake, membership, observer, wire
 from understudy_protocol import membership as m
 from understudy_protocol.frames import Opcode, frame
-from understudy_protocol.handshake import Call, Called, Caller, Hello, Role
+from understudy_protocol.handshake import Call, Caller, Role
 from understudy_protocol.noise import public_key
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.sessions import Session
@@ -65,10 +64,10 @@ HEAD, _ = request("x", 1, MEMBERSHIP_PATH)
 HELLO = text_frame(caller().hello)
 
 
-class SealedSocket:
-    """A WebSocket of aiohttp's, of either side, whose messages are encrypted."""
+class SealedCaller:
+    """A caller after its handshake: all messages are encrypted."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, session: Session) -> None:
+    def __init__(self, socket: Socket, session: Session) -> None:
         self.socket, self._session = socket, session
 
     async def send(self, message: object) -> None:
@@ -98,8 +97,10 @@ class SealedSocket:
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The transport under a caller's WebSocket, to do things that no well-behaved caller does."""
-        return transport(cast(Socket, self.socket))
+        """The transport under the WebSocket, to do things that no well-behaved caller does."""
+        connection = self.socket._response.connection
+        assert connection is not None
+        return cast(asyncio.Transport, connection.transport)
 
 
 class RecordingHall:
@@ -149,7 +150,7 @@ class Served:
     @asynccontextmanager
     async def calling(
         self, as_caller: Caller | None = None, make_socket: MakeSocket | None = None
-    ) -> AsyncIterator[SealedSocket]:
+    ) -> AsyncIterator[SealedCaller]:
         """A caller that has completed the handshake; a member unless as_caller is set."""
         async with self.upgraded(make_socket) as link:
             sealed = await begin(link, as_caller or caller())
@@ -157,7 +158,7 @@ class Served:
             yield sealed
 
     @asynccontextmanager
-    async def member(self) -> AsyncIterator[SealedSocket]:
+    async def member(self) -> AsyncIterator[SealedCaller]:
         """A member that has joined, and was welcomed."""
         async with self.calling() as link:
             await link.send_text(join())
@@ -175,7 +176,7 @@ class Served:
 class Healthy:
     """A member next to those that a test is about."""
 
-    def __init__(self, served: Served, link: SealedSocket) -> None:
+    def __init__(self, served: Served, link: SealedCaller) -> None:
         self._hall, self._link = served.hall, link
         self._there = served.hall.links[-1]
 
@@ -199,7 +200,7 @@ async def serving(host: str = "127.0.0.1", port: int = 0, members: int = 0) -> A
         await server.close(0.1)
 
 
-async def begin(link: Socket, as_caller: Caller, answered_by: str = SERVER_POD) -> SealedSocket | None:
+async def begin(link: Socket, as_caller: Caller, answered_by: str = SERVER_POD) -> SealedCaller | None:
     """The caller's side of the handshake; None where the server hangs up on the Hello."""
     await link.send_str(wire.encode(as_caller.hello))
     received = await link.receive(2.0)
@@ -207,19 +208,8 @@ async def begin(link: Socket, as_caller: Caller, answered_by: str = SERVER_POD) 
         return None
     pod_uid, session = as_caller.finish(wire.decode(received.data, KNOWN))
     assert pod_uid == answered_by
-    sealed = SealedSocket(link, session)
+    sealed = SealedCaller(link, session)
     await sealed.send_text("")
-    return sealed
-
-
-async def answer(link: web.WebSocketResponse, pod_uid: str = SERVER_POD) -> SealedSocket:
-    """The called side of the handshake, of a coordinator that is not ours."""
-    hello = wire.decode(await link.receive_str(), KNOWN)
-    assert isinstance(hello, Hello)
-    answer, _, session = Called(KEY, Role.MEMBER, JOB, pod_uid, "127.0.0.1").answer(hello)
-    await link.send_str(wire.encode(answer))
-    sealed = SealedSocket(link, session)
-    assert await sealed.receive_text() == b""
     return sealed
 
 
@@ -250,8 +240,8 @@ async def until(holds: Callable[[], object], limit_s: float = 5.0) -> None:
     raise TimeoutError
 
 
-async def closed_by_server(link: Socket | SealedSocket) -> bool:
-    frame = await (link.socket if isinstance(link, SealedSocket) else link).receive(2.0)
+async def closed_by_server(link: Socket | SealedCaller) -> bool:
+    frame = await (link.socket if isinstance(link, SealedCaller) else link).receive(2.0)
     return frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 
 
@@ -265,13 +255,6 @@ async def ended(sock: socket.socket, limit_s: float = 2.0) -> bytes:
         except ConnectionError:
             pass
     return received
-
-
-def transport(link: Socket) -> asyncio.Transport:
-    """The transport under a WebSocket of aiohttp's, to do things that no well-behaved caller does."""
-    connection = link._response.connection
-    assert connection is not None
-    return cast(asyncio.Transport, connection.transport)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -10,8 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.sealed_socket import SealedSocket, receive_hello, seal
 from tests.unit.sidecar.calling import answering, at, dialing
-from tests.unit.sidecar.hall import JOB, KNOWN, OTHER_KEY, SERVER_POD, WELCOME, Served, answer, caller, ended, until
+from tests.unit.sidecar.hall import JOB, KEY, KNOWN, OTHER_KEY, SERVER_POD, WELCOME, Served, caller, ended, until
 from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.handshake import Answer, Called, Hello, Role
@@ -22,12 +23,17 @@ from understudy_sidecar.client import Address
 NO_KEY = "it does not know the job's key"
 
 
+async def accept(link: web.WebSocketResponse) -> SealedSocket:
+    """The handshake of a sidecar with the job's key."""
+    return await seal(link, Called(KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1"), await receive_hello(link))
+
+
 async def coordinator(link: web.WebSocketResponse) -> None:
     """A coordinator that knows the key, and welcomes each member."""
-    sealed = await answer(link)
-    assert isinstance(await sealed.receive(), m.Join)
+    sealed = await accept(link)
+    assert isinstance(wire.decode(await sealed.receive() or b"", KNOWN), m.Join)
     await link.ping(b"there?")
-    await sealed.send(WELCOME)
+    await sealed.send(wire.encode(WELCOME).encode())
     assert (await link.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
@@ -82,10 +88,10 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
 async def test_a_pod_cannot_welcome_or_ask_for_a_vote_as_another_pod(message: object) -> None:
     # given a pod that knows the key, and that has answered the handshake as itself
     async def liar(link: web.WebSocketResponse) -> None:
-        sealed = await answer(link)
+        sealed = await accept(link)
         await sealed.receive()
         # when it sends a message in the name of another pod
-        await sealed.send(message)
+        await sealed.send(wire.encode(message).encode())
         await link.receive()
 
     # then the member ignores the message and hangs up

@@ -22,7 +22,7 @@ from tests.unit.sidecar.hall import (
     OPERATOR,
     OTHER_KEY,
     OTHER_OPERATOR,
-    SealedSocket,
+    SealedCaller,
     begin,
     serving,
     until,
@@ -101,7 +101,7 @@ class Spare:
             return got.status
 
     @asynccontextmanager
-    async def line(self, as_caller: Caller) -> AsyncIterator[SealedSocket]:
+    async def line(self, as_caller: Caller) -> AsyncIterator[SealedCaller]:
         """Through the handshake. Raises handshake.NotProven, or EOFError where the sidecar hangs up."""
         url = f"http://{self.host}:{pod.COORDINATOR_PORT}{pod.MEMBERSHIP_PATH}"
         async with aiohttp.ClientSession() as session, session.ws_connect(url) as link:

@@ -19,7 +19,7 @@ from tests.unit.sidecar.hall import (
     OTHER_KEY,
     WELCOME,
     RecordingHall,
-    SealedSocket,
+    SealedCaller,
     Served,
     caller,
     closed_by_server,
@@ -152,12 +152,12 @@ async def test_an_empty_message_is_answered_with_an_empty_one(served: Served, ro
 # What a connection's end means
 
 
-def abort(link: SealedSocket) -> None:
+def abort(link: SealedCaller) -> None:
     """FIN, without the WebSocket's goodbye: as a killed process leaves it."""
     link.transport.abort()
 
 
-def reset(link: SealedSocket) -> None:
+def reset(link: SealedCaller) -> None:
     """RST: as a kernel answers that does not know the connection any more."""
     linger = struct.pack("ii", 1, 0)
     link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -166,7 +166,7 @@ def reset(link: SealedSocket) -> None:
 
 @pytest.mark.parametrize("end", [abort, reset])
 async def test_a_peer_whose_kernel_ends_the_connection_was_not_silent(
-    served: Served, end: Callable[[SealedSocket], None]
+    served: Served, end: Callable[[SealedCaller], None]
 ) -> None:
     async with served.member() as link:
         end(link)
