@@ -148,19 +148,20 @@ def test_a_hello_of_the_operator_shows_the_role_and_the_job_and_no_more() -> Non
     assert IP.encode() not in sent
 
 
-def test_a_thief_of_the_key_cannot_read_a_recorded_session() -> None:
-    # given a recorded session, and the membership key, which was stolen later
-    ours = caller()
-    answer, _, theirs = sidecar().answer(ours.hello)
+@pytest.mark.parametrize("role", OPERATORS)
+def test_a_thief_of_the_key_cannot_read_a_recorded_session_of_the_operator(role: Role) -> None:
+    # given a recorded session of the operator, and the key, which was stolen later
+    ours = caller(role, operator=OPERATOR)
+    answer, _, theirs = sidecar(role).answer(ours.hello)
     _, session = ours.finish(answer)
-    recorded = [session.seal(b""), session.seal(b"from the caller"), theirs.seal(b"from the sidecar")]
+    recorded = [session.seal(b""), session.seal(b"from the operator"), theirs.seal(b"from the sidecar")]
     # when the thief takes the part of either side
-    as_caller = caller()
-    _, call, as_sidecar = sidecar().answer(ours.hello)
+    as_operator = caller(role, operator=OPERATOR)
+    _, call, as_sidecar = sidecar(role).answer(ours.hello)
     # then only the payload of the Hello opens
     assert call == Call("uid-of-the-caller", IP)
     with pytest.raises(NotProven):
-        as_caller.finish(answer)
+        as_operator.finish(answer)
     for message in recorded:
         with pytest.raises(NotAuthentic):
             as_sidecar.open(message)

@@ -116,7 +116,7 @@ def test_a_short_answer_is_not_read(size: int) -> None:
     ],
     ids=["changed", "repeated", "sent before another one", "sent back", "short"],
 )
-def test_no_message_of_a_session_can_be(arranged: Arranged) -> None:
+def test_a_session_does_not_open_a_message_that_was(arranged: Arranged) -> None:
     ours, theirs = sessions()
     first, second, back = ours.seal(b"1"), ours.seal(b"2"), theirs.seal(b"3")
 
