@@ -34,7 +34,7 @@ NETWORKS = "networking.k8s.io"
 RARE = {
     Right("", "pods", "get"): "a creation that had no answer is found to have been done",
     Right("", "services", "get"): "one of that name is there already",
-    Right("", "secrets", "get"): "one of that name is there already",
+    Right("", "secrets", "delete"): "a job is suspended, or begins another attempt",
     Right("", "nodes", "get"): "a pod is on a node of which no watch has told yet",
     Right("batch", "jobs/status", "patch"): "a suspended Job keeps its startTime before Kubernetes 1.36",
     Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",

@@ -222,7 +222,8 @@ def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_ov
     # then the kinds, the job with its Secret, and what the programs have made for themselves are there
     assert seen(job) == before
     cluster.kubectl("-n", NAMESPACE, "get", "secret", f"{job.name}-membership", "-o", "name")
-    cluster.kubectl("-n", SYSTEM, "get", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator", "-o", "name")
+    kept = (f"secret/{RELEASE}-master", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator")
+    cluster.kubectl("-n", SYSTEM, "get", *kept, "-o", "name")
 
     # and the job still recovers: a killed worker restarts in place
     by_name = {pod["metadata"]["name"]: pod for pod in job.pods()}

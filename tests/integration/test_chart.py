@@ -1,6 +1,9 @@
 """The Helm chart, rendered by the real helm: what an installation applies."""
 
+import base64
+import hashlib
 import json
+import re
 import subprocess
 from functools import cache
 from typing import Any
@@ -259,6 +262,7 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("watchNamespaces={Team}", "at '/watchNamespaces/0'"),
         ("watchNamespaces={red,red}", "at '/watchNamespaces': items at 0 and 1 are equal"),
         ("webhook.certificates.duration=90d", "at '/webhook/certificates/duration'"),
+        ("masterSecret.name=My_Secret", "at '/masterSecret/name'"),
     ],
 )
 def test_what_is_misspelt_or_means_nothing_is_refused_with_its_path(setting: str, message: str):
@@ -325,7 +329,7 @@ def test_what_the_values_say_of_pods_reaches_them(which: str):
     selector = made["spec"]["selector"]
     assert [x["labelSelector"] for x in pod["topologySpreadConstraints"]] == [selector]
     assert metadata["labels"] == {**selector["matchLabels"], "team": "ml"}
-    assert metadata["annotations"] == {"example.com/a": "b"}
+    assert metadata["annotations"]["example.com/a"] == "b"
 
 
 @BOTH
@@ -525,6 +529,65 @@ def test_pods_are_injected_and_scraped_in_named_namespaces_alone():
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["red", "blue"]}
     ordinary = named("understudy-coordinators", "metrics.podMonitor.enabled=true")["PodMonitor"]
     assert ordinary["spec"]["namespaceSelector"] == {"any": True}
+
+
+# The master secret ---------------------------------------------------------------------------------------------------
+
+DIGEST_ANNOTATION = "understudy.dev/master-secret-sha256"
+
+
+def test_the_chart_generates_a_master_secret_that_outlives_the_release():
+    # given the chart's own master secret
+    secret = named("understudy-master")["Secret"]
+    assert (secret["type"], secret["metadata"]["namespace"]) == ("Opaque", "system")
+    # then it is 64 random characters
+    value = base64.b64decode(secret["data"]["secret"])
+    assert re.fullmatch(rb"[A-Za-z0-9]{64}", value)
+    assert named("understudy-master", "crds.install=false")["Secret"]["data"] != secret["data"]
+    # and helm keeps it when the release is uninstalled
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    # and another secret would make the operator's pods others
+    annotations = rendered()["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {DIGEST_ANNOTATION: hashlib.sha256(value).hexdigest()}
+
+
+def test_an_administrators_own_master_secret_is_mounted_and_no_other_is_generated():
+    documents = rendered("masterSecret.name=own")
+    template = documents["Deployment"]["spec"]["template"]
+    assert [volume["secret"]["secretName"] for volume in template["spec"]["volumes"]] == ["own"]
+    assert [x for x in items("masterSecret.name=own") if x["kind"] == "Secret"] == []
+    # and no digest of it, from which a weak one could be guessed, can be read in the pods
+    assert "annotations" not in template["metadata"]
+
+
+def test_only_the_operators_pods_mount_the_master_secret():
+    # given all pods of the chart
+    specs = {x["metadata"]["name"]: x["spec"] for x in items() if x["kind"] == "Pod"}
+    specs |= {x["metadata"]["name"]: x["spec"]["template"]["spec"] for x in items() if x["kind"] == "Deployment"}
+    assert specs.keys() == {f"understudy-{name}" for name in ("operator", "webhook", "rotation", "test")}
+    # then the operator's has it, as a file that its user can read
+    operator = specs["understudy-operator"]
+    (container,) = operator["containers"]
+    (mount,) = container["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/understudy-master", True)
+    (volume,) = operator["volumes"]
+    assert volume["name"] == mount["name"]
+    assert volume["secret"] == {"secretName": "understudy-master", "defaultMode": 0o444}
+    # and no other one names it
+    assert [name for name, spec in specs.items() if "understudy-master" in json.dumps(spec)] == ["understudy-operator"]
+
+
+@pytest.mark.attack("E1", "reads Secrets with the operator's token", before="the API server answered")
+@pytest.mark.parametrize("settings", [(), (WATCHED,)])
+def test_the_operator_creates_and_deletes_secrets_and_reads_none(settings: tuple[str, ...]):
+    # given all roles that are bound to the operator's account
+    documents = items(*settings)
+    bindings = [x for x in documents if x["kind"].endswith("RoleBinding")]
+    bound = {x["roleRef"]["name"] for x in bindings if x["subjects"][0]["name"] == "understudy-operator"}
+    roles = [x for x in documents if x["kind"] in ("Role", "ClusterRole") and x["metadata"]["name"] in bound]
+    # then these are its rights on Secrets
+    verbs = {right.verb for right in granted(roles) if right.resource in ("secrets", "*")}
+    assert verbs == {"create", "delete"}
 
 
 def test_policies_can_be_left_out_and_an_older_kubernetes_says_so():

@@ -6,6 +6,7 @@ waited for; what stays and what goes with real pods is tests/e2e/test_chart.py's
 
 import base64
 import copy
+import hashlib
 import json
 import os
 import re
@@ -75,6 +76,7 @@ VALUES = {
     "a named namespace": "{watchNamespaces: [default], metrics: {enabled: true}}",
     "no policies": "{admissionPolicies: {enabled: false}}",
     "policies for labelled namespaces": "{admissionPolicies: {namespaceLabels: {example.com/a: b, c: d}}}",
+    "one's own master secret": "{masterSecret: {name: own}}",
     "CRDs that go": "{crds: {keep: false}, faults: {sources: [{name: cordon, enabled: false}]}}",
 }
 
@@ -326,6 +328,39 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
     assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
 
 
+def master_secret(server: "ApiServer") -> bytes:
+    """The one that the operator's pods mount."""
+    words = ("-n", SYSTEM, "get", "deployment", "understudy-operator", "-o", "json")
+    pod = json.loads(must(server.kubectl(*words)))["spec"]["template"]
+    (volume,) = pod["spec"]["volumes"]
+    name = volume["secret"]["secretName"]
+    value = base64.b64decode(must(server.kubectl("-n", SYSTEM, "get", "secret", name, "-o", "jsonpath={.data.secret}")))
+    digest = pod["metadata"].get("annotations", {}).get("understudy.dev/master-secret-sha256")
+    assert digest == (hashlib.sha256(value).hexdigest() if name == "understudy-master" else None)
+    return value
+
+
+def test_the_master_secret_is_kept_and_can_be_rotated_and_restored_as_the_page_says(
+    server: "ApiServer", reader: Reader
+) -> None:
+    first = master_secret(server)
+    # when the chart is upgraded with another setting, then the secret stays
+    reader.run(f"helm upgrade understudy charts/understudy --namespace {SYSTEM} --set logFormat=json")
+    assert master_secret(server) == first
+    # when the page's commands rotate it, then it is another one, and the pods have its digest
+    reader.follow("Master secret", 1)
+    second = master_secret(server)
+    assert second != first
+    # when a secret of one's own takes its place, then the pods mount that one
+    reader.follow("Master secret", 0)
+    assert master_secret(server) not in (first, second)
+    # when the generated one is backed up, and restored after it was lost, then the pods mount the same secret
+    reader.follow("Master secret", 2)
+    must(server.kubectl("-n", SYSTEM, "delete", "secret", "understudy-master"))
+    reader.follow("Master secret", 3)
+    assert master_secret(server) == second
+
+
 def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiServer", tmp_path: Path) -> None:
     # given the installation, and users with Kubernetes' own roles
     for role, user in (("view", "viewer"), ("edit", "editor")):
@@ -429,6 +464,9 @@ def test_uninstall_leaves_what_the_page_says(server: "ApiServer", reader: Reader
             "metadata": {"name": name, "namespace": SYSTEM},
         }
         must(server.kubectl("apply", "-f", "-", stdin=json.dumps(body)))
+    # and a master secret
+    reader.follow("Upgrade")
+    secret = master_secret(server)
     # when the chart is uninstalled
     reader.follow("Uninstall", 0)
     # then the CRDs and the job are there, and nothing else of the chart
@@ -439,14 +477,16 @@ def test_uninstall_leaves_what_the_page_says(server: "ApiServer", reader: Reader
     cluster = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
     cluster += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
     assert there(server, cluster, *ours) == set()
-    # and a chart that is installed again takes them over
+    # and a chart that is installed again takes them over, with the keys of the job
     reader.follow("Install")
+    assert master_secret(server) == secret
     assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
 
 
 def test_all_of_it_is_removed_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
     reader.follow("Uninstall", 1)
     assert {name for name in there(server, "crd") if "understudy" in name} == set()
+    assert there(server, "-n", SYSTEM, "secret", "understudy-master") == set()
     assert there(server, "-n", SYSTEM, "leases,configmaps", "--field-selector=metadata.name!=kube-root-ca.crt") == set()
 
 

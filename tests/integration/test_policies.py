@@ -63,6 +63,13 @@ def a_pod(name: str, namespace: str = TEAM, owned: bool = False) -> Raw:
     return an_object("Pod", name, namespace, owned, spec={"containers": [a_container()]})
 
 
+def a_secret(name: str, owned: bool = False, finalizers: tuple[str, ...] = (), **fields: Any) -> Raw:
+    """Immutable, as the operator creates it, unless the fields say otherwise."""
+    secret = an_object("Secret", name, owned=owned, **{"immutable": True, **fields})
+    secret["metadata"]["finalizers"] = list(finalizers)
+    return secret
+
+
 def a_claimed_pod(name: str) -> Raw:
     """Its pool was deleted, and its ownerReferences with it: kubectl delete --cascade=orphan."""
     pod = a_pod(name)
@@ -109,7 +116,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
         wait_until_found(server, "explain", "trainingjobs.spec")
         injected = {"understudy.dev/inject": "true"}
         pods = [a_pod("theirs"), a_pod("ours", owned=True), a_claimed_pod("claimed")]
-        apply(server, [*pods, a_job_of_batch("theirs")])
+        secrets = [a_secret("theirs"), a_secret("ours", owned=True)]
+        finalized = a_secret("finalized", owned=True, finalizers=("example.com/backup",))
+        apply(server, [*pods, *secrets, finalized, a_job_of_batch("theirs")])
         apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True)])
         apply(server, [manifest for user, rules in RIGHTS.items() for manifest in a_role(user, rules)])
         wait_until_enforced(server, True)
@@ -167,8 +176,9 @@ def patches(user: str, what: str, patch: Raw) -> Attack:
     return lambda server: as_user(server, user, *words)
 
 
-def deletes(user: str, what: str) -> Attack:
-    return lambda server: as_user(server, user, "-n", TEAM, "delete", *what.split("/"))
+def deletes(user: str, what: str, namespace: str = TEAM) -> Attack:
+    # kubectl waits for the end of what it deletes by reading it, which the operator's account may not do with Secrets.
+    return lambda server: as_user(server, user, "-n", namespace, "delete", *what.split("/"), "--wait=false")
 
 
 def rewrites(change: Callable[[Raw], object]) -> Attack:
@@ -226,6 +236,7 @@ def a_token_secret(namespace: str) -> Raw:
 
 PORTS = {"ports": [{"port": 443}]}
 MESSAGE_OWNER = "may create, change and delete only objects whose controller is a TrainingJob"
+MESSAGE_SECRET = "may create only immutable Secrets of type Opaque"
 MESSAGE_BUNDLE = "this account may change only caBundle of the webhook configurations"
 #: Attacks by name: each with the API server's message.
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -278,9 +289,24 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "of an injected Job, and not what it runs",
     ),
     "deletes an injected Job": (deletes(OPERATOR, "job/injected"), MESSAGE_OWNER),
-    "makes a Secret with an account's token": (
-        creates(OPERATOR, a_token_secret(TEAM)),
-        "may create only Secrets of type Opaque",
+    "makes a Secret with an account's token": (creates(OPERATOR, a_token_secret(TEAM)), MESSAGE_SECRET),
+    "creates a Secret that is not Opaque": (
+        creates(OPERATOR, a_secret("evil", owned=True, type="example.com/other")),
+        MESSAGE_SECRET,
+    ),
+    "creates a Secret that is not immutable": (
+        creates(OPERATOR, a_secret("evil", owned=True, immutable=False)),
+        MESSAGE_SECRET,
+    ),
+    "creates a Secret that no job owns": (creates(OPERATOR, a_secret("evil")), MESSAGE_OWNER),
+    "deletes somebody's Secret": (deletes(OPERATOR, "secret/theirs"), MESSAGE_OWNER),
+    "deletes a job's Secret that has a finalizer": (
+        deletes(OPERATOR, "secret/finalized"),
+        "may not delete a Secret that has a finalizer",
+    ),
+    "deletes the master secret": (
+        deletes(OPERATOR, "secret/understudy-master", SYSTEM),
+        f"may not write in namespace {SYSTEM}",
     ),
     "takes an address of others by a Service": (
         creates(OPERATOR, an_object("Service", "evil", owned=True, spec={**PORTS, "externalIPs": ["203.0.113.7"]})),
@@ -344,6 +370,8 @@ ALLOWED: dict[str, Attack] = {
     "the operator creates a job's pod": creates(OPERATOR, a_pod("another", owned=True)),
     "the operator annotates a job's pod": patches(OPERATOR, "pod/ours", {"metadata": {"annotations": {"a": "b"}}}),
     "the operator deletes a job's pod": deletes(OPERATOR, "pod/ours"),
+    "the operator creates a job's Secret": creates(OPERATOR, a_secret("another", owned=True)),
+    "the operator deletes a job's Secret": deletes(OPERATOR, "secret/ours"),
     "the operator releases a claimed pod that no pool owns": patches(
         OPERATOR, "pod/claimed", {"metadata": {"finalizers": None}}
     ),

@@ -22,6 +22,9 @@ app.kubernetes.io/component: operator
 {{- define "understudy.operator" -}}
 {{ include "understudy.fullname" . }}-operator
 {{- end -}}
+{{- define "understudy.masterSecret" -}}
+{{ .Values.masterSecret.name | default (printf "%s-master" (include "understudy.fullname" .)) }}
+{{- end -}}
 {{- define "understudy.webhook" -}}
 {{ include "understudy.fullname" . }}-webhook
 {{- end -}}

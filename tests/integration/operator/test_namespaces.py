@@ -109,16 +109,19 @@ async def test_jobs_pools_nodes_and_policies_are_looked_after_without_a_right_on
     assert "the cluster has no Kueue" in log
 
 
-@pytest.mark.attack("E1", "reads Secrets of all namespaces with the operator's token", before="the API server answered")
+@pytest.mark.attack("E1", "reads Secrets with the operator's token", before="the API server answered")
 def test_a_stolen_token_of_the_operator_opens_the_watched_namespaces_alone(
     api_server: "ApiServer", kubeconfig: Path
 ) -> None:
     account = "system:serviceaccount:understudy-system:understudy-operator"
     # given the rights of an operator that watches two namespaces
-    must(api_server.kubectl("auth", "can-i", "list", "secrets", "-n", "red", f"--as={account}"))
+    must(api_server.kubectl("auth", "can-i", "create", "secrets", "-n", "red", f"--as={account}"))
     must(api_server.kubectl("auth", "can-i", "list", "nodes", f"--as={account}"))
-    # when somebody uses them on another namespace, or on all
+    # when somebody reads Secrets with them, or uses them in another namespace, or in all
     attempts = [
+        ("get", "secrets", "-n", "red"),
+        ("get", "secret", "llm-membership", "-n", "red"),
+        ("get", "secrets", "--watch", "-n", "red"),
         ("get", "secrets", "-n", OTHER),
         ("get", "secrets", "--all-namespaces"),
         ("get", "pods", "--all-namespaces"),

@@ -9,7 +9,10 @@ from tests.cluster.paths import CHECKOUT, Paths
 EVERYTHING = "networkPolicies.enabled=true,networkPolicies.jobs=true,webhook.certificates.mode=CertManager"
 
 
-@pytest.mark.parametrize("settings", ["", EVERYTHING, "webhook.enabled=false,crds.install=false,rbac.aggregate=false"])
+@pytest.mark.parametrize(
+    "settings",
+    ["", EVERYTHING, "webhook.enabled=false,crds.install=false,rbac.aggregate=false", "masterSecret.name=own"],
+)
 def test_helm_finds_nothing_to_object_to(settings: str) -> None:
     helm = Paths.from_environment().binaries / "helm"
     if not helm.exists():
