@@ -148,7 +148,7 @@ class Sidecars:
             raise Unexpected(f"{hello}: expected a Hello")
         job = self._played(hello.job_uid)
         nonce = secrets.token_hex(handshake.NONCE_BYTES)
-        parts = (await self._key(job.uid), hello.role, hello.job_uid, hello.nonce, nonce)
+        parts = (await self._key(job, hello.job_uid), hello.role, hello.job_uid, hello.nonce, nonce)
         await line.send_str(wire.encode(Challenge(nonce, server_proof(*parts))))
         if await _receive(line) != Prove(caller_proof(*parts)):
             raise Unexpected("the operator does not know the job's key")
@@ -162,16 +162,13 @@ class Sidecars:
             raise Unexpected(f"{job_uid}: no such job is played")
         return found
 
-    async def _key(self, uid: str) -> bytes:
-        """As the sidecars have it, from the mounted Secret."""
-        if uid not in self._keys:
-            found = await self._kube.call(
-                "GET", f"/api/v1/namespaces/{self._namespace}/secrets", labelSelector=names.LABEL_JOB_UID
-            )
-            for raw in found["items"]:
-                owner = raw["metadata"]["labels"][names.LABEL_JOB_UID]
-                self._keys[owner] = base64.b64decode(raw["data"][names.KEY_FILE])
-        return self._keys[uid]
+    async def _key(self, job: PlayedJob, job_uid: str) -> bytes:
+        """As the sidecars have it, from the mounted Secret. job_uid: as in _played."""
+        if job_uid not in self._keys:
+            name = f"{job.name}-{job.uid}-membership{job_uid.removeprefix(job.uid)}"
+            secret = await self._kube.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/{name}")
+            self._keys[job_uid] = base64.b64decode(secret["data"][names.KEY_FILE])
+        return self._keys[job_uid]
 
     async def _answer(self, job: PlayedJob, called: str, asked: Observe | Appoint, line: web.WebSocketResponse) -> None:
         known = job.snapshot

@@ -17,7 +17,9 @@ from understudy_operator import health
 from understudy_operator.apply.api import Api
 from understudy_operator.clock import Backoffs, Clock
 from understudy_operator.fault_settings import read_fault_settings
+from understudy_operator.keyring import Keyring
 from understudy_operator.lease_settings import read_lease_settings
+from understudy_operator.master_secret import read_master_secret
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.namespace_settings import read_namespaces
@@ -55,6 +57,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     election = read_lease_settings(os.environ)
     memo.operator = Operator(
         partial(Api, memo.api_client, answered=metrics.answered),
+        Keyring(read_master_secret(os.environ)),
         os.environ["UNDERSTUDY_SIDECAR_IMAGE"],
         election.lease,
         new_identity(os.environ.get("HOSTNAME", "understudy-operator")),

@@ -15,6 +15,7 @@ from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
 from understudy_operator.injection import Injection
+from understudy_operator.keyring import Keyring
 from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader
@@ -57,6 +58,7 @@ class Operator:
     def __init__(
         self,
         connect: Connect,
+        keyring: Keyring,
         sidecar_image: str,
         lease: tuple[str, str] | None,
         identity: str,
@@ -99,7 +101,7 @@ class Operator:
             for path in paths_of(kind, namespaces)
         ]
         self._supervisor = Supervisor(self._metrics)
-        self._sidecar_image, self._log_format = sidecar_image, log_format
+        self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
@@ -185,8 +187,6 @@ class Operator:
         else:
             if key := job_key_of(raw):
                 self._wake(key)
-            elif kind is Kind.SECRET and (pool := pool_key_of(raw)):
-                self._wake_pool(pool)
             if kind is Kind.POD:
                 self._saw_of_pool(raw)
                 if event_type != "DELETED" and self._acts and self.synced:
@@ -264,6 +264,7 @@ class Operator:
                 key,
                 self.store,
                 self._gateway,
+                self._keyring,
                 self._sidecar_image,
                 self._forget,
                 self._clock,
@@ -289,6 +290,7 @@ class Operator:
                 key,
                 self.store,
                 self._gateway,
+                self._keyring,
                 self._forget_pool,
                 self._clock,
                 self._read_node,

@@ -21,11 +21,14 @@ from understudy_local.manifest import Place
 from understudy_local.options import Options
 from understudy_local.output import Output
 from understudy_local.run_folder import RunFolder
+from understudy_operator.keyring import Keyring
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
+from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Server
@@ -55,7 +58,8 @@ class LocalCluster:
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # for who watches
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
-        self._uid, self._key = secrets.token_hex(16), secrets.token_hex(32)
+        self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(32))
+        self._key = self._keyring.of_job("", self._uid, 0)
         self._addresses = 0
         self._woken = asyncio.Event()
         self._ending = ""  # why, if it was asked to
@@ -185,10 +189,11 @@ class LocalCluster:
             pods=tuple(pod.observed() for pod in self.pods.values()),
             nodes={name: Node(name, True) for name in self._nodes},
             coordination=self._coordination if self._link is None else self._link.coordination,
-            has_secret=True,
+            keyring=self._keyring,
             has_hostnames_service=True,
             coordinator_address=f"{self._address(0)}:{names.COORDINATOR_PORT}",
             entropy=secrets.token_hex(8),
+            secret_writes=SecretWrites({secret_name(job): self.started_at}),  # the key is in the run's folder
         )
 
     def _execute(self, plan: Plan) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import random
 from collections import Counter, deque
@@ -17,7 +16,7 @@ from tests.simulation_operator.client import Process, Trouble
 from tests.simulation_operator.clockwork import clock_of
 from tests.simulation_operator.cluster import Cluster
 from tests.simulation_operator.training import TICK_S, Link, Training
-from tests.unit.operator.given import IMAGE, TEMPLATE
+from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from understudy_operator.observe.adoption_link import Keys
 from understudy_operator.operator import Operator
@@ -47,7 +46,6 @@ class World:
     rng: random.Random
     nodes: int
     replicas: int
-    loses_replicas: bool = False  # in this run some are killed or stopped
     warm: bool = False  # pools' spares have a launcher
     aside: bool = False  # each job has a Job that waits for its pods for ever: the operator lists them again and again
     has_lease: bool = True  # without it all replicas act at once
@@ -57,8 +55,6 @@ class World:
     processes: list[Process] = field(default_factory=list)  # all that there ever were
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
-    keys: dict[str, str] = field(default_factory=dict)  # of each job, by its uid
-    spare_keys: dict[str, str] = field(default_factory=dict)  # of the pool, that each of its pods has mounted
     deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
     violations: list[str] = field(default_factory=list)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
@@ -137,7 +133,7 @@ class World:
     def start_replica(self, name: str) -> None:
         process = Process(self.server, self.trouble, self.rng, f"{name}.{len(self.processes)}", self._written)
         lease = LEASE if self.has_lease else None
-        process.operator = Operator(process.connect, IMAGE, lease, process.name, clock_of(self.loop))
+        process.operator = Operator(process.connect, KEYRING, IMAGE, lease, process.name, clock_of(self.loop))
         self.processes.append(process)
         process.operator.start()
         self.watch(process)
@@ -179,8 +175,11 @@ class World:
 
     def link(self, job_uid: str, key: bytes, before: Coordination, on_change: Callable[[], None]) -> Link:
         """In CoordinatorLink's place."""
-        del key
-        return Link(self.trainings.get(job_uid), before, on_change)
+        return Link(self.trainings.get(job_uid), before, on_change, lambda pod_uid: self._called(pod_uid, key))
+
+    def _called(self, pod_uid: str, key: bytes) -> None:
+        if self.cluster.keys.get(pod_uid, key.decode()) != key.decode():
+            self.violate(f"pod {pod_uid} is called with another key than it has mounted")
 
     async def adopt(self, intent: AdoptSpare, keys: Keys) -> str:
         """In adoption_link.adopt's place: the spare itself, and the way to it."""
@@ -189,9 +188,12 @@ class World:
         deaf = self.deaf.setdefault(intent.pod_uid, self.rng.random() < DEAF)
         if deaf or not pods or not self.cluster.runs(pods[0]) or self.rng.random() < self.trouble.unanswered:
             raise TimeoutError
-        if self.spare_keys.get(intent.pod_uid, "") != keys.pool or not keys.pool:
+        owner = self.cluster.adopted.get(intent.pod_uid, "")
+        if not owner and self.cluster.keys[intent.pod_uid] != keys.pool:
             raise NotProven("it does not know the pool's key")
-        owner = self.cluster.adopted.setdefault(intent.pod_uid, intent.shape.uid)
+        if not owner:
+            owner = self.cluster.adopted[intent.pod_uid] = intent.shape.uid
+            self.cluster.keys[intent.pod_uid] = keys.job
         self.say(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
         if self.rng.random() < self.trouble.unanswered:
             raise TimeoutError  # and it was done
@@ -262,32 +264,12 @@ class World:
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
-            self._mounts(raw)
             self.claims.told(kind, raw, self._writer)
-        if plural == "secrets" and kind == "ADDED" and names.LABEL_POOL not in raw["metadata"]["labels"]:
-            uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
-            if self._has_pods(uid) and self.keys.get(uid, key) != key:
-                self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
-            self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
             self.trainings.pop(raw["metadata"]["uid"], None)
         for training in list(self.trainings.values()):
             if plural in ("pods", "nodes"):
                 self.loop.call_soon(training.tick)
-
-    def _mounts(self, pod: Raw) -> None:
-        """A pool's pod has its key from its kubelet, once."""
-        metadata = pod["metadata"]
-        if names.LABEL_POOL in metadata["labels"] and pod.get("status", {}).get("phase") == "Running":
-            secrets = self.server.of("secrets", **{names.LABEL_JOB_UID: metadata["labels"][names.LABEL_JOB_UID]})
-            for secret in secrets:
-                key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
-                self.spare_keys.setdefault(metadata["uid"], key)
-
-    def _has_pods(self, job_uid: str) -> bool:
-        """That have mounted a key: they run."""
-        pods = self.server.of("pods", **{names.LABEL_JOB_UID: job_uid})
-        return any(pod.get("status", {}).get("phase") == "Running" for pod in pods)
 
     def _tick(self) -> None:
         self.claims.tick()

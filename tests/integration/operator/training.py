@@ -41,6 +41,11 @@ JOB: Raw = {
 }
 
 
+def secret_name(job: Raw) -> str:
+    """Of the job's first attempt."""
+    return f"{NAME}-{job['metadata']['uid']}-membership"
+
+
 class Training:
     """One job, llm: two actives, one spare."""
 
@@ -185,7 +190,7 @@ class Training:
         return pods
 
     async def serve(self, job: Raw) -> None:
-        secret = await self.kube.call("GET", f"secrets/{NAME}-membership")
+        secret = await self.kube.call("GET", f"secrets/{secret_name(job)}")
         for sidecar in (self.coordinator, self.heir):
             await sidecar.start(base64.b64decode(secret["data"]["key"]), job["metadata"]["uid"])
         await self.heir.tell(Refused("this sidecar is not in office"))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
-from tests.unit.operator.given import IMAGE, TEMPLATE
+from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.metrics.reading import scraped
 from understudy_operator.apply.api import ApiError, Listed
 from understudy_operator.clock import Clock
@@ -108,6 +108,7 @@ async def running(api: ClusterApi) -> AsyncIterator[Running]:
     loop, metrics = asyncio.get_running_loop(), OperatorMetrics()
     operator = Operator(
         lambda _: api,
+        KEYRING,
         IMAGE,
         None,
         "test",

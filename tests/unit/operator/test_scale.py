@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
-from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_job
+from tests.unit.operator.given import IMAGE, KEYRING, NOW, TEMPLATE, a_job
 from tests.unit.operator.test_worker import FakeLink, links
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
@@ -49,8 +49,6 @@ class World:
         self.put(PATH, Kind.JOB, body)
         labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
         owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
-        secret = {"kind": "Secret", "metadata": owned, "stringData": {names.KEY_FILE: "the key"}}
-        self.put("/api/v1/namespaces/research/secrets/llm-membership", Kind.SECRET, secret)
         for name in ("llm", "llm-coordinator"):
             service = {"kind": "Service", "metadata": owned, "spec": {}}
             self.put(f"/api/v1/namespaces/research/services/{name}", Kind.SERVICE, service)
@@ -106,7 +104,9 @@ async def until(holds: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorker]:
     """Its worker, once status tells that the job runs and there is nothing left to write."""
-    worker = JobWorker(KEY, world.store, Gateway(world.api, world.store, Clock()), IMAGE, lambda _: None, Clock())
+    worker = JobWorker(
+        KEY, world.store, Gateway(world.api, world.store, Clock()), KEYRING, IMAGE, lambda _: None, Clock()
+    )
     try:
         await until(lambda: bool(links))
         links[0].coordination = world.tells(0)

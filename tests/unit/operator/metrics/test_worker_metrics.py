@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.fake_api import FakeApi, Raw
-from tests.unit.operator.given import IMAGE, a_snapshot
+from tests.unit.operator.given import IMAGE, KEYRING, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.operator.test_worker import APPOINTED, KEY, PATH, FakeLink, World
 from understudy_operator import pass_loop, worker
@@ -32,7 +32,7 @@ class Replica:
     def __init__(self, api: FakeApi, store: Store) -> None:
         self.metrics = OperatorMetrics()
         gateway = Gateway(api, store, Clock())
-        self.worker = JobWorker(KEY, store, gateway, IMAGE, lambda _: None, Clock(), metrics=self.metrics)
+        self.worker = JobWorker(KEY, store, gateway, KEYRING, IMAGE, lambda _: None, Clock(), metrics=self.metrics)
 
     def said(self) -> dict[tuple[str, ...], float]:
         return scraped(self.metrics.book.text())
