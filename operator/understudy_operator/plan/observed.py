@@ -287,7 +287,7 @@ class Observed:
     pods: tuple[Pod, ...]
     nodes: Mapping[str, Node]
     coordination: Coordination
-    keyring: "Keyring"
+    keyring: "Keyring" = field(compare=False, repr=False)
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
     entropy: str  # fresh randomness of this pass, for names

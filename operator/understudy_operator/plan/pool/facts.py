@@ -65,7 +65,7 @@ class ObservedPool:
     nodes: Mapping[str, Node]
     claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
     entropy: str  # fresh randomness of this pass, for names
-    keyring: "Keyring"
+    keyring: "Keyring" = field(compare=False, repr=False)
     clients: tuple[Client, ...] = ()
     refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
     paused: Mapping[str, float] = field(default_factory=dict)  # as in Observed

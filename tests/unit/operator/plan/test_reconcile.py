@@ -37,6 +37,7 @@ from understudy_operator.plan.intents import (
     Create,
     CreatePod,
     DeletePod,
+    DeleteSecret,
     Follow,
     PatchPod,
     Plan,
@@ -175,11 +176,13 @@ class World:
         self.votes, self.told, self.heard_at = votes, Coordination(), NOW
         self.closed: Close | None = None
         self.created = self.deleted = 0
+        self.secret_writes = SecretWrites()
 
     def observe(self) -> Observed:
         self.call()
         facts = observed(self.job, (), nodes=self.nodes, coordination=self.told, entropy=f"pass {self.serial}")
-        return replace(facts, pods=tuple(self.pods[uid] for uid in sorted(self.pods)))
+        pods = tuple(self.pods[uid] for uid in sorted(self.pods))
+        return replace(facts, pods=pods, secret_writes=self.secret_writes)
 
     def call(self) -> None:
         """Ask everybody who is in office."""
@@ -216,9 +219,19 @@ class World:
         plan = plan_of(self.observe(), self.now)
         if plan.status is not None:
             self.job = replace(self.job, status=plan.status)
+        for intent in plan.objects:
+            self.write(intent)
         for intent in plan.pods:
             self.apply(intent)
         return plan
+
+    def write(self, intent: Create | DeleteSecret) -> None:
+        match intent:
+            case DeleteSecret(name):
+                self.secret_writes = self.secret_writes.after_deletion(name)
+            case Create(manifest):
+                assert manifest["kind"] == "Secret"
+                self.secret_writes = self.secret_writes.after_creation(manifest["metadata"]["name"], self.now)
 
     def apply(self, intent: PodIntent) -> None:
         match intent:
@@ -411,6 +424,7 @@ def test_a_job_that_is_suspended_has_no_pods_and_comes_to_rest_again_when_it_is_
         world.run_pass()
         world.live_on()
     assert world.pods == {}
+    assert world.secret_writes.created == {}
     assert world.job.status["phase"] == "Suspended"
     world.suspend(False)
     world.settle()
