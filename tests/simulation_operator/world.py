@@ -178,11 +178,12 @@ class World:
         return Link(self.trainings.get(job_uid), before, on_change, lambda pod_uid: self._called(pod_uid, key))
 
     def _called(self, pod_uid: str, key: bytes) -> None:
-        pods = [pod for pod in self.server.of("pods") if pod["metadata"]["uid"] == pod_uid]
-        if any(names.ANNOTATION_WARM in pod["metadata"].get("annotations", {}) for pod in pods):
-            return  # a pool's spare that is claimed has the job's key once it is told
-        if self.cluster.keys.get(pod_uid, key.decode()) != key.decode():
-            self.violate(f"pod {pod_uid} is called with another key than it has mounted")
+        for pod in self.server.of("pods"):
+            # A pool's spare that is claimed Warm has the job's key only once it is told.
+            warm = names.ANNOTATION_WARM in pod["metadata"].get("annotations", {})
+            known = self.cluster.keys.get(pod_uid, key.decode())
+            if pod["metadata"]["uid"] == pod_uid and not warm and known != key.decode():
+                self.violate(f"pod {pod_uid} is called with another key than it has mounted")
 
     async def adopt(self, intent: AdoptSpare, keys: Keys) -> str:
         """In adoption_link.adopt's place: the spare itself, and the way to it."""

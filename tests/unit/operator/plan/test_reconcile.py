@@ -221,8 +221,8 @@ class World:
             self.job = replace(self.job, status=plan.status)
         for intent in plan.objects:
             self.write(intent)
-        for intent in plan.pods:
-            self.apply(intent)
+        for step in plan.pods:
+            self.apply(step)
         return plan
 
     def write(self, intent: Create | DeleteSecret) -> None:
