@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import itertools
 import json
 import logging
@@ -38,7 +37,6 @@ from understudy_operator.observe.shapes import Told
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
 from understudy_operator.plan.intents import Follow
-from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.ownership import API_VERSION
 from understudy_operator.plan.pods import pod_manifest
@@ -54,6 +52,7 @@ GOALS = (
     Goal("labels", NODES, "cpu_percent", at_most=20.0),
     Goal("heartbeats", NODES, "cpu_percent", at_most=20.0),
 )
+KEYRING = Keyring(b"the master secret of this benchmark, of 46 B.")
 NAMESPACE, IMAGE, CREATED = "research", "example.com/sidecar:1", "2026-11-20T10:00:00Z"
 Raw = dict[str, Any]
 
@@ -142,12 +141,6 @@ class Cluster(Api):
             },
         )
         job, members = read_job(raw), []
-        owner = {"uid": job.uid, "controller": True}
-        labels = {names.LABEL_JOB: name, names.LABEL_JOB_UID: job.uid}
-        owned = {"namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
-        key = {names.KEY_FILE: base64.b64encode(b"00" * 32).decode()}
-        secret = {"kind": "Secret", "metadata": {**owned, "name": secret_name(job)}, "data": key}
-        self.put(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret_name(job)}", secret)
         for index, node in enumerate(nodes):
             rank = index if index < len(nodes) - 1 else None
             pod = pod_manifest(
@@ -235,7 +228,7 @@ async def at_rest(cluster: Cluster, rest_s: float) -> AsyncIterator[Counted]:
         mock.patch.object(worker, "reconcile", counted),
     ):
         watches = (Kind.POD, Kind.NODE)
-        operator = Operator(lambda _: cluster, Keyring(bytes(32)), IMAGE, None, "bench", Clock(), watches=watches)
+        operator = Operator(lambda _: cluster, KEYRING, IMAGE, None, "bench", Clock(), watches=watches)
         operator.start()
         try:
             # Without a cause a job is looked at every 30 s.

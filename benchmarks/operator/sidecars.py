@@ -158,17 +158,16 @@ class Sidecars:
         return found
 
     async def _called(self, job: PlayedJob, ip: str, hello: Hello) -> Called:
-        """The side of the pod that has this address. Raises NotProven if none of the job's keys has made the Hello."""
-        holder = await self._pod_at(job, ip)
-        if hello.job_uid in self._keys:
-            return _side_of(holder, self._keys[hello.job_uid], hello)
-        for keys in await self._keys_of(job):
-            side = _side_of(holder, keys, hello)
-            with suppress(NotProven):
-                side.answer(hello)
-                self._keys[hello.job_uid] = keys
-                return side
-        raise NotProven("the operator does not know the job's key")
+        """The side of the pod that has this address."""
+        return _side_of(await self._pod_at(job, ip), await self._keys_at(job, hello.job_uid), hello)
+
+    async def _keys_at(self, job: PlayedJob, job_uid: str) -> Keys:
+        """As the sidecars have them, from the mounted Secret. job_uid: as in _played."""
+        if job_uid not in self._keys:
+            name = f"{job.name}-{job.uid}-membership{job_uid.removeprefix(job.uid)}"
+            secret = await self._kube.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/{name}")
+            self._keys[job_uid] = _keys_in(secret["data"])
+        return self._keys[job_uid]
 
     async def _pod_at(self, job: PlayedJob, ip: str) -> Pod:
         """The operator may see a pod start before this process does."""
@@ -181,12 +180,6 @@ class Sidecars:
         pod = found()
         assert pod is not None
         return pod
-
-    async def _keys_of(self, job: PlayedJob) -> list[Keys]:
-        """Of all its attempts whose Secrets exist."""
-        path, label = f"/api/v1/namespaces/{self._namespace}/secrets", f"{names.LABEL_JOB_UID}={job.uid}"
-        found = await self._kube.call("GET", path, labelSelector=label)
-        return [_keys_in(raw["data"]) for raw in found["items"] if names.KEY_FILE in raw["data"]]
 
     async def _answer(self, job: PlayedJob, called: str, asked: Observe | Appoint, line: SealedSocket) -> None:
         known = job.snapshot

@@ -7,6 +7,7 @@ Neither has webhooks, or elections of a leader; what limits their requests a sec
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,7 +92,11 @@ def restarted(statuses: Sequence[dict[str, Any]], *, launcher: bool) -> bool:
 
 
 def _start_operator(files: Files) -> Program:
+    master = files.folder / "master-secret"
+    if not master.exists():
+        master.write_bytes(os.urandom(32))
     environment = {
+        "UNDERSTUDY_MASTER_SECRET": str(master),
         "KUBECONFIG": str(files.kubeconfig(User.UNDERSTUDY)),
         "PYTHONPATH": f"{CHECKOUT / 'operator'}:{CHECKOUT / 'sidecar'}",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -1,5 +1,6 @@
 """Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set.
 
+UNDERSTUDY_MASTER_SECRET (/understudy-master/secret) is the file with the master secret (master_secret.py).
 UNDERSTUDY_NAMESPACES names the namespaces that it watches (namespace_settings.py); without it, it watches all.
 UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
 takes itself to be the only one. UNDERSTUDY_LEASE_TIMES (15,10,2) are its times (lease_settings.py).
@@ -22,6 +23,7 @@ import kopf
 from understudy_operator import handlers
 from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.lease_settings import read_lease_settings
+from understudy_operator.master_secret import read_master_secret
 from understudy_operator.metrics.serving import port_of
 from understudy_operator.namespace_settings import read_namespaces
 from understudy_operator.network_settings import read_network_rules
@@ -43,6 +45,11 @@ def main() -> int:
         return 2
     if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):
         logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
+        return 2
+    try:
+        read_master_secret(os.environ)
+    except ValueError as error:
+        logging.error("%s (chart: masterSecret)", error)
         return 2
     try:
         read_fault_settings(os.environ)

@@ -1,7 +1,7 @@
 """All keys of the operator, derived from one master secret by HKDF-SHA256 (RFC 5869). Pure.
 
-Whoever knows the master secret can derive each of them; from a derived key nobody learns another one. So the operator
-reads no Secret of a job, and a Secret that was deleted is made again with the same content.
+From the master secret each key can be derived; from a derived key no other one can. So the operator reads no Secret of
+a job, and creates a deleted Secret again with the same content.
 """
 
 import json
@@ -20,25 +20,37 @@ class Keyring:
         if len(master) < KEY_BYTES:
             raise ValueError(f"expected a master secret of at least {KEY_BYTES} bytes, got {len(master)}")
         self._master = master
+        self._operator = self._derived("operator")
+        private = X25519PrivateKey.from_private_bytes(self._operator)
+        self._operator_public = private.public_key().public_bytes_raw().hex()
 
-    def of_job(self, uid: str, attempt: int) -> str:
+    def of_job(self, namespace: str, uid: str, attempt: int) -> str:
         """The membership key of one attempt of a job, as 64 hexadecimal digits.
 
-        attempt: the coordinator epoch at which the attempt began, as LABEL_ATTEMPT has it; 0 for the first one.
+        namespace: the uid of an injected job is in the spec of its InjectedJob. An InjectedJob of another namespace
+        that names the same uid gets another key.
+        attempt: Job.attempt.
         """
-        return self._derived("job", uid, str(attempt)).hex()
+        return self._derived("job", namespace, uid, str(attempt)).hex()
 
-    def of_pool(self, uid: str) -> str:
-        """The key that the warm spares of a pool share with the operator, as 64 hexadecimal digits."""
-        return self._derived("pool", uid).hex()
+    def of_pool(self, namespace: str, uid: str) -> str:
+        """The key that the warm spares of a pool share with the operator, as 64 hexadecimal digits.
+
+        namespace: the annotation of a claimed spare names the uid, and users can write annotations.
+        """
+        return self._derived("pool", namespace, uid).hex()
+
+    def of_rollouts(self, namespace: str, uid: str) -> str:
+        """The token that gateways and trainers of a job share, as 64 hexadecimal digits."""
+        return self._derived("rollouts", namespace, uid).hex()
 
     def operator(self) -> bytes:
         """The operator's private X25519 key, 32 bytes: it proves to sidecars that the operator calls."""
-        return self._derived("operator")
+        return self._operator
 
     def operator_public(self) -> str:
-        """The public half of `operator`, as 64 hexadecimal digits: each Secret has it in pod.OPERATOR_KEY_FILE."""
-        return X25519PrivateKey.from_private_bytes(self.operator()).public_key().public_bytes_raw().hex()
+        """The public half of `operator`, as 64 hexadecimal digits: each Secret with a key has it, too."""
+        return self._operator_public
 
     def _derived(self, *purpose: str) -> bytes:
         # As JSON, so that no two different lists give the same bytes.

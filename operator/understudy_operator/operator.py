@@ -187,8 +187,6 @@ class Operator:
         else:
             if key := job_key_of(raw):
                 self._wake(key)
-            elif kind is Kind.SECRET and (pool := pool_key_of(raw)):
-                self._wake_pool(pool)
             if kind is Kind.POD:
                 self._saw_of_pool(raw)
                 if event_type != "DELETED" and self._acts and self.synced:
@@ -292,6 +290,7 @@ class Operator:
                 key,
                 self.store,
                 self._gateway,
+                self._keyring,
                 self._forget_pool,
                 self._clock,
                 self._read_node,

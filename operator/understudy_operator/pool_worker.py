@@ -11,13 +11,13 @@ from dataclasses import replace
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.keyring import Keyring
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import (
     claimants,
     claimed_pods,
     clients,
-    key_id_of,
     pods_from_pool,
     pods_of_pool,
     read_pool,
@@ -26,13 +26,15 @@ from understudy_operator.observe.read_pool import (
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.events import failed_reconcile
-from understudy_operator.plan.intents import CREATE_POD, Intent, PoolPlan
+from understudy_operator.plan.intents import CREATE_POD, Create, Intent, PoolPlan
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.ownership import POOL_KIND
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
 from understudy_operator.plan.pool.reconcile import plan_releases, reconcile_pool
+from understudy_operator.plan.pool.warm_manifest import secret_name
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import TRY_AGAIN_S, Retries, is_due, without_paused_of_pool
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import logs
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class PoolWorker:
         key: Key,
         store: Store,
         gateway: Gateway,
+        keyring: Keyring,
         on_gone: Callable[[Key], None],
         clock: Clock,
         node_reader: NodeReader = read_node,
@@ -55,6 +58,7 @@ class PoolWorker:
         offenders: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
+        self._keyring, self._secret_writes = keyring, SecretWrites()
         self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
         self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
@@ -108,7 +112,7 @@ class PoolWorker:
             return Passed(min(moment.left_s, TRY_AGAIN_S))
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
-            self._pool_uid, self._tried = pool.uid, 0
+            self._pool_uid, self._tried, self._secret_writes = pool.uid, 0, SecretWrites()
         now = self._clock.wall()
         await self._gateway.settle(pool, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
         await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
@@ -142,13 +146,15 @@ class PoolWorker:
             refusals=self._retries.told if self._tried == pool.generation else None,
             paused=self._retries.paused(self._clock.wall()),
             sidecar_image=self._sidecar_image,
-            key_id=key_id_of(self._store, owner),
+            keyring=self._keyring,
+            secret=secret_name(pool, self._keyring),
+            secret_writes=self._secret_writes,
             offenders=frozenset(self._offenders()),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:
         """In the order that the plan promises. False: the pool has changed since it was read, so the rest was left."""
-        told, made = self._retries.told, [await self._gateway.create(create) for create in plan.objects]
+        told, made = self._retries.told, [await self._create(create) for create in plan.objects]
         self._learn(plan.objects, filter(None, made))
         if not all(made):
             self.wake()  # something is new: pods may be possible now
@@ -162,6 +168,13 @@ class PoolWorker:
             self._tried = pool.generation
             self.wake()  # to tell it
         return True
+
+    async def _create(self, secret: Create) -> Refusal | None:
+        refusal = await self._gateway.create(secret)
+        if refusal is None:
+            name = secret.manifest["metadata"]["name"]
+            self._secret_writes = self._secret_writes.after_creation(name, self._clock.wall())
+        return refusal
 
     async def _release(self, plan: PoolPlan) -> None:
         self._learn(plan.releases, await self._gateway.pools.claims(self._key[0], self._pool_uid, plan.releases))

@@ -25,7 +25,6 @@ FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
 PATHS = {
     Kind.NODE: ("/api/v1/nodes", ""),
-    Kind.SECRET: ("/api/v1/secrets", names.LABEL_JOB_UID),
     Kind.SERVICE: ("/api/v1/services", names.LABEL_JOB_UID),
     Kind.CLAIM: ("/api/v1/persistentvolumeclaims", names.LABEL_JOB_UID),
     Kind.POD: ("/api/v1/pods", names.LABEL_JOB_UID),

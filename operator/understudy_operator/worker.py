@@ -22,8 +22,7 @@ from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import split, view_of
-from understudy_operator.observe.read_secret import MembershipSecret, key_of_pool, last_secret_of, secret_at
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind, key_of
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind
 from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.elections import UNREACHABLE_S
@@ -33,7 +32,9 @@ from understudy_operator.plan.intents import (
     AdoptSpare,
     Check,
     ClaimWarm,
+    Create,
     DeletePod,
+    DeleteSecret,
     Event,
     Follow,
     Intent,
@@ -44,12 +45,13 @@ from understudy_operator.plan.intents import (
 )
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
-from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
-from understudy_operator.plan.observed import TERMINAL_STATES, ChildJob, Coordination, Job, Node, Observed
+from understudy_operator.plan.object_names import coordinator_service_name
+from understudy_operator.plan.observed import TERMINAL_STATES, ChildJob, Coordination, Job, Node, Observed, PoolView
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND, controller_uid, object_uid
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import Retries, is_due
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.status import is_news
 from understudy_protocol import logs
 from understudy_protocol import pod as names
@@ -105,7 +107,8 @@ class JobWorker:
         self._outbox = gateway.outbox()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
-        self._link_of = ("", "")  # the membership and the key of the link
+        self._link_of = ""  # the membership of the link
+        self._secret_writes = SecretWrites()
         self._topology_key = ""  # of the spares
         self._checked = 0  # the generation whose templates the API server would take
         self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, {"namespace": key[0], "job": key[1]})
@@ -221,6 +224,7 @@ class JobWorker:
         await self._unfollow(FAREWELL)
         await self._adopter.close()
         self._coordination, self._checked = Coordination(), 0
+        self._secret_writes = SecretWrites()
         self._unconfirmed.clear()
         self._gone_pods.clear()
         self._retries, self._tried = Retries(), 0
@@ -229,21 +233,19 @@ class JobWorker:
         service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
         address = "" if service is None else str(service.get("spec", {}).get("clusterIP", ""))
         pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
-        world = job.spec.world
         return Observed(
             job=job,
             pods=pods,
             gone=self._gone_pods.look(pods, self._clock.wall()),
             nodes=self._store.nodes(self._read_node),
             coordination=self._coordination if self._link is None else self._link.coordination,
-            has_secret=self._ours(Kind.SECRET, job, secret_name(job)) is not None,
-            has_former_secret=self._ours(Kind.SECRET, job, former_secret_name(job.name)) is not None,
+            keyring=self._keyring,
             has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
             refusals=self._retries.told if self._tried == job.generation else None,
             paused=self._retries.paused(self._clock.wall()),
-            known_key=self._key_of(job),
+            secret_writes=self._secret_writes,
             told_address="" if address else self._told_address(job),
             children=self._children(job),
             job_pods=self._job_pods.known,
@@ -251,7 +253,7 @@ class JobWorker:
             checked=self._checked == job.generation,
             offenders={} if self._node_memory is None else self._node_memory.offenders.of(job.namespace),
             claimed=claimed,
-            pool=view_of(self._store, job.namespace, world.pool) if world is not None and world.pool else None,
+            pool=self._pool_of(job),
             adoptions=self._adopter.adoptions,
             has_kueue=self._has_kueue(),
         )
@@ -267,24 +269,23 @@ class JobWorker:
             if there is not None and (claim.retained or controller_uid(there) == job.uid):
                 yield name
 
+    def _pool_of(self, job: Job) -> PoolView | None:
+        """The one that the job names."""
+        name = "" if job.spec.world is None else job.spec.world.pool
+        return view_of(self._store, self._keyring, job.namespace, name) if name else None
+
     def _key_of(self, job: Job) -> str:
-        """The job's key, also when its Secret is gone by now; "" if it was never seen."""
-        ours = self._ours(Kind.SECRET, job, secret_name(job))
-        secret = self._last_secret(job) if ours is None else secret_at(self._store, key_of(ours))
-        return "" if secret is None else secret.key
+        """Of the attempt that the job is in, or has ended in."""
+        return self._keyring.of_job(job.namespace, job.uid, job.attempt)
 
     def _told_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""
         if job.injected is not None:
-            secret = self._last_secret(job)
-            return "" if secret is None else secret.address
+            return str(job.status.get("coordinatorAddress", ""))
         pods = sorted(
             self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
         )
         return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
-
-    def _last_secret(self, job: Job) -> MembershipSecret | None:
-        return last_secret_of(self._store, (job.namespace, object_uid(job)))
 
     def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
@@ -297,7 +298,7 @@ class JobWorker:
             self.wake()
             return False
         self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
-        told, created = self._retries.told, [await self._gateway.create(create) for create in plan.objects]
+        told, created = self._retries.told, [await self._write_object(job, intent) for intent in plan.objects]
         self._learn(plan.objects, filter(None, created))
         if not all(created):
             self.wake()  # something is new: pods may be possible now
@@ -324,6 +325,18 @@ class JobWorker:
         if plan.remove and self._outbox.is_empty:
             self._learn([Remove()], await self._gateway.remove(job, plan.remove))
         return True
+
+    async def _write_object(self, job: Job, intent: Create | DeleteSecret) -> Refusal | None:
+        if isinstance(intent, DeleteSecret):
+            refusal = await self._gateway.delete_secret(job, intent)
+            if refusal is None:
+                self._secret_writes = self._secret_writes.after_deletion(intent.name)
+            return refusal
+        refusal = await self._gateway.create(intent)
+        if refusal is None and intent.manifest["kind"] == "Secret":
+            name = intent.manifest["metadata"]["name"]
+            self._secret_writes = self._secret_writes.after_creation(name, self._clock.wall())
+        return refusal
 
     async def _has_ended_by_itself(self, plan: Plan) -> bool:
         """Before status says that the job is suspended: its coordinator may have closed the rendezvous as succeeded.
@@ -377,8 +390,7 @@ class JobWorker:
             self._gateway.add_events(self._outbox, job, written.events)
 
     def _keys_of(self, job: Job, intent: AdoptSpare) -> AdoptionKeys:
-        pool = key_of_pool(self._store, (job.namespace, intent.pool_uid))
-        return AdoptionKeys(self._keys(pool), self._key_of(job))
+        return AdoptionKeys(self._keys(self._keyring.of_pool(job.namespace, intent.pool_uid)), self._key_of(job))
 
     def _keys(self, membership: str) -> Keys:
         return Keys(bytes.fromhex(membership), self._keyring.operator())
@@ -388,14 +400,13 @@ class JobWorker:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
-                key = self._key_of(job)
-                if self._link is not None and (self._link.over or self._link_of != (job.membership, key)):
+                if self._link is not None and (self._link.over or self._link_of != job.membership):
                     await self._unfollow(Unfollow())
-                if self._link is None and key:
-                    self._link = CoordinatorLink(job.membership, self._keys(key), self._coordination, self.wake)
-                    self._link_of = (job.membership, key)
-                if self._link is not None:
-                    self._link.follow(follow)
+                if self._link is None:
+                    keys = self._keys(self._key_of(job))
+                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.wake)
+                    self._link_of = job.membership
+                self._link.follow(follow)
 
     async def _unfollow(self, unfollow: Unfollow) -> None:
         if self._link is not None:

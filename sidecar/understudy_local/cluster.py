@@ -21,13 +21,15 @@ from understudy_local.manifest import Place
 from understudy_local.options import Options
 from understudy_local.output import Output
 from understudy_local.run_folder import RunFolder
-from understudy_operator.keyring import KEY_BYTES, Keyring
+from understudy_operator.keyring import Keyring
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.line import Keys
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
+from understudy_operator.plan.object_names import secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Me, Server
@@ -57,7 +59,8 @@ class LocalCluster:
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # for who watches
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
-        self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(KEY_BYTES))
+        self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(32))
+        self._key = self._keyring.of_job("", self._uid, 0)
         self._addresses = 0
         self._woken = asyncio.Event()
         self._ending = ""  # why, if it was asked to
@@ -69,11 +72,11 @@ class LocalCluster:
 
     async def run(self) -> int:
         """Until the job has ended, and its processes; the exit code."""
-        key, operator_key = self._keyring.of_job(self._uid, 0), self._keyring.operator_public()
-        (self.folder.key / names.KEY_FILE).write_text(key)
+        operator_key = self._keyring.operator_public()
+        (self.folder.key / names.KEY_FILE).write_text(self._key)
         (self.folder.key / names.OPERATOR_KEY_FILE).write_text(operator_key)
         me = Me("", self._address(0), bytes.fromhex(operator_key))
-        server = Server(self._directory, me, bytes.fromhex(key), self._uid)
+        server = Server(self._directory, me, bytes.fromhex(self._key), self._uid)
         await server.listen(names.COORDINATOR_PORT, self._address(0))
         try:
             while True:
@@ -190,10 +193,11 @@ class LocalCluster:
             pods=tuple(pod.observed() for pod in self.pods.values()),
             nodes={name: Node(name, True) for name in self._nodes},
             coordination=self._coordination if self._link is None else self._link.coordination,
-            has_secret=True,
+            keyring=self._keyring,
             has_hostnames_service=True,
             coordinator_address=f"{self._address(0)}:{names.COORDINATOR_PORT}",
             entropy=secrets.token_hex(8),
+            secret_writes=SecretWrites({secret_name(job): self.started_at}),  # the key is in the run's folder
         )
 
     def _execute(self, plan: Plan) -> None:
@@ -268,7 +272,7 @@ class LocalCluster:
                 if self._link is not None and self._link.over:
                     await self._unfollow(Unfollow())
                 if self._link is None:
-                    keys = Keys(bytes.fromhex(self._keyring.of_job(self._uid, 0)), self._keyring.operator())
+                    keys = Keys(bytes.fromhex(self._key), self._keyring.operator())
                     self._link = CoordinatorLink(self._uid, keys, self._coordination, self._wake)
                 self._link.follow(link)
 

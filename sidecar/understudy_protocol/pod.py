@@ -36,7 +36,6 @@ LABEL_CLAIMED_BY = f"{GROUP}/claimed-by"  # of a pool's pod: the uid of the job 
 ANNOTATION_CLAIMANT = f"{GROUP}/claimant"  # the same job's name
 ANNOTATION_CLAIMED_AT = f"{GROUP}/claimed-at"
 FINALIZER_CLAIM = f"{GROUP}/claim"  # a claimed pod stays known until the job has its pod in its place
-ANNOTATION_POOL_KEY = f"{GROUP}/pool-key"  # of a pool's pod: which key it was made with, hashed
 ANNOTATION_WARM = f"{GROUP}/warm"  # of a job's pod that was a pool's spare: the pool's uid
 ANNOTATION_ADOPTED = f"{GROUP}/adopted"  # of such a pod: since when it knows
 LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from

@@ -26,7 +26,7 @@ from tests.e2e.installation import PREVIOUS
 from tests.integration.conftest import an_api_server, running
 from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
-from tests.unit.operator.given_warm import KEY_ID, a_warm_pool
+from tests.unit.operator.given_warm import SECRET, a_warm_pool
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.apply.api import FIELD_MANAGER
 from understudy_operator.plan.injection.pods import inject
@@ -230,7 +230,7 @@ def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiSer
         made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
         assert admitted(server, restricted, made["spec"]) == ""
         assert_ours(made["spec"])
-    warm = spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, key_id=KEY_ID)["spec"]
+    warm = spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, secret=SECRET)["spec"]
     assert admitted(server, restricted, warm) == ""
     assert_ours(warm)
     spec = job_manifest(job, rollout, 0, IMAGE)["spec"]["template"]["spec"]

@@ -13,14 +13,18 @@ from typing import Any
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
+from understudy_operator.keyring import Keyring
 from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import avoided_nodes, plan_members
 from understudy_operator.plan.observed import TERMINAL_STATES, Coordination, Job, Node, Observed
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_protocol.words import FaultClass
 
+KEYRING = Keyring(b"the master secret of this model, of 42 B..")
+SECRET_WRITES = SecretWrites({"job-job-uid-membership": 0.0})
 PASS_DELAY_S = (0.02, 0.2)
 LOOK_AGAIN_S = 2.0
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["train"]}]}}
@@ -125,10 +129,11 @@ class Operator:
             pods=tuple(entry.observed() for entry in self.api.objects.values()),
             nodes={node.name: node for node in nodes},
             coordination=self._coordination if self._link is None else self._link.coordination,
-            has_secret=True,
+            keyring=KEYRING,
             has_hostnames_service=True,
             coordinator_address="10.0.0.1:8478",
             entropy=str(self._passes),
+            secret_writes=SECRET_WRITES,
         )
 
     def _do(self, intent: object, observed: Observed, now: float) -> None:

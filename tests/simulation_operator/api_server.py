@@ -77,6 +77,8 @@ class ApiServer:
             self.events.append(body)
             return body
         key = (at.plural, at.namespace, body["metadata"]["name"])
+        if at.plural == "secrets" and (refused := self.refuse(body)):
+            raise refused  # a quota refuses also the creation of an object that exists
         if key in self.objects:
             raise ApiError(409, "AlreadyExists", f"{key} already exists")
         if refused := self.refuse(body):

@@ -32,7 +32,6 @@ WATCHED = {
     "pods": (Kind.POD, names.LABEL_JOB_UID),
     "jobs": (Kind.CHILD, names.LABEL_JOB_UID),
     "services": (Kind.SERVICE, names.LABEL_JOB_UID),
-    "secrets": (Kind.SECRET, names.LABEL_JOB_UID),
     "nodes": (Kind.NODE, ""),
 }
 #: A request arrives within this, also one that was given up: less than what a lease leaves between two leaders.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import random
 from contextlib import suppress
@@ -22,6 +23,7 @@ class Cluster:
     nodes: list[str]
     down: set[str] = field(default_factory=set)
     adopted: dict[str, str] = field(default_factory=dict)  # claimed spares that were told: pod uid -> job uid
+    keys: dict[str, str] = field(default_factory=dict)  # that pods know, by their uids
     room: int | None = None  # pods that a node has room for; None: for any number
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -95,6 +97,8 @@ class Cluster:
             self._after(1.0, 2.0, lambda: self._schedule(pod))
             return
         raw["spec"]["nodeName"] = self.rng.choice(up)
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.server.timestamp()}
+        raw["status"] = {**raw.get("status", {}), "conditions": [scheduled]}
         self.server.put("pods", raw)
         self._after(0.1, 1.5, lambda: self._run(pod))
 
@@ -104,11 +108,27 @@ class Cluster:
             return
         if raw["spec"]["nodeName"] in self.down:
             return
+        if not self._mount(raw):
+            self._after(1.0, 2.0, lambda: self._run(pod))
+            return
         running = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
         ready = {"type": "Ready", "status": "True"}
         status = {"phase": "Running", "podIP": "10.1.0.1", "initContainerStatuses": [running], "conditions": [ready]}
         raw["status"] = status
         self.server.put("pods", raw)
+
+    def _mount(self, pod: Raw) -> bool:
+        """Whether all Secrets of its volumes exist. A pod has its key from the moment that it starts."""
+        for volume in pod["spec"].get("volumes", ()):
+            if "secret" in volume:
+                name = volume["secret"]["secretName"]
+                secret = self.server.objects.get(("secrets", pod["metadata"]["namespace"], name))
+                if secret is None:
+                    return False
+                if volume["name"] == names.KEY_VOLUME:
+                    key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
+                    self.keys[pod["metadata"]["uid"]] = key
+        return True
 
     def _kubelet_ends(self, pod: Raw) -> None:
         raw = self._current(pod)

@@ -15,7 +15,7 @@ from tests.simulation_operator.client import Process
 from tests.simulation_operator.world import World
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply.api import ApiError
-from understudy_operator.observe.store import Kind, key_of
+from understudy_operator.observe.store import Kind
 from understudy_protocol import pod as names
 
 FAULTS_S = 45.0  # in which they begin
@@ -215,13 +215,8 @@ def _delete_service(world: World, fault: Fault) -> None:
 
 
 def _delete_secret(world: World, fault: Fault) -> None:
-    secrets = world.server.of("secrets")
-    if not secrets or world.loses_replicas:  # the one that has seen the key may be gone
-        return
-    secret = secrets[int(fault.draw * 1000) % len(secrets)]
-    stores = [process.operator.store for process in world.alive() if process.operator is not None]
-    if all(store.get(Kind.SECRET, key_of(secret)) is not None for store in stores):  # whoever leads next, too
-        world.server.remove("secrets", secret)
+    if secrets := world.server.of("secrets"):
+        world.server.remove("secrets", secrets[int(fault.draw * 1000) % len(secrets)])
 
 
 def _node(world: World, fault: Fault) -> None:
@@ -236,8 +231,10 @@ def _quota(world: World, fault: Fault) -> None:
     most = len(world.server.of("pods")) + int(fault.draw * 3)
 
     def refuse(body: Raw) -> ApiError | None:
+        """Secrets have a quota of their own, and it is exhausted."""
         full = body.get("kind") == "Pod" and len(world.server.of("pods")) >= most
-        return ApiError(403, "Forbidden", "pods is forbidden: exceeded quota: q") if full else None
+        full = full or body.get("kind") == "Secret"
+        return ApiError(403, "Forbidden", f"{body['kind']} is forbidden: exceeded quota: q") if full else None
 
     world.server.refuse = refuse
     _later(world, fault, world.accept_all)
@@ -336,7 +333,6 @@ def _create_malformed(world: World, fault: Fault) -> None:
         (Kind.POD, {"spec": {}, "metadata": {"creationTimestamp": "soon"}}),
         (Kind.POD, {"spec": {}, "metadata": {"labels": {**labels, names.LABEL_JOB: "a.b"}, "annotations": []}}),
         (Kind.CHILD, {"spec": {"parallelism": "many"}}),
-        (Kind.SECRET, {"data": 3}),
         (Kind.NODE, {"status": {"conditions": "none"}}),
         (Kind.JOB, {"spec": {"replicatedJobs": "none"}, "status": {"round": "three", "recoveries": [{}]}}),
         (Kind.POOL, {"spec": {}}),

@@ -24,9 +24,6 @@ REST_S = 15.0
 #: Writes that one job, and one fault, may cost at most, trouble with the API server included.
 WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
-#: What the store keeps of a job or a pool beside the objects and whom they concern: its key. At rest nothing has been
-#: removed since the last list.
-KEPT_OF_EACH = 1
 
 
 def what_is_wrong(world: World, faults: int) -> Iterator[str]:
@@ -121,7 +118,7 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[str]:
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
-    if size > objects + len(_concerned(world)) + KEPT_OF_EACH * (len(world.trainings) + pools):
+    if size > objects + len(_concerned(world)):  # at rest nothing has been removed since the last list
         yield f"{process.name} keeps {size} entries for {objects} objects"
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:

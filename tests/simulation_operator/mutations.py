@@ -21,10 +21,13 @@ from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.keyring import Keyring
 from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
 from understudy_operator.operator import Operator
+from understudy_operator.plan import objects
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.pool import adopting, claiming, reconcile
+from understudy_operator.plan.secret_writes import SecretWrites, can_be_mounted
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
 
@@ -94,6 +97,16 @@ async def _observes_before_it_gathers(self: JobWorker, job: Job) -> None:
     self._observe = lambda _: observed  # type: ignore[method-assign,assignment]
 
 
+def _derives_another_key_each_time(self: Keyring, namespace: str, uid: str, attempt: int) -> str:
+    del self, namespace, uid, attempt
+    return f"key {random.random()}"
+
+
+def _creates_what_cannot_be_mounted(name: str, writes: SecretWrites, pods: Any, now: float) -> bool:
+    del now
+    return not can_be_mounted(name, writes, pods)
+
+
 CALM: Mapping[str, Any] = {
     "jobs": ((4, 0),),
     **dict.fromkeys(("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late"), 0.0),
@@ -127,6 +140,21 @@ MUTATIONS = (
         lambda *_: (),
         setup={"failed": 0.3, "replicas": 2},
         faults=[(0.0, "lose pods"), (0.3, "kill")],
+    ),
+    Mutation("a Secret is created in each pass", objects, "is_to_be_created", lambda *_: True),
+    Mutation(
+        "a Secret that pods wait for is not created again",
+        objects,
+        "is_to_be_created",
+        _creates_what_cannot_be_mounted,
+        setup=CALM,
+        faults=[(0.0, "delete secret"), (0.1, "lose pods")],
+    ),
+    Mutation(
+        "the operator has another key than the pods",
+        Keyring,
+        "of_job",
+        _derives_another_key_each_time,
     ),
 )
 

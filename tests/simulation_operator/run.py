@@ -110,7 +110,6 @@ async def _main(case: Case, worlds: list[World]) -> None:
     world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas, has_lease=setup.lease)
     worlds.append(world)
     world.cluster.room, world.warm, world.aside = setup.room, setup.warm, setup.aside
-    world.loses_replicas = any(fault.what in ("kill", "stop", "kill at claim") for fault in case.faults)
     for name in TROUBLE:
         setattr(world.trouble, name, getattr(setup, name))
     for number, (actives, spares) in enumerate(setup.jobs):

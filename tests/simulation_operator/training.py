@@ -164,8 +164,15 @@ class Training:
 class Link:
     """In observe/coordinator_link.py's place: a line that finds who is in office at once."""
 
-    def __init__(self, training: Training | None, before: Coordination, on_change: Callable[[], None]) -> None:
-        self._training, self._before, self.on_change = training, before, on_change
+    def __init__(
+        self,
+        training: Training | None,
+        before: Coordination,
+        on_change: Callable[[], None],
+        on_call: Callable[[str], None],
+    ) -> None:
+        """on_call(pod_uid)."""
+        self._training, self._before, self.on_change, self._on_call = training, before, on_change, on_call
         self._since = before.since if training is None else training.now
         self.over = False
         if training is not None:
@@ -179,6 +186,7 @@ class Link:
 
     def follow(self, follow: Follow) -> None:
         for callee in (*follow.first, *follow.others):
+            self._on_call(callee.pod_uid)
             if callee.appoint is not None and self._training is not None:
                 self._training.appoint(callee.pod_uid, callee.appoint)
 

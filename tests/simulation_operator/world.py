@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import random
 from collections import Counter, deque
@@ -48,7 +47,6 @@ class World:
     rng: random.Random
     nodes: int
     replicas: int
-    loses_replicas: bool = False  # in this run some are killed or stopped
     warm: bool = False  # pools' spares have a launcher
     aside: bool = False  # each job has a Job that waits for its pods for ever: the operator lists them again and again
     has_lease: bool = True  # without it all replicas act at once
@@ -58,8 +56,6 @@ class World:
     processes: list[Process] = field(default_factory=list)  # all that there ever were
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
-    keys: dict[str, str] = field(default_factory=dict)  # of each job, by its uid
-    spare_keys: dict[str, str] = field(default_factory=dict)  # of the pool, that each of its pods has mounted
     deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
     violations: list[str] = field(default_factory=list)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
@@ -180,8 +176,15 @@ class World:
 
     def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> Link:
         """In CoordinatorLink's place."""
-        del keys
-        return Link(self.trainings.get(job_uid), before, on_change)
+        return Link(self.trainings.get(job_uid), before, on_change, lambda pod_uid: self._called(pod_uid, keys))
+
+    def _called(self, pod_uid: str, keys: Keys) -> None:
+        for pod in self.server.of("pods"):
+            # A pool's spare that is claimed Warm has the job's key only once it is told.
+            warm = names.ANNOTATION_WARM in pod["metadata"].get("annotations", {})
+            known = self.cluster.keys.get(pod_uid, keys.membership.hex())
+            if pod["metadata"]["uid"] == pod_uid and not warm and known != keys.membership.hex():
+                self.violate(f"pod {pod_uid} is called with another key than it has mounted")
 
     async def adopt(self, intent: AdoptSpare, keys: AdoptionKeys) -> str:
         """In adoption_link.adopt's place: the spare itself, and the way to it."""
@@ -190,9 +193,12 @@ class World:
         deaf = self.deaf.setdefault(intent.pod_uid, self.rng.random() < DEAF)
         if deaf or not pods or not self.cluster.runs(pods[0]) or self.rng.random() < self.trouble.unanswered:
             raise TimeoutError
-        if self.spare_keys.get(intent.pod_uid) != keys.line.membership.hex():
+        owner = self.cluster.adopted.get(intent.pod_uid, "")
+        if not owner and self.cluster.keys[intent.pod_uid] != keys.line.membership.hex():
             raise NotProven("it does not know the pool's key")
-        owner = self.cluster.adopted.setdefault(intent.pod_uid, intent.shape.uid)
+        if not owner:
+            owner = self.cluster.adopted[intent.pod_uid] = intent.shape.uid
+            self.cluster.keys[intent.pod_uid] = keys.job
         self.say(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
         if self.rng.random() < self.trouble.unanswered:
             raise TimeoutError  # and it was done
@@ -263,32 +269,12 @@ class World:
             going = " terminating" if "deletionTimestamp" in metadata else ""
             self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
-            self._mounts(raw)
             self.claims.told(kind, raw, self._writer)
-        if plural == "secrets" and kind == "ADDED" and names.LABEL_POOL not in raw["metadata"]["labels"]:
-            uid, key = raw["metadata"]["labels"][names.LABEL_JOB_UID], raw["data"][names.KEY_FILE]
-            if self._has_pods(uid) and self.keys.get(uid, key) != key:
-                self.violate(f"{raw['metadata']['name']} has another key than its pods have mounted")
-            self.keys[uid] = key
         if plural == "trainingjobs" and kind == "DELETED":
             self.trainings.pop(raw["metadata"]["uid"], None)
         for training in list(self.trainings.values()):
             if plural in ("pods", "nodes"):
                 self.loop.call_soon(training.tick)
-
-    def _mounts(self, pod: Raw) -> None:
-        """A pool's pod has its key from its kubelet, once."""
-        metadata = pod["metadata"]
-        if names.LABEL_POOL in metadata["labels"] and pod.get("status", {}).get("phase") == "Running":
-            secrets = self.server.of("secrets", **{names.LABEL_JOB_UID: metadata["labels"][names.LABEL_JOB_UID]})
-            for secret in secrets:
-                key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
-                self.spare_keys.setdefault(metadata["uid"], key)
-
-    def _has_pods(self, job_uid: str) -> bool:
-        """That have mounted a key: they run."""
-        pods = self.server.of("pods", **{names.LABEL_JOB_UID: job_uid})
-        return any(pod.get("status", {}).get("phase") == "Running" for pod in pods)
 
     def _tick(self) -> None:
         self.claims.tick()

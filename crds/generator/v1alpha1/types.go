@@ -923,6 +923,11 @@ type TrainingJobStatus struct {
 	// +optional
 	Coordinator *CoordinatorStatus `json:"coordinator,omitempty"`
 
+	// Of an InjectedJob: the address of the coordinator's Service, which the Secret of its
+	// pods contains. A Service that is deleted is created again with this address.
+	// +optional
+	CoordinatorAddress string `json:"coordinatorAddress,omitempty"`
+
 	// Rollout servers, where workers have told of any.
 	// +optional
 	Rollouts *RolloutsStatus `json:"rollouts,omitempty"`
@@ -1140,6 +1145,11 @@ type CoordinatorStatus struct {
 	// suspended: what they say does not count any more.
 	// +optional
 	FormerEpoch int64 `json:"formerEpoch,omitempty"`
+
+	// The formerEpoch of the attempt before this one, 0 of the first attempt: the operator
+	// deletes the Secret of that attempt. Empty in the first attempt.
+	// +optional
+	PreviousAttempt *int64 `json:"previousAttempt,omitempty"`
 
 	// Name of its pod.
 	// +optional

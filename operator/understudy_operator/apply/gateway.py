@@ -32,6 +32,7 @@ from understudy_operator.plan.intents import (
     Create,
     CreatePod,
     DeletePod,
+    DeleteSecret,
     Event,
     Manifest,
     PatchPod,
@@ -47,7 +48,6 @@ from understudy_protocol import pod as names
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 _PLURALS = {
-    "Secret": ("secrets", Kind.SECRET),
     "Service": ("services", Kind.SERVICE),
     "PersistentVolumeClaim": ("persistentvolumeclaims", Kind.CLAIM),
 }
@@ -79,6 +79,8 @@ class Gateway:
 
     async def create(self, intent: Create) -> Refusal | None:
         """Why it cannot be there; None once it is."""
+        if intent.manifest["kind"] == "Secret":
+            return await self._create_secret(intent)
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
         await self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
@@ -98,6 +100,28 @@ class Gateway:
                 of=intent_key(intent),
             )
         self._store.put(kind, raw)
+        return None
+
+    async def _create_secret(self, intent: Create) -> Refusal | None:
+        """Also one that exists is created: its name contains the uid of its owner, so it is nobody else's."""
+        metadata = intent.manifest["metadata"]
+        await self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
+        try:
+            await self._api.create(f"/api/v1/namespaces/{metadata['namespace']}/secrets", intent.manifest)
+        except ApiError as error:
+            if refusal := judged(error.status, str(error), of=intent_key(intent)):
+                return refusal
+            if error.reason != "AlreadyExists":
+                raise
+        return None
+
+    async def delete_secret(self, owner: Owner, intent: DeleteSecret) -> Refusal | None:
+        """Why it is not deleted; None once it does not exist."""
+        await self.pace.turn(owner.namespace, owner.uid)
+        try:
+            await self._api.delete(f"/api/v1/namespaces/{owner.namespace}/secrets/{intent.name}", {})
+        except ApiError as error:
+            return next(iter(refused(error, intent)), None)
         return None
 
     async def _create(self, path: str, manifest: Manifest) -> Raw:

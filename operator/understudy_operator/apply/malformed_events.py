@@ -24,7 +24,6 @@ _REFERENCES = {
     Kind.POD: ("v1", "Pod"),
     Kind.NODE: ("v1", "Node"),
     Kind.SERVICE: ("v1", "Service"),
-    Kind.SECRET: ("v1", "Secret"),
     Kind.CHILD: ("batch/v1", "Job"),
     Kind.CLAIM: ("v1", "PersistentVolumeClaim"),
 }

@@ -11,6 +11,7 @@ from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Raw, owner_uid
+from understudy_operator.observe.trim import SECRET_VOLUMES, secret_of
 from understudy_operator.plan.malformed import PartlyMalformed, number_in
 from understudy_operator.plan.observed import Controller, Job, Pod
 from understudy_operator.plan.ownership import controller_of
@@ -20,6 +21,8 @@ from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
 
+#: Condition of a pod whose kubelet has mounted its volumes, and then given it a network.
+_HAS_NETWORK = "PodReadyToStartContainers"
 #: Conditions of a pod that somebody takes away: Kubernetes' own, and Kueue's.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 
@@ -93,19 +96,22 @@ def read_pod(raw: Raw) -> Pod:
         waits_since=_waits_since(status),
         failure=failure(status),
         could_start=could_start(status, sidecar_ran),
-        ready=any(x["type"] == "Ready" and x["status"] == "True" for x in status.get("conditions", ())),
+        ready=_is_true(status, "Ready"),
         unready_since=_unready_since(status),
         nominated=status.get("nominatedNodeName", ""),
         owner=owner_uid(raw),
         controller=Controller(*(str(controller_of(raw).get(field, "")) for field in ("kind", "name", "uid"))),
-        key_secret=_key_secret(spec) if names.ANNOTATION_PLACE in annotations else "",
+        secrets=_secrets(spec),
+        volumes_mounted=_is_true(status, _HAS_NETWORK),
     )
 
 
-def _key_secret(spec: Mapping[str, Any]) -> str:
-    told = (x for x in spec.get("volumes", ()) if x.get("name") == names.KEY_VOLUME)
-    volume: Raw = next(told, {})
-    return str(volume.get("secret", {}).get("secretName", ""))
+def _secrets(spec: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(secret_of(volume) for volume in spec.get("volumes", ()) if volume.get("name") in SECRET_VOLUMES)
+
+
+def _is_true(status: Mapping[str, Any], condition: str) -> bool:
+    return any(x["type"] == condition and x["status"] == "True" for x in status.get("conditions", ()))
 
 
 def _unready_since(status: Mapping[str, Any]) -> float:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_operator.keyring import Keyring
 from understudy_operator.observe.read import read_job, read_pod
-from understudy_operator.observe.read_secret import key_of_pool
 from understudy_operator.observe.read_status import read_pool_status
 from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, is_of_pool, key_of
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
@@ -12,7 +12,7 @@ from understudy_operator.plan.observed import Job, Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
 from understudy_operator.plan.pool.manifest import fingerprint
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import key_id
+from understudy_operator.plan.pool.warm_manifest import secret_name
 from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
@@ -46,7 +46,7 @@ def _template(template: Any) -> Raw:
     return template
 
 
-def view_of(store: Store, namespace: str, name: str) -> PoolView:
+def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolView:
     """What a job of that namespace sees of the pool of that name."""
     pool = store.fact(Kind.POOL, (namespace, name), read_pool)
     if pool is None:
@@ -54,12 +54,7 @@ def view_of(store: Store, namespace: str, name: str) -> PoolView:
     wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
     owner = (namespace, pool.uid)
     pods = pods_of_pool(store, owner)
-    return PoolView(name, True, wanted, fingerprint(pool), pods, pool, key_id_of(store, owner))
-
-
-def key_id_of(store: Store, pool: Owner) -> str:
-    key = key_of_pool(store, pool)
-    return key_id(key) if key else ""
+    return PoolView(name, True, wanted, fingerprint(pool), pods, pool, secret_name(pool, keyring))
 
 
 def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:

@@ -78,6 +78,7 @@ class _Coordinator(TypedDict, total=False):
     epoch: Number
     term: Number
     formerEpoch: Number
+    previousAttempt: Number
     podName: str
     podUID: str
 
@@ -166,6 +167,7 @@ class JobStatus(TypedDict, total=False):
     round: Number
     term: Number
     coordinator: _Coordinator
+    coordinatorAddress: str
     rollouts: _Rollouts
     recoveriesByStrategy: _ByStrategy
     lastRecovery: _Recovery

@@ -7,7 +7,6 @@ Rules:
 - A list replaces a whole kind, since a watch that had to start again never tells of deletions it missed. It is the
   truth of a moment after it was asked for: it wins over all that is known from before, also over newer versions (an
   API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
-- A job's Secret is remembered as long as the job is there, also once somebody has deleted it: its pods have the key.
 - Labels select the objects that are watched. Its ownerReferences say which job an object belongs to: a copy with the
   same labels belongs to none, so nothing counts or deletes it. Objects of a job are in the namespace of the job.
 - An object that is malformed concerns itself alone. The store does not keep one that lacks the basic shape (trim.py).
@@ -47,7 +46,6 @@ class Kind(Enum):
     POD = "pods"
     NODE = "nodes"
     SERVICE = "services"
-    SECRET = "secrets"  # noqa: S105
     CHILD = "jobs"
     CLAIM = "persistentvolumeclaims"  # also somebody else's in the place of one: until the next list, which lacks it
 
@@ -89,7 +87,6 @@ class Store:
         self._of_job: dict[tuple[Kind, Owner], set[Key]] = {}
         self._facts_of_job: dict[tuple[Kind, Owner], tuple[Any, ...]] = {}  # until one of them changes
         self._nodes: Nodes | None = None  # until a node changes
-        self._last_secret: dict[Owner, Raw] = {}
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
         self._malformed: dict[Kind, dict[Key, MalformedObject]] = {kind: {} for kind in Kind}
         self._logged: dict[Kind, dict[Key, tuple[str, str]]] = {kind: {} for kind in Kind}  # uid, message
@@ -110,7 +107,7 @@ class Store:
         except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
             if kind is not Kind.NODE:  # jobs would take the pods of a node that is not there for lost
                 self._forget(kind, key)
-            self._note(kind, raw, _message(kind, error))
+            self._note(kind, raw, _message(error))
             return None
         if _state(kept)[0] not in self._removed[kind]:
             self._keep(kind, key, kept, owners)
@@ -121,7 +118,6 @@ class Store:
         key, (uid, _) = key_of(raw), _state(raw)
         if uid:
             self._removed[kind][uid] = self._now()
-            self._last_secret.pop((key[0], uid), None)  # where it is the job that is gone
         known, noted = self._entries[kind].get(key), self._malformed[kind].get(key)
         if noted is not None and noted.uid == uid:
             del self._malformed[kind][key]
@@ -151,10 +147,6 @@ class Store:
             if known is not None and _state(known.raw) == _state(raw):
                 continue  # nothing has changed, as of almost all of them: what was read of it stays
             self._put(kind, raw, is_newest=known is None or known.arrived < asked_at)
-        if kind is Kind.JOB:
-            kinds = (Kind.JOB, Kind.INJECTED)
-            jobs = {(key[0], _state(x.raw)[0]) for some in kinds for key, x in self._entries[some].items()}
-            self._last_secret = {job: secret for job, secret in self._last_secret.items() if job in jobs}
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
         entry = self._entries[kind].get(key)
@@ -164,10 +156,6 @@ class Store:
         """Whether that state of the object is here already."""
         known = self.get(kind, key_of(raw))
         return known is not None and _state(known) == _state(raw)
-
-    def last_secret(self, job: Owner) -> Raw | None:
-        """The job's Secret as it was last seen, whether or not it is still there."""
-        return self._last_secret.get(job)
 
     def all(self, kind: Kind) -> list[Raw]:
         return [entry.raw for entry in self._entries[kind].values()]
@@ -189,7 +177,7 @@ class Store:
                 self._note(kind, entry.raw, str(error))
             except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
                 entry.is_malformed = True
-                self._note(kind, entry.raw, _message(kind, error))
+                self._note(kind, entry.raw, _message(error))
         return None if entry is None else entry.fact
 
     def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
@@ -227,7 +215,6 @@ class Store:
         return (
             objects
             + len(self._of_job)
-            + len(self._last_secret)
             + sum(len(removed) for removed in self._removed.values())
             + sum(len(malformed) for malformed in self._malformed.values())
             + sum(len(logged) for logged in self._logged.values())
@@ -256,8 +243,6 @@ class Store:
         for owner in owners:
             self._of_job.setdefault((kind, owner), set()).add(key)
             self._facts_of_job.pop((kind, owner), None)
-            if kind is Kind.SECRET:
-                self._last_secret[owner] = kept
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
@@ -281,7 +266,7 @@ def owners_of(kind: Kind, raw: Raw) -> tuple[Owner, ...]:
     from. None of an object that has the labels and not the owner.
     """
     labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
-    # The Service and the Secret of an InjectedJob are labeled with the job's membership, and belong to the object.
+    # The Service of an InjectedJob is labeled with the job's membership, and belongs to the object.
     owner = str(controller.get("uid", "")) if _is_of_injected(kind, controller) else owner_uid(raw)
     if not owner:
         return ()
@@ -341,11 +326,9 @@ def _text(raw: Raw, field: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _message(kind: Kind, error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, Malformed):
         return str(error)
     if isinstance(error, KeyError):
         return f"the field {error} is missing"[:MESSAGE_CHARACTERS]
-    # What an exception says of a Secret may be its content.
-    seen = "" if kind is Kind.SECRET else f": {error}"
-    return f"it cannot be read: {type(error).__name__}{seen}"[:MESSAGE_CHARACTERS]
+    return f"it cannot be read: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS]

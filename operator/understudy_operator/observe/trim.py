@@ -2,13 +2,14 @@
 
 Rules: of a pod and of a node the fields of shapes.py. Metadata without managedFields and without long annotations
 (kubectl's copy of the manifest is the longest); of a node's long ones the beginning. Of a pod's containers the
-variables that tell what it was made for, and of its volumes the one with the job's key. A job keeps its spec: its pods
-are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that have the same ones
-once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
+variables that tell what it was made for, and of its volumes those of the operator's Secrets. A job keeps its spec: its
+pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that have the same
+ones once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
 """
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from understudy_operator.observe.shapes import TOO_DEEP, check_job, metadata_fields, node_fields, pod_fields
@@ -17,8 +18,10 @@ from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
+#: Volumes of a pod with a Secret of the operator's.
+SECRET_VOLUMES = (names.KEY_VOLUME, names.ROLLOUT_VOLUME)
 #: Fields of any object that are objects themselves.
-_OBJECTS = ("spec", "status", "data")
+_OBJECTS = ("spec", "status")
 _CONTAINERS = ("initContainers", "containers")
 _NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
 #: Annotations that are kept however long they are.
@@ -54,8 +57,9 @@ def trimmed_pod(raw: Raw) -> Raw:
         if field in spec:
             spec[field] = [_container(container) for container in spec[field] or ()]
     volumes = spec.pop("volumes", None) or ()
-    if names.ANNOTATION_PLACE in (raw["metadata"].get("annotations") or {}):
-        spec["volumes"] = [volume for volume in volumes if volume.get("name") == names.KEY_VOLUME]
+    mounted = ((volume["name"], secret_of(volume)) for volume in volumes if volume.get("name") in SECRET_VOLUMES)
+    if kept_volumes := _volumes(tuple(mounted)):
+        spec["volumes"] = kept_volumes
     if nodes := {name: sys.intern(text) for name, text in _annotations(raw) if name in _NODES}:
         kept["metadata"]["annotations"] |= nodes
     return kept
@@ -68,6 +72,17 @@ def trimmed_node(raw: Raw) -> Raw:
     annotations = {name: text[:LONGEST_ANNOTATION] for name, text in _annotations(raw)}
     kept["metadata"] = {**metadata, "annotations": annotations} if annotations else metadata
     return kept
+
+
+def secret_of(volume: Raw) -> str:
+    """The name of the Secret that the volume has the files of; "" if it has none."""
+    return str((volume.get("secret") or {}).get("secretName", ""))
+
+
+@lru_cache(4096)
+def _volumes(named: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
+    """One list for all pods of a job's attempt. named: a volume, and its Secret."""
+    return [{"name": name, "secret": {"secretName": secret}} for name, secret in named]
 
 
 def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:

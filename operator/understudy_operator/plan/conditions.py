@@ -15,11 +15,9 @@ from understudy_operator.plan.jobset.job_pods import told_of_job_pods
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
-from understudy_operator.plan.objects import key_is_lost, lost_key
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pool.told import pool_condition
 from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
-from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.stuck import left_of_former, stuck_ends, stuck_starts
 from understudy_operator.plan.told_before import Wanted
 
@@ -89,8 +87,6 @@ def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[st
     if observed.refusals is None and told is not None:
         return kind, told["status"] == "True", told["reason"], told["message"]
     refusals = observed.refusals or ()
-    if observed.close is None and key_is_lost(observed):
-        refusals = (*refusals, Refusal(lost_key(observed.job), Why.KEY))
     refusal = next((x for x in refusals if x.lasting == lasting), None)
     if refusal is not None:
         return kind, True, refusal.why.value, refusal.message

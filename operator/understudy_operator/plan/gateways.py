@@ -1,19 +1,17 @@
 """The gateway in front of each rollout server: a native sidecar of its pod, and what workers need to talk to it.
 
-Rules: gateways and workers share a token of their own, which the job's Secret holds beside the membership key, and is
-computed from that: a Secret that has to be restored has the same one. Pods mount the token alone. Workers are told how
+Rules: gateways and workers share a token, which has a Secret of its own: a gateway's node cannot read the membership
+key. The token is the same in all attempts, because rollouts go on where the world alone restarts. Workers are told how
 rollouts are named, and not each one's address: that would be too long a variable for a thousand. What a gateway knows
 of its server's weights outlives its container, in a memory-backed volume, and not its pod, which has another server.
 """
 
-import hashlib
-import hmac
 import json
 from typing import Any
 
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import startup_probe
-from understudy_operator.plan.object_names import secret_name
+from understudy_operator.plan.object_names import rollout_secret_name
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.spec import ReplicatedJob, RolloutGateway
 from understudy_protocol import pod as names
@@ -56,9 +54,9 @@ def add_to_worker(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> No
     trainer["env"] = [*kept, *({"name": name, "value": value} for name, value in told.items())]
 
 
-def rollout_token(job: Job, key: str) -> str:
-    """Who knows it learns nothing of the key."""
-    return hmac.new(key.encode(), f"rollouts of {job.uid}".encode(), hashlib.sha256).hexdigest()
+def has_gateways(job: Job) -> bool:
+    """Whether pods mount the Secret with the token."""
+    return job.spec.rollouts is not None and job.spec.rollouts.gateway is not None
 
 
 def _directory(job: Job, gateway: RolloutGateway) -> str:
@@ -75,7 +73,7 @@ def _directory(job: Job, gateway: RolloutGateway) -> str:
 
 def _volume(job: Job) -> dict[str, Any]:
     token = {"key": names.ROLLOUT_TOKEN_KEY, "path": names.ROLLOUT_TOKEN_FILE}
-    source = {"secretName": secret_name(job), "items": [token], "defaultMode": 0o444}
+    source = {"secretName": rollout_secret_name(job), "items": [token], "defaultMode": 0o444}
     return {"name": names.ROLLOUT_VOLUME, "secret": source}
 
 

@@ -194,6 +194,13 @@ class AdoptSpare:
 
 
 @dataclass(frozen=True)
+class DeleteSecret:
+    """Delete a Secret that no pod of the job mounts any more. One that does not exist is as good."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Check:
     """Ask what the API server would say to Plan.checks."""
 
@@ -204,7 +211,7 @@ class Remove:
 
 
 #: What the API server may refuse, but for status, which tells of it, and for events.
-Intent = Create | Check | JobIntent | ClaimIntent | PodIntent | Remove
+Intent = Create | DeleteSecret | Check | JobIntent | ClaimIntent | PodIntent | Remove
 
 
 CREATE_POD = "create Pod"
@@ -223,12 +230,10 @@ def intent_key(intent: Intent) -> str:
             return "check"
         case Remove():
             return "delete the job"
-        case DeleteJob(name):
-            return f"delete Job {name}"
         case PatchJob(name):
             return f"patch Job {name}"
-        case DeletePod(name):
-            return f"delete Pod {name}"
+        case DeleteJob(name) | DeletePod(name) | DeleteSecret(name):
+            return f"delete {type(intent).__name__.removeprefix('Delete')} {name}"
         case PatchPod(name):
             return f"patch Pod {name}"
         case ClaimPod(name) | ClaimWarm(name):
@@ -268,7 +273,7 @@ class Plan:
 
     adopt: tuple[AdoptSpare, ...] = ()
     checks: tuple[Manifest, ...] = ()  # what the API server would say to creating these; nothing is made of them
-    objects: tuple[Create, ...] = ()
+    objects: tuple[Create | DeleteSecret, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
     claims: tuple[ClaimIntent, ...] = ()

@@ -2,7 +2,7 @@
 
 A reader raises Malformed. The store catches it, leaves that object out of everything that reconciles see, logs it once,
 and counts it; apply/malformed_events.py writes an Event on the object. A message names the field and what is wrong with
-it, and never contains the data of a Secret.
+it.
 """
 
 from typing import Any

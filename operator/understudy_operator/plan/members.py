@@ -31,6 +31,7 @@ from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.moment import reached
+from understudy_operator.plan.objects import has_secrets
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, with_findings
 from understudy_operator.plan.pods import TORCHRUN, pod_manifest
 from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
@@ -66,7 +67,7 @@ def avoided_nodes(observed: Observed, now: float) -> list[str]:
 
 
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
-    if not observed.coordinator_address or not observed.has_secret or not may_start(observed):
+    if not observed.coordinator_address or not has_secrets(observed) or not may_start(observed):
         return
     avoided, ganged = avoidance(observed, now), has_gang(observed)
     held, in_a_row = held_back(observed, now), failed_in_a_row(observed, now)

@@ -1,19 +1,26 @@
-"""What the objects of a job are called."""
+"""What the objects of a job are called.
+
+The name of a Secret contains the uid of its job, because the Secret of a deleted job of the same name may still exist:
+the operator reads no Secret, and pods would mount that one.
+"""
 
 from understudy_operator.plan.injection.owner import is_injected, service_name
 from understudy_operator.plan.observed import Job
 
 
 def secret_name(job: Job) -> str:
-    """Pods of an injected job name it at their birth, which the Secret of a deleted job of the same name may outlive:
-    so it has the uid in its name, and whoever comes next waits for a Secret of its own.
-    """
-    return f"{job.name}-{job.uid}-membership" if is_injected(job.name) else former_secret_name(job.name)
+    """Of the Secret with the membership key of the job's attempt. Injected pods name it at their birth."""
+    return secret_of_attempt(job, job.attempt)
 
 
-def former_secret_name(job_name: str) -> str:
-    """What version 0.1 has called it, of an injected job too."""
-    return f"{job_name}-membership"
+def secret_of_attempt(job: Job, attempt: int) -> str:
+    """attempt: as Job.attempt."""
+    return f"{job.name}-{job.uid}-membership" + (f"-{attempt}" if attempt else "")
+
+
+def rollout_secret_name(job: Job) -> str:
+    """Of the Secret with the token of gateways. It is the same in all attempts: rollouts outlive those of the world."""
+    return f"{job.name}-{job.uid}-rollouts"
 
 
 def coordinator_service_name(job_name: str) -> str:

@@ -1,11 +1,13 @@
-"""What a job's pods need before they start: the Secret, the Services, the volume claims.
+"""What a job's pods need before they start: the Secrets, the Services, the volume claims.
 
-Rules, where somebody has deleted one of them under pods that run:
-- the Secret comes back with the same key, as long as this operator has seen it. A key that nobody knows any more cannot
-  be had back from the pods, and with another one new pods could not join them: so there is none until the last of them
-  has ended. Training goes on meanwhile, and spares take lost ranks; the condition Blocked says what is to be done.
-- the coordinator's Service comes back at the address that pods have been told, unless somebody has taken that: then at
-  another one, which new pods are told. Who is a member knows its coordinator's heirs, and needs no Service.
+Rules:
+- Each attempt of the world has a membership key and a Secret of its own. The Secrets of former attempts are deleted,
+  and so are all Secrets of a suspended job once its attempt has ended: a resumed job never goes on with the key of a
+  master secret that was replaced meanwhile.
+- The operator reads no Secret. secret_writes.py says when it creates one.
+- If somebody deletes the coordinator's Service, it is created again with the address that pods know, or with another
+  one if another Service has taken that. New pods get the new address. Members need no Service: they know their standby
+  coordinators.
 """
 
 import json
@@ -13,74 +15,87 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from understudy_operator.plan.gateways import rollout_token
-from understudy_operator.plan.intents import Create
+from understudy_operator.plan.gateways import has_gateways
+from understudy_operator.plan.intents import Create, DeleteSecret
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import claim_manifest
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
-from understudy_operator.plan.object_names import coordinator_service_name, former_secret_name, secret_name
-from understudy_operator.plan.observed import Job, Observed
+from understudy_operator.plan.jobset.restart import begun
+from understudy_operator.plan.object_names import (
+    coordinator_service_name,
+    rollout_secret_name,
+    secret_name,
+    secret_of_attempt,
+)
+from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.refusals import ADDRESS_TAKEN
+from understudy_operator.plan.secret_writes import can_be_mounted, is_to_be_created
 from understudy_operator.plan.shape import job_shape
 from understudy_protocol import pod as names
 
 
-def plan_objects(observed: Observed) -> tuple[Create, ...]:
-    """What is missing of the Secret (with a fresh key, if it is the first), the two Services and the volume claims."""
+def plan_objects(observed: Observed, now: float) -> tuple[Create | DeleteSecret, ...]:
+    """The Secrets to delete, and then whatever is missing."""
     job = observed.job
-    if job.injected is not None:
-        return tuple(map(Create, _of_injected(observed)))
-    missing = []
-    if job.spec.world is not None and not observed.has_secret and not key_is_lost(observed):
-        missing.append(_secret(job, observed.known_key or observed.entropy))
+    created = _of_injected(observed, now) if job.injected is not None else _missing(observed, now)
+    return (*map(DeleteSecret, _unneeded_secrets(observed)), *map(Create, created))
+
+
+def has_secrets(observed: Observed) -> bool:
+    """Whether the Secrets exist that pods of the world mount, as far as this process can tell."""
+    pods = _may_mount(observed)
+    return all(can_be_mounted(name, observed.secret_writes, pods) for name in _secret_names(observed.job))
+
+
+def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
+    job = observed.job
+    yield from _missing_secrets(observed, now)
     if job.spec.world is not None and not observed.coordinator_address:
-        missing.append(_coordinator_service(job, _free_address(observed)))
-    if job.spec.network.hostnames and not observed.has_hostnames_service:
-        missing.append(_hostnames_service(job))
-    wanted = () if observed.complaint else job.spec.claims  # two of a name may say different things of its retention
-    claims = (claim for claim in wanted if claim_name(job, claim.name) not in observed.claims)
-    missing += [claim_manifest(job, claim) for claim in claims]
-    return tuple(Create(manifest) for manifest in missing)
-
-
-def _of_injected(observed: Observed) -> Iterator[dict[str, Any]]:
-    """First the Service, whose address is in the Secret beside the key: no pod starts before that."""
-    job = observed.job
-    assert job.injected is not None
-    if not observed.coordinator_address:
         yield _coordinator_service(job, _free_address(observed))
-    elif not key_is_lost(observed):
-        shape = job_shape(job, job.injected.grace_s)
-        told = names.Injected(shape, observed.coordinator_address, job.injected.groups)
-        secret = _secret(job, observed.known_key or observed.entropy)
-        secret["stringData"][names.INJECTED_FILE] = json.dumps(asdict(told), separators=(",", ":"))
-        if not observed.has_secret:
-            yield secret
-        if _waits_for_former(observed):
-            yield {**secret, "metadata": _metadata(job, former_secret_name(job.name))}
+    if job.spec.network.hostnames and not observed.has_hostnames_service:
+        yield _hostnames_service(job)
+    wanted = () if observed.complaint else job.spec.claims  # two of a name may say different things of its retention
+    for claim in wanted:
+        if claim_name(job, claim.name) not in observed.claims:
+            yield claim_manifest(job, claim)
 
 
-def _waits_for_former(observed: Observed) -> bool:
-    """Whether a pod that version 0.1 of the webhook has injected waits for the Secret as it was called then."""
-    former = former_secret_name(observed.job.name)
-    waits = any(pod.key_secret == former and not pod.over and not pod.sidecar_ran for pod in observed.pods)
-    return waits and not observed.has_former_secret
+def _of_injected(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
+    """First the Service, whose address is in the Secret beside the key: no pod starts before that."""
+    if not observed.coordinator_address:
+        yield _coordinator_service(observed.job, _free_address(observed))
+    else:
+        yield from _missing_secrets(observed, now)
 
 
-def key_is_lost(observed: Observed) -> bool:
-    """Whether pods run with a key that nobody else has any more."""
-    return not observed.has_secret and not observed.known_key and any(pod.sidecar_started for pod in observed.pods)
+def _missing_secrets(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
+    if observed.job.spec.suspend:
+        return
+    pods = _may_mount(observed)
+    for name in _secret_names(observed.job):
+        if is_to_be_created(name, observed.secret_writes, pods, now):
+            yield _secret(observed, name)
 
 
-def lost_key(job: Job) -> str:
-    """What is to be told of that, and done about it."""
-    return (
-        f"Secret {secret_name(job)} was deleted, and only the running pods know its key: they train on and "
-        "recover among themselves, but no pod can be added, and status stays as it was; restore the Secret from a "
-        "copy, or delete the job's pods: then it begins anew from its last checkpoint"
-    )
+def _unneeded_secrets(observed: Observed) -> Iterator[str]:
+    job = observed.job
+    unneeded = [] if job.previous_attempt is None else [secret_of_attempt(job, job.previous_attempt)]
+    if job.spec.suspend and not begun(observed):
+        unneeded += _secret_names(job)
+    return (name for name in unneeded if name not in observed.secret_writes.deleted)
+
+
+def _secret_names(job: Job) -> tuple[str, ...]:
+    """Those that the job needs while it is not suspended."""
+    if job.spec.world is None:
+        return ()
+    return (secret_name(job), rollout_secret_name(job)) if has_gateways(job) else (secret_name(job),)
+
+
+def _may_mount(observed: Observed) -> tuple[Pod, ...]:
+    return (*observed.pods, *observed.former, *observed.job_pods)
 
 
 def _free_address(observed: Observed) -> str:
@@ -98,15 +113,29 @@ def _metadata(job: Job, name: str) -> dict[str, Any]:
     }
 
 
-def _secret(job: Job, key: str) -> dict[str, Any]:
-    token = {} if job.spec.rollouts is None else {names.ROLLOUT_TOKEN_KEY: rollout_token(job, key)}
+def _secret(observed: Observed, name: str) -> dict[str, Any]:
+    job, keyring = observed.job, observed.keyring
+    if name == rollout_secret_name(job):
+        data = {names.ROLLOUT_TOKEN_KEY: keyring.of_rollouts(job.namespace, job.uid)}
+    else:
+        data = {names.KEY_FILE: keyring.of_job(job.namespace, job.uid, job.attempt)}
+        data |= {names.OPERATOR_KEY_FILE: keyring.operator_public()} | _injected_file(observed)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _metadata(job, secret_name(job)),
+        "metadata": _metadata(job, name),
         "immutable": True,
-        "stringData": {names.KEY_FILE: key} | token,
+        "stringData": data,
     }
+
+
+def _injected_file(observed: Observed) -> dict[str, str]:
+    """Empty if the job is not injected."""
+    job = observed.job
+    if job.injected is None:
+        return {}
+    told = names.Injected(job_shape(job, job.injected.grace_s), observed.coordinator_address, job.injected.groups)
+    return {names.INJECTED_FILE: json.dumps(asdict(told), separators=(",", ":"))}
 
 
 def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from understudy_operator.plan.injection.facts import InjectedJob
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.secret_writes import NO_WRITES, SecretWrites
 from understudy_operator.plan.spec import JobSpec, World
 from understudy_protocol.logs import TEXT
 from understudy_protocol.membership import Close
@@ -18,6 +19,7 @@ from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import CloseReason, Office
 
 if TYPE_CHECKING:
+    from understudy_operator.keyring import Keyring
     from understudy_operator.plan.pool.facts import Pool
     from understudy_operator.plan.stays import Stay
 
@@ -63,12 +65,24 @@ class Job:
         return int(self.status.get("coordinator", {}).get("formerEpoch", 0))
 
     @property
-    def membership(self) -> str:
-        """What members prove to belong to: pods of one attempt cannot join another one's.
+    def attempt(self) -> int:
+        """Names the attempt of the world whose pods share a key; 0 in the first one. A later one has a greater number.
 
-        Injected pods have it from their Secret, which a suspension does not change: they follow the newest epoch.
+        Always 0 if the job is injected: its pods name their Secret at their birth, so a suspension does not change it.
+        They follow the newest epoch. Each attempt of a JobSet has an InjectedJob and a uid of its own.
         """
-        return f"{self.uid}-{self.former_epoch}" if self.former_epoch and self.injected is None else self.uid
+        return self.former_epoch if self.injected is None else 0
+
+    @property
+    def previous_attempt(self) -> int | None:
+        """The attempt before this one; None in the first one."""
+        told = self.status.get("coordinator", {}).get("previousAttempt")
+        return None if told is None else int(told)
+
+    @property
+    def membership(self) -> str:
+        """What members prove to belong to: pods of one attempt cannot join another one's."""
+        return f"{self.uid}-{self.attempt}" if self.attempt else self.uid
 
     @property
     def restarts(self) -> int:
@@ -147,7 +161,8 @@ class Pod:
     nominated: str = ""  # the node on which the scheduler preempts others for it
     owner: str = ""  # uid of the job or the pool that it belongs to, as its ownerReferences confirm
     controller: Controller = Controller()
-    key_secret: str = ""  # of an injected one: the Secret that it was told at its birth to have its job's key from
+    secrets: frozenset[str] = frozenset()  # names of the operator's Secrets that it mounts
+    volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
 
     @property
     def ended(self) -> bool:
@@ -235,7 +250,7 @@ class PoolView:
     template: str = ""  # the newest, hashed
     pods: tuple[Pod, ...] = ()
     made_of: "Pool | None" = None  # what the newest are
-    key_id: str = ""  # of the pool's key, where it has one
+    secret: str = ""  # name of the Secret with the pool's key
 
 
 @dataclass(frozen=True)
@@ -272,13 +287,13 @@ class Observed:
     pods: tuple[Pod, ...]
     nodes: Mapping[str, Node]
     coordination: Coordination
-    has_secret: bool
+    keyring: "Keyring" = field(compare=False, repr=False)
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
-    entropy: str  # fresh randomness of this pass, for names and keys
+    entropy: str  # fresh randomness of this pass, for names
     refusals: tuple[Refusal, ...] | None = None  # by the API server, that stand; None: nothing was tried yet
     paused: Mapping[str, float] = field(default_factory=dict)  # refused things (intent_key()) -> till when
-    known_key: str = ""  # the membership key that this operator has seen last, also of a Secret that is gone; else ""
+    secret_writes: SecretWrites = NO_WRITES
     told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
     children: tuple[ChildJob, ...] = ()
     former: tuple[Pod, ...] = ()  # pods of former attempts
@@ -290,7 +305,6 @@ class Observed:
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
     overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
-    has_former_secret: bool = False  # of an injected job: as version 0.1 has called it
     has_kueue: bool | None = True  # whether the cluster has; None: not known yet
     complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
     gone: "tuple[Stay, ...]" = ()  # pods of this job that the operator has seen, and whose objects are gone

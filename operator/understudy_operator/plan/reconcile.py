@@ -67,7 +67,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     plan = Plan(
         adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         checks=checks,
-        objects=() if ended else plan_objects(observed),
+        objects=() if ended else plan_objects(observed, now),
         status=status if worth_writing(observed.job.status, status, now) else None,
         jobs=() if still else (*plan_children(observed, sidecar_image), *plan_target(observed)),
         claims=() if still else claims.claims,

@@ -19,7 +19,6 @@ class Why(Enum):
     NAMESPACE = "NamespaceTerminating"
     FORBIDDEN = "Forbidden"
     SERVER = "ServerError"
-    KEY = "KeyLost"  # nobody refuses anything, but what the job needs cannot be made
 
 
 #: Of a Service whose ClusterIP another one has.

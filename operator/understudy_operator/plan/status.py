@@ -113,7 +113,8 @@ def _changed(before: Mapping[str, Any], status: Mapping[str, Any]) -> set[str]:
 
 def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    former = {"formerEpoch": observed.job.former_epoch} if observed.job.former_epoch else {}
+    known = observed.job.status.get("coordinator", {})
+    former = {name: known[name] for name in ("formerEpoch", "previousAttempt") if name in known}
     if office.pod is not None and office.epoch:
         term = {"term": office.term} if office.term else {}
         holder = {"podName": office.pod.name, "podUID": office.pod.uid}
@@ -122,6 +123,8 @@ def _of_world(observed: Observed, office: Office, now: float) -> dict[str, Any]:
         told |= _from_snapshot(observed, observed.snapshot, now)
         if observed.snapshot.token.round >= 0 and "startTime" not in observed.job.status:
             told["startTime"] = micro_time(now)
+    if observed.job.injected is not None and observed.coordinator_address:
+        told["coordinatorAddress"] = observed.coordinator_address
     told["members"], told["spares"] = member_counts(observed)
     told["promotedSpares"] = promoted_spares(observed)
     told["avoidedNodes"] = in_status(observed, now)

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # Through stdin, so that no command line has the module's name: `pkill -f` of somebody else's operator spares this one.
 PROGRAM = "import runpy; runpy.run_module('understudy_operator', run_name='__main__')"
 STOP_S = 10.0
+MASTER = b"the master secret of the tests, of 44 bytes."
 LEASE = "understudy-system/understudy-operator"  # which the chart's role is for
 NODE_FAULTS = "understudy-system/understudy-operator-node-faults"  # likewise
 MASTER_SECRET = bytes(range(32))  # the same for all replicas
@@ -21,6 +22,8 @@ class OperatorProcess:
     def __init__(self, kubeconfig: Path, health_port: int, log: Path, name: str = "operator-0", **env: str) -> None:
         self.name, self.health_port, self._env = name, health_port, env
         self._kubeconfig, self._log = kubeconfig, log
+        self._master = kubeconfig.parent / "master-secret"  # all replicas have the same
+        self._master.write_bytes(MASTER)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -38,6 +41,7 @@ class OperatorProcess:
             "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}",
             ENV_MASTER_SECRET: str(master_secret),
             "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
+            "UNDERSTUDY_MASTER_SECRET": str(self._master),
             "UNDERSTUDY_LEASE": LEASE,
             "UNDERSTUDY_NODE_FAULTS": NODE_FAULTS,
             "UNDERSTUDY_HEALTH_PORT": str(self.health_port),

@@ -4,12 +4,12 @@ import pytest
 
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
-from tests.integration.operator.training import NAME, Training
-from understudy_protocol import pod as names
+from tests.integration.operator.test_stuck import bind, set_pod_status, until_another
+from tests.integration.operator.training import NAME, Training, secret_name
 
 pytestmark = pytest.mark.timeout(120)
 
-SECRET, SERVICE, HOSTNAMES = f"secrets/{NAME}-membership", f"services/{NAME}-coordinator", f"services/{NAME}"
+SERVICE, HOSTNAMES = f"services/{NAME}-coordinator", f"services/{NAME}"
 
 
 async def again(kube: Kube, path: str, uid: str) -> Raw:
@@ -25,48 +25,68 @@ async def again(kube: Kube, path: str, uid: str) -> Raw:
     return raw
 
 
-async def test_they_come_back_with_the_same_key_and_at_the_same_address(training: Training, kube: Kube):
+async def test_services_come_back_at_the_same_address(training: Training, kube: Kube):
     # given a job that runs
     pods = await training.start()
-    before = {path: await kube.call("GET", path) for path in (SECRET, SERVICE, HOSTNAMES)}
+    before = {path: await kube.call("GET", path) for path in (SERVICE, HOSTNAMES)}
 
-    # when all are deleted
+    # when both are deleted
     for path in before:
         await kube.call("DELETE", path)
     after = {path: await again(kube, path, raw["metadata"]["uid"]) for path, raw in before.items()}
 
     # then nothing has changed for pods that run, or that are made from now on
-    assert after[SECRET]["data"] == before[SECRET]["data"]
     assert after[SERVICE]["spec"]["clusterIP"] == before[SERVICE]["spec"]["clusterIP"]
     assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
     assert len(training.coordinator.appointments) == 1
     assert (await training.status())["phase"] == "Running"
 
 
-async def test_a_key_that_nobody_knows_any_more_is_told_and_the_job_begins_anew_once_its_pods_are_gone(
+async def test_a_secret_comes_back_with_the_same_key_when_a_pod_waits_for_it(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
     # given a job that runs, and whose Secret is deleted while no operator is there
     pods = await training.start()
-    secret = await kube.call("GET", SECRET)
+    path = f"secrets/{secret_name(await kube.call('GET', f'trainingjobs/{NAME}'))}"
+    before = await kube.call("GET", path)
     operator.kill()
-    await kube.call("DELETE", SECRET)
+    await kube.call("DELETE", path)
     operator.start()
 
-    # then its pods are left alone, no other key is made, and the condition says what to do
-    async def told() -> bool:
-        status, message = await training.condition("Blocked")
-        return status == "True" and "restore the Secret from a copy, or delete the job's pods" in message
+    # when a pod is lost, then there is another one, though the Secret is gone
+    await training.remove(pods[1])
+    new = await until_another(training, kube, {pod["metadata"]["uid"] for pod in pods})
 
-    await kube.until("condition Blocked", told)
-    assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
+    # and when that has waited on its node for half a minute
+    await bind(training, kube, new)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T10:00:00Z"}
+    await set_pod_status(kube, new, conditions=[scheduled])
 
-    # when somebody deletes the pods
-    for pod in pods:
-        await training.remove(pod)
+    # then the Secret is there again, with the same key
+    assert (await again(kube, path, before["metadata"]["uid"]))["data"] == before["data"]
 
-    # then there is a new key, and pods that have it
-    new = await again(kube, SECRET, secret["metadata"]["uid"])
-    assert new["data"] != secret["data"]
-    made = await training.until_pods(3)
-    assert all(pod["metadata"]["labels"][names.LABEL_JOB] == NAME for pod in made)
+
+async def test_a_suspended_job_has_no_secret_and_a_resumed_one_another_key(training: Training, kube: Kube):
+    # given a job that runs
+    await training.start()
+    (before,) = await kube.list("secrets")
+
+    # when it is suspended
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
+
+    async def none() -> bool:
+        return await kube.list("secrets") == []
+
+    await kube.until("the Secret is deleted", none)
+
+    # and resumed
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": False}})
+
+    async def one() -> list[Raw]:
+        return await kube.list("secrets")
+
+    (after,) = await kube.until("the Secret of the next attempt", one)
+    attempt = (await training.status())["coordinator"]["formerEpoch"]
+    assert after["metadata"]["name"] == f"{before['metadata']['name']}-{attempt}"
+    assert after["data"]["key"] != before["data"]["key"]
+    assert after["data"]["operator.pub"] == before["data"]["operator.pub"]

@@ -1,4 +1,4 @@
-"""The lives of an injected job against a real API server: a second one under the same name, a suspension, an upgrade.
+"""The lives of an injected job against a real API server: a second one under the same name, a suspension.
 
 Nobody makes pods of Jobs, or collects garbage here: the test does both.
 """
@@ -12,15 +12,12 @@ import pytest
 
 from tests.integration.operator.kube import Kube
 from tests.integration.operator.test_inject import (
-    IMAGE,
     a_job,
-    a_pod,
     injected,
     pods_of,
     webhook,  # noqa: F401 (a fixture)
 )
 from understudy_operator.plan.injection.care import NO_LIMIT
-from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
 
 pytestmark = pytest.mark.usefixtures("webhook")
@@ -70,22 +67,6 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     assert second["data"][names.KEY_FILE] != first["data"][names.KEY_FILE]
     told = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
     assert told["shape"]["uid"] == job["metadata"]["uid"]
-
-
-async def test_a_pod_that_a_former_version_has_injected_gets_the_secret_that_it_waits_for(kube: Kube) -> None:
-    # given a pod as version 0.1 of the webhook has injected it, the operator being newer
-    job = await kube.call("POST", "jobs", a_job())
-    raw = inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod
-    for volume in raw["spec"]["volumes"]:
-        if volume["name"] == names.KEY_VOLUME:
-            volume["secret"]["secretName"] = "job.train-membership"
-    former = await kube.call("POST", "pods", raw)
-    # and one that the newer webhook injects
-    newer = await kube.call("POST", "pods", a_pod(kube, 1, job["metadata"]["uid"]))
-    # then both have the same key
-    secrets = [await kube.until("its Secret", partial(secret_of, kube, pod)) for pod in (former, newer)]
-    (first, second) = (secret["data"] for secret in secrets if secret is not None)
-    assert first == second
 
 
 async def test_a_job_that_is_suspended_is_told_as_such_until_it_is_resumed(kube: Kube) -> None:

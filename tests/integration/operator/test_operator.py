@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
-from tests.integration.operator.training import NAME, Training, is_spare, node_of
+from tests.integration.operator.training import NAME, Training, is_spare, node_of, secret_name
 from understudy_operator.plan.elections import UNREACHABLE_S
 from understudy_operator.plan.retries import TRY_AGAIN_S
 from understudy_protocol import pod as names
@@ -41,7 +41,7 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     pods = await training.until_pods(3)
 
     # then its objects are there, and are the job's
-    made = [await kube.call("GET", f"secrets/{NAME}-membership")]
+    made = [await kube.call("GET", f"secrets/{secret_name(job)}")]
     made += [await kube.call("GET", f"services/{service}") for service in (NAME, f"{NAME}-coordinator")]
     owners = [owner for raw in (*made, *pods) for owner in raw["metadata"]["ownerReferences"]]
     assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]] * 6
@@ -372,10 +372,10 @@ async def test_a_deleted_job_is_let_go_and_one_of_the_same_name_begins_anew(trai
     # then that one says what it waits for, and goes on when it has come
     async def told() -> bool:
         status, message = await training.condition("Invalid")
-        return status == "True" and message.startswith(f"Secret {NAME}-membership is there already")
+        return status == "True" and message.startswith(f"Service {NAME}-coordinator is there already")
 
     await kube.until("condition Invalid", told)
-    for path in (f"secrets/{NAME}-membership", f"services/{NAME}", f"services/{NAME}-coordinator"):
+    for path in (f"services/{NAME}", f"services/{NAME}-coordinator"):
         await kube.call("DELETE", path)
 
     # it gets pods of its own, the old ones are not touched, and nothing of the old one's round counts

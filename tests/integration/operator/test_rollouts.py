@@ -66,8 +66,9 @@ async def test_rollouts_have_a_gateway_and_trainers_its_token(training: Training
     volumes = [x for spec in specs for x in spec["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
     assert len(volumes) == len(specs)
     assert {x["secret"]["items"][0]["key"] for x in volumes} == {names.ROLLOUT_TOKEN_KEY}
-    secret = await training.kube.call("GET", "secrets/llm-membership")
-    assert set(secret["data"]) == {names.KEY_FILE, names.ROLLOUT_TOKEN_KEY}
+    assert len({x["secret"]["secretName"] for x in volumes}) == 1
+    secret = await training.kube.call("GET", f"secrets/{volumes[0]['secret']['secretName']}")
+    assert set(secret["data"]) == {names.ROLLOUT_TOKEN_KEY}  # and not the membership key
 
 
 async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(training: Training, jobs: Jobs) -> None:

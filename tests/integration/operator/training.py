@@ -42,6 +42,11 @@ JOB: Raw = {
 }
 
 
+def secret_name(job: Raw) -> str:
+    """Of the job's first attempt."""
+    return f"{NAME}-{job['metadata']['uid']}-membership"
+
+
 class Training:
     """One job, llm: two actives, one spare."""
 
@@ -189,9 +194,7 @@ class Training:
         return pods
 
     async def serve(self, job: Raw) -> None:
-        label = f"{names.LABEL_JOB_UID}={job['metadata']['uid']}"
-        secrets = (await self.kube.call("GET", "secrets", labelSelector=label))["items"]
-        (data,) = (secret["data"] for secret in secrets if names.KEY_FILE in secret["data"])
+        data = (await self.kube.call("GET", f"secrets/{secret_name(job)}"))["data"]
         key, operator_key = (bytes.fromhex(base64.b64decode(data[name]).decode()) for name in KEY_FILES)
         for sidecar in (self.coordinator, self.heir):
             await sidecar.start(key, operator_key, job["metadata"]["uid"])

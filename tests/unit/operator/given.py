@@ -13,7 +13,9 @@ from understudy_operator.keyring import Keyring
 from understudy_operator.plan.answers import NEVER, Answer, Answers
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.object_names import rollout_secret_name, secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed, Pod
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.status import plan_status
 from understudy_protocol import pod as names
@@ -25,6 +27,7 @@ from understudy_protocol.words import CloseReason, Fault, FaultClass, RoundToken
 NOW = 1_790_000_000.0
 AN_HOUR_AGO = NOW - 3600
 ADDRESS = "10.0.0.7:8478"
+KEYRING = Keyring(b"the master secret of these tests, of 41 B")
 IMAGE = "example.com/sidecar:1"
 KEYRING = Keyring(bytes(range(32)))
 
@@ -199,17 +202,18 @@ def observed(
     electorate_epoch: int = 0,
     **changes: Any,
 ) -> Observed:
-    """By default a job that runs in round 0. Without a snapshot the operator has just started; else it is on the line.
+    """By default a job that runs in round 0, whose Secrets this process has created. Without a snapshot the operator
+    has just started; else it is on the line.
 
     searches_since: when it ceased to be. answered: who has said since then (reached_since) not to be in office, naming
     that pod and knowing of that electorate.
     """
-    pods = tuple(pods)
+    pods, job = tuple(pods), job if job is not None else a_job(status=in_round(0))
     said = {pod.uid: Answer(reason, named, electorate_epoch) for pod in answered}
     down = set(not_ready)
     nodes = {pod.node: Node(pod.node, pod.node not in down) for pod in pods if pod.node}
     ordinary = Observed(
-        job=job if job is not None else a_job(status=in_round(0)),
+        job=job,
         pods=pods,
         nodes=nodes,
         coordination=Coordination(
@@ -218,10 +222,11 @@ def observed(
             NOW if searches_since is None else searches_since,
             Answers(said, (reached_since or searches_since or NOW) if said else NEVER),
         ),
-        has_secret=True,
+        keyring=KEYRING,
         has_hostnames_service=True,
         coordinator_address=ADDRESS,
         entropy="entropy",
+        secret_writes=SecretWrites(dict.fromkeys((secret_name(job), rollout_secret_name(job)), AN_HOUR_AGO)),
     )
     return replace(ordinary, **changes)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod
+from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, a_pod
 from understudy_operator.plan.observed import Node, Pod, PoolView
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
 from understudy_operator.plan.pool.manifest import fingerprint, labels
@@ -54,6 +54,7 @@ def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes:
         nodes={pod.node: Node(pod.node, True) for pod in pods if pod.node},
         claimants=frozenset({"job-uid"}),
         entropy="entropy",
+        keyring=KEYRING,
     )
     return replace(ordinary, **changes)
 

@@ -4,17 +4,15 @@ what can be told; and its spares.
 
 from typing import Any
 
-from tests.unit.operator.given import AN_HOUR_AGO, NOW, TEMPLATE, a_pod
+from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, TEMPLATE, a_pod
 from tests.unit.operator.given_pool import a_pool
 from understudy_operator.plan.observed import Pod, PoolView
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.pool.manifest import fingerprint, labels
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import key_id
+from understudy_operator.plan.pool.warm_manifest import secret_name
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
-
-KEY_ID = key_id("the pool's key")
 
 
 def a_warm_pool(**changes: Any) -> Pool:
@@ -22,12 +20,16 @@ def a_warm_pool(**changes: Any) -> Pool:
     return a_pool(**{"template": TEMPLATE, "launcher": PoolLauncher(nproc_per_node=8), **changes})
 
 
-def a_warm_spare(name: str, *, template: str = "", key: str = KEY_ID, **changes: Any) -> Pod:
+#: Of the Secret with the pool's key.
+SECRET = secret_name(a_warm_pool(), KEYRING)
+
+
+def a_warm_spare(name: str, *, template: str = "", secret: str = SECRET, **changes: Any) -> Pod:
     """A pool's pod that is ready."""
     pool = a_warm_pool()
     told = {**labels(pool), names.LABEL_TEMPLATE: template or fingerprint(pool)}
     ordinary: dict[str, Any] = {"ready": True, "version": "11", "created_at": AN_HOUR_AGO}
-    return a_pod(name, labels=told, annotations={names.ANNOTATION_POOL_KEY: key}, **{**ordinary, **changes})
+    return a_pod(name, labels=told, annotations={}, secrets=frozenset({secret}), **{**ordinary, **changes})
 
 
 def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **changes: Any) -> Pod:
@@ -39,6 +41,6 @@ def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **c
     return a_pod(name, labels=told, annotations=notes, **{"version": "12", "created_at": AN_HOUR_AGO, **changes})
 
 
-def a_warm_view(*pods: Pod, pool: Pool | None = None, key: str = KEY_ID) -> PoolView:
+def a_warm_view(*pods: Pod, pool: Pool | None = None, secret: str = SECRET) -> PoolView:
     pool = pool or a_warm_pool()
-    return PoolView("shared", True, 1, fingerprint(pool), pods, pool, key)
+    return PoolView("shared", True, 1, fingerprint(pool), pods, pool, secret)

@@ -37,10 +37,12 @@ from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.intents import (
+    Create,
     CreateJob,
     CreatePod,
     DeleteJob,
     DeletePod,
+    DeleteSecret,
     Follow,
     PatchJob,
     PatchPod,
@@ -55,6 +57,7 @@ from understudy_operator.plan.observed import ChildJob, Job, Node, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import judged
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.recovery import Cause
@@ -135,16 +138,15 @@ def _node(name: str, told: Raw) -> Node:
 
 
 def _objects(facts: Raw) -> dict[str, Any]:
-    """nothing: there is none yet. without: Secret or Service, which somebody has deleted. refused: of the last pass.
+    """nothing: there is none yet. without: the Service, which somebody has deleted. refused: of the last pass.
     paused: what was, and for how long it is not tried.
     """
     nothing, without = facts.get("nothing", False), facts.get("without", ())
     told: dict[str, Any] = {
-        "has_secret": not nothing and "Secret" not in without,
         "has_hostnames_service": not nothing and "Service" not in without,
         "coordinator_address": "" if nothing or "Service" in without else ADDRESS,
         "told_address": ADDRESS if "Service" in without else "",
-        "known_key": facts.get("known key", ""),
+        **({"secret_writes": SecretWrites()} if nothing else {}),
         "paused": {key: NOW + pause_s for key, pause_s in facts.get("paused", {}).items()},
     }
     if "refused" in facts:
@@ -263,7 +265,7 @@ def _rollouts(told: Raw) -> Rollouts:
 
 def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.checks)
-    yield from (f"create {x.manifest['kind']} {x.manifest['metadata']['name']}" for x in plan.objects)
+    yield from (_object(intent) for intent in plan.objects)
     yield from () if plan.status is None else _changes(before, plan.status)
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
@@ -280,6 +282,12 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     if plan.remove:
         yield f"delete the TrainingJob: {plan.remove}"
     yield "rest" if plan.again_in_s is None else f"look again in {plan.again_in_s:g} s"
+
+
+def _object(intent: Create | DeleteSecret) -> str:
+    if isinstance(intent, DeleteSecret):
+        return f"delete Secret {intent.name}"
+    return f"create {intent.manifest['kind']} {intent.manifest['metadata']['name']}"
 
 
 def _changes(before: Raw, status: Raw) -> Iterator[str]:

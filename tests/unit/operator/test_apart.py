@@ -54,18 +54,18 @@ async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: 
     async with both_at_work(world):
         await world.until(lambda: (pods_of(world, "job-uid"), pods_of(world, "other-uid")) == (2, 2))
     keys = {
-        name: base64.b64decode(world.api.objects[f"{SECRETS}/{name}-membership"]["data"][names.KEY_FILE])
-        for name in ("llm", "other")
+        name: base64.b64decode(world.api.objects[f"{SECRETS}/{name}-{uid}-membership"]["data"][names.KEY_FILE])
+        for name, uid in (("llm", "job-uid"), ("other", "other-uid"))
     }
     assert keys["llm"] != keys["other"]
-    assert {len(key) for key in keys.values()} == {64}  # 32 random bytes in hex
+    assert {len(key) for key in keys.values()} == {64}  # 32 bytes in hex
     mounted = {
         (pod["metadata"]["labels"][names.LABEL_JOB], volume["secret"]["secretName"])
         for pod in world.api.of_kind("Pod")
         for volume in pod["spec"]["volumes"]
         if "secret" in volume
     }
-    assert mounted == {("llm", "llm-membership"), ("other", "other-membership")}
+    assert mounted == {("llm", "llm-job-uid-membership"), ("other", "other-other-uid-membership")}
 
 
 async def test_a_job_whose_passes_fail_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What the chart says about faults: read at the start, or the operator ends with what is wrong."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,10 @@ def test_the_memorys_place_is_a_namespace_and_a_name() -> None:
 
 
 def test_a_wrong_row_ends_the_operator_at_its_start_with_its_number_field_and_mend(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (tmp_path / "master").write_bytes(b"x" * 32)
+    monkeypatch.setenv("UNDERSTUDY_MASTER_SECRET", str(tmp_path / "master"))
     monkeypatch.setenv("UNDERSTUDY_SIDECAR_IMAGE", "example.com/sidecar:1")
     monkeypatch.delenv("UNDERSTUDY_LEASE", raising=False)
     monkeypatch.setenv("UNDERSTUDY_FAULT_SOURCES", WRONG)

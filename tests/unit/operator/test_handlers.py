@@ -17,7 +17,11 @@ async def test_kopf_watches_nothing():
         assert list(others.get_all_handlers()) == []
 
 
-def test_of_secrets_and_whatever_else_others_have_too_only_our_own_are_asked_for():
+def test_secrets_are_neither_listed_nor_watched():
+    assert not any("secrets" in path for path, _ in PATHS.values())
+
+
+def test_of_pods_and_whatever_else_others_have_too_only_our_own_are_asked_for():
     # given our lists and watches, which go over all namespaces
     assert PATHS.keys() == set(Kind)
 

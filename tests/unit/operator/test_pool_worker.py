@@ -1,6 +1,7 @@
 """One pool's passes: what it makes, what survives from pass to pass, and what is left to do when the pool is gone."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
+from tests.unit.operator.given import KEYRING
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, pool_worker
@@ -71,7 +73,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[PoolWorker]:
     clock = clock or Clock()
     gateway = Gateway(world.api, world.store, clock)
-    worker = PoolWorker(KEY, world.store, gateway, world.gone.append, clock)
+    worker = PoolWorker(KEY, world.store, gateway, KEYRING, world.gone.append, clock)
     try:
         yield worker
     finally:
@@ -276,7 +278,10 @@ async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):
         await world.until(lambda: len(world.pods()) == 1)
     (secret,) = world.api.of_kind("Secret")
     (pod,) = world.pods()
-    assert secret["metadata"]["name"] == "shared.pool"
+    assert secret["metadata"]["name"].startswith("shared-")
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == "shared.pool"
-    assert pod["metadata"]["annotations"][names.ANNOTATION_POOL_KEY]
+    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == secret["metadata"]["name"]
+    key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
+    assert key == KEYRING.of_pool("research", secret["metadata"]["labels"][names.LABEL_JOB_UID])
+    # and the operator neither reads nor creates it a second time
+    assert [method for method, path in world.api.calls if "/secrets" in path] == ["POST"]

@@ -49,8 +49,6 @@ class World:
         self.put(PATH, Kind.JOB, body)
         labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
         owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
-        secret = {"kind": "Secret", "metadata": owned, "stringData": {names.KEY_FILE: "00" * 32}}
-        self.put("/api/v1/namespaces/research/secrets/llm-membership", Kind.SECRET, secret)
         for name in ("llm", "llm-coordinator"):
             service = {"kind": "Service", "metadata": owned, "spec": {}}
             self.put(f"/api/v1/namespaces/research/services/{name}", Kind.SERVICE, service)
@@ -106,8 +104,9 @@ async def until(holds: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorker]:
     """Its worker, once status tells that the job runs and there is nothing left to write."""
-    gateway = Gateway(world.api, world.store, Clock())
-    worker = JobWorker(KEY, world.store, gateway, KEYRING, IMAGE, lambda _: None, Clock())
+    worker = JobWorker(
+        KEY, world.store, Gateway(world.api, world.store, Clock()), KEYRING, IMAGE, lambda _: None, Clock()
+    )
     try:
         await until(lambda: bool(links))
         links[0].coordination = world.tells(0)

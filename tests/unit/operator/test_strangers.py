@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
-from tests.unit.operator.test_worker import FakeLink, World, at_work, links, world
-from understudy_operator.observe.read_pool import key_id_of, pods_of_pool
-from understudy_operator.observe.read_secret import key_of_pool
+from tests.unit.operator.given import KEYRING
+from tests.unit.operator.test_worker import FakeLink, World, at_work, links, run_pods, world
+from understudy_operator.observe.read_pool import pods_of_pool
 from understudy_operator.observe.store import Kind, Store
 from understudy_protocol import pod as names
 from understudy_protocol import wire
@@ -44,15 +44,9 @@ def a_finished_pod(uid: str) -> Raw:
     )
 
 
-def a_secret(uid: str) -> Raw:
-    key = base64.b64encode(b"known to the attacker").decode()
-    return forged("Secret", "aa-membership", uid, data={names.KEY_FILE: key})
-
-
 @pytest.fixture
 def attacked(world: World) -> World:
     world.store.put(Kind.POD, a_finished_pod("job-uid"))
-    world.store.put(Kind.SECRET, a_secret("job-uid"))
     return world
 
 
@@ -66,21 +60,35 @@ async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_says_it_has_en
     assert not [path for _, path in attacked.api.calls if ATTACKER in path]
 
 
-async def test_a_secret_that_is_deleted_comes_back_with_the_jobs_own_key(attacked: World, links: list[FakeLink]):
+async def test_the_key_of_a_job_is_derived_from_its_own_uid_and_namespace(attacked: World, links: list[FakeLink]):
+    # given a job, and somebody's Secret that is labelled as its own
     attacked.apply_job()
-    path = "/api/v1/namespaces/research/secrets/llm-membership"
+    key = base64.b64encode(b"known to the attacker").decode()
+    secret = forged("Secret", "llm-job-uid-membership", "job-uid", data={names.KEY_FILE: key})
+    attacked.api.put(f"/api/v1/namespaces/{ATTACKER}/secrets/llm-job-uid-membership", secret)
+    # when the operator has created what its pods need, and calls them
     async with at_work(attacked):
         await attacked.until(lambda: len(attacked.api.of_kind("Pod")) == 2)
-        before = attacked.api.objects[path]["data"]
-        attacked.store.put(Kind.SECRET, a_secret("job-uid"))
-        attacked.store.remove(Kind.SECRET, attacked.api.objects.pop(path))
-        attacked.wake()
-        await attacked.until(lambda: path in attacked.api.objects)
-    assert attacked.api.objects[path]["data"] == before
+        run_pods(attacked)
+        await attacked.until(lambda: bool(links))
+    # then both have its own key
+    expected = KEYRING.of_job("research", "job-uid", 0)
+    made = attacked.api.objects["/api/v1/namespaces/research/secrets/llm-job-uid-membership"]["data"]
+    assert base64.b64decode(made[names.KEY_FILE]).decode() == expected
+    assert [link.key for link in links] == [expected.encode()]
 
 
-def test_a_pools_spares_are_told_under_its_own_key_and_are_its_own_pods():
+def test_an_injected_job_of_another_namespace_that_names_the_uid_of_a_job_gets_another_key():
+    """Its uid is in the spec of its InjectedJob, and the API server does not check that."""
+    assert KEYRING.of_job(ATTACKER, "job-uid", 0) != KEYRING.of_job("research", "job-uid", 0)
+
+
+def test_a_pod_that_names_the_pool_of_another_namespace_does_not_learn_its_key():
+    """The pool's uid is in the annotation of a claimed spare, which users can write."""
+    assert KEYRING.of_pool(ATTACKER, "pool-uid") != KEYRING.of_pool("research", "pool-uid")
+
+
+def test_a_pools_spares_are_its_own_pods():
     store, pool = Store(), ("research", "pool-uid")
-    store.put(Kind.SECRET, a_secret("pool-uid"))
     store.put(Kind.POD, a_finished_pod("pool-uid"))
-    assert (key_of_pool(store, pool), key_id_of(store, pool), pods_of_pool(store, pool)) == ("", "", ())
+    assert pods_of_pool(store, pool) == ()

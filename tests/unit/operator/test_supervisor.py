@@ -31,7 +31,6 @@ TASKS = (
     "watch of pods",
     "watch of nodes",
     "watch of services",
-    "watch of secrets",
     "watch of jobs",
     "watch of persistentvolumeclaims",
 )

@@ -22,6 +22,7 @@ from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.rfc3339 import unix
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 from understudy_protocol import wire
@@ -33,7 +34,7 @@ KEY = ("research", "llm")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
 POD = "/api/v1/namespaces/research/pods/llm-workers-0-0-a"
 SERVICE = "/api/v1/namespaces/research/services/llm-coordinator"
-SECRET = "/api/v1/namespaces/research/secrets/llm-membership"
+SECRET = "/api/v1/namespaces/research/secrets/llm-job-uid-membership"
 LIMIT_S = 10.0
 
 
@@ -98,7 +99,8 @@ class FakeLink:
     made: ClassVar[list["FakeLink"]] = []
 
     def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
-        del keys, on_change
+        del on_change
+        self.key = keys.membership.hex()
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
         self.over = False
@@ -401,18 +403,15 @@ async def test_an_end_that_status_records_has_its_event_though_the_leader_could_
     assert len(events_of(world, "Completed")) == 1
 
 
-@pytest.mark.parametrize("kind", ["Secret", "Service"])
-async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(world: World, kind: str):
+async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(world: World):
     # given the name that the job needs is taken, perhaps by a job of the same name that was there before
-    path = SERVICE if kind == "Service" else "/api/v1/namespaces/research/secrets/llm-membership"
-    taken = world.api.put(path, {"kind": kind, "metadata": {"namespace": "research"}, "spec": {}, "data": {}})
-    world.store.put(Kind.SERVICE if kind == "Service" else Kind.SECRET, taken)
+    taken = world.api.put(SERVICE, {"kind": "Service", "metadata": {"namespace": "research"}, "spec": {}})
+    world.store.put(Kind.SERVICE, taken)
     world.apply_job()
     async with at_work(world):
         await world.until(lambda: world.condition("Invalid")[0] == "True")
-        name = path.rpartition("/")[2]
         assert world.condition("Invalid")[1] == (
-            f"{kind} {name} is there already and is not of this job: it waits until that is deleted; "
+            "Service llm-coordinator is there already and is not of this job: it waits until that is deleted; "
             "if nothing deletes it, delete it yourself or give the job another name"
         )
         # and meanwhile it does not spin, and makes no pod that would use what is not its own
@@ -422,7 +421,7 @@ async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(
         assert world.api.of_kind("Pod") == []
 
         # when that is gone
-        del world.api.objects[path]
+        del world.api.objects[SERVICE]
         world.wake()
 
         # then the job goes on
@@ -443,22 +442,176 @@ async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_mor
         await world.until(lambda: world.condition("Invalid") == ("False", ""))
 
 
-async def test_a_secret_and_a_service_that_somebody_deletes_come_back_as_they_were(world: World):
+async def test_a_service_that_somebody_deletes_comes_back_as_it_was(world: World):
     # given a job whose pods run
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
-        key, address = world.api.objects[SECRET]["data"], world.api.objects[SERVICE]["spec"]["clusterIP"]
+        address = world.api.objects[SERVICE]["spec"]["clusterIP"]
 
-        # when both are deleted by hand, and the watch tells
-        for path, kind in ((SECRET, Kind.SECRET), (SERVICE, Kind.SERVICE)):
-            world.store.remove(kind, world.api.objects.pop(path))
+        # when it is deleted by hand, and the watch tells
+        world.store.remove(Kind.SERVICE, world.api.objects.pop(SERVICE))
         world.wake()
 
-        # then pods that are made from now on have the same key, and are told the same address
-        await world.until(lambda: SECRET in world.api.objects and SERVICE in world.api.objects)
-        assert world.api.objects[SECRET]["data"] == key
+        # then pods that are made from now on are told the same address
+        await world.until(lambda: SERVICE in world.api.objects)
         assert world.api.objects[SERVICE]["spec"]["clusterIP"] == address
+
+
+def secret_calls(world: World) -> list[tuple[str, str]]:
+    return [(method, path.rpartition("/")[2]) for method, path in world.api.calls if "/secrets" in path]
+
+
+NAME = "llm-job-uid-membership"
+#: Of a job in its second attempt, before its first round.
+SECOND_ATTEMPT = {"epoch": 9, "podUID": "p", "podName": "p", "formerEpoch": 7, "previousAttempt": 0}
+
+
+def suspend(world: World, suspended: bool = True) -> None:
+    """Or resume."""
+    world.apply_job(status=world.status(), suspend=suspended)
+    world.wake()
+
+
+async def passes(world: World, count: int = 5) -> None:
+    """So many, of which the last one has been executed."""
+    for _ in range(count):
+        world.wake()
+        await world.until(lambda: not world.worker.waits)  # type: ignore[union-attr]
+        await asyncio.sleep(0.01)
+
+
+async def test_a_secret_is_created_once_and_is_not_read(world: World):
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await passes(world)
+    assert secret_calls(world) == [("POST", NAME)]
+
+
+async def test_a_secret_that_exists_counts_as_created_and_is_not_read(world: World):
+    """An operator before this one has created it, or somebody else has: a sidecar with another key is not believed."""
+    world.api.put(SECRET, {"kind": "Secret", "metadata": {"namespace": "research"}, "data": {}})
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await passes(world)
+    assert secret_calls(world) == [("POST", NAME)]
+
+
+def run_pods(world: World, *, waits_since: str = "") -> None:
+    """On a node that is ready, with a sidecar that has started; or that has waited since then."""
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    world.store.put(
+        Kind.NODE, world.api.put("/api/v1/nodes/n", {"kind": "Node", "metadata": {"name": "n"}, "status": ready})
+    )
+    sidecar = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
+    status: Raw = {"phase": "Running", "podIP": "10.1.0.1", "initContainerStatuses": [sidecar]}
+    if waits_since:
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": waits_since}
+        status = {"phase": "Pending", "conditions": [scheduled]}
+    for raw in world.api.of_kind("Pod"):
+        raw["spec"]["nodeName"] = "n"
+        path = f"/api/v1/namespaces/research/pods/{raw['metadata']['name']}"
+        world.store.put(Kind.POD, world.api.put(path, {**raw, "status": status}))
+    world.wake()
+
+
+@pytest.mark.usefixtures("links")
+async def test_a_new_leader_creates_pods_where_a_quota_refuses_a_secret_that_exists(world: World):
+    # given a job whose pods have mounted their Secret, in a namespace whose quota for Secrets is exhausted
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        run_pods(world)
+    quota = ApiError(403, "Forbidden", "secrets is forbidden: exceeded quota: q")
+    world.api.deny = lambda method, path: quota if method == "POST" and "/secrets" in path else None
+    # when another operator leads, and a pod is lost
+    lost = next(path for path, raw in world.api.objects.items() if raw["kind"] == "Pod")
+    world.store.remove(Kind.POD, world.api.objects.pop(lost))
+    async with at_work(world):
+        # then it creates another pod, and reports nothing
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+    assert world.condition("Blocked") == ("False", "")
+
+
+@in_virtual_time
+async def test_a_secret_that_pods_wait_for_is_created_again_every_30_s(world: World):
+    # given a job whose pods wait on their nodes, because somebody has deleted their Secret
+    loop = asyncio.get_running_loop()
+    world.apply_job()
+    async with at_work(world, Clock(steady=loop.time, wall=lambda: unix(CREATED) + loop.time())):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        before = world.api.objects.pop(SECRET)["data"]
+        run_pods(world, waits_since=CREATED)
+        # when they have waited for half a minute, then it is there again, with the same content
+        await asyncio.sleep(29.0)
+        assert SECRET not in world.api.objects
+        await asyncio.sleep(4.0)
+        assert world.api.objects[SECRET]["data"] == before
+        # and while they wait on, perhaps for an image, the API server is asked for it twice a minute
+        await asyncio.sleep(300.0)
+    assert 10 <= len(secret_calls(world)) <= 12
+    assert set(secret_calls(world)) == {("POST", NAME)}
+
+
+@pytest.mark.usefixtures("links")
+async def test_the_secret_of_an_attempt_goes_with_it_and_the_next_one_has_another_key(world: World):
+    # given a job whose pods are about to train
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        first = world.api.objects[SECRET]["data"]
+        # when it is suspended
+        suspend(world)
+        await world.until(lambda: SECRET not in world.api.objects)
+        # then it has no Secret, and each deletion was sent once
+        await passes(world)
+        attempt = world.status()["coordinator"]["formerEpoch"]
+        assert world.api.of_kind("Secret") == []
+        assert secret_calls(world)[1:] == [("DELETE", NAME), ("DELETE", f"{NAME}-{attempt}")]
+        # and when it is resumed, it has another one
+        suspend(world, False)
+        await world.until(lambda: f"{SECRET}-{attempt}" in world.api.objects)
+        second = world.api.objects[f"{SECRET}-{attempt}"]["data"]
+        assert second[names.KEY_FILE] != first[names.KEY_FILE]
+        assert second[names.OPERATOR_KEY_FILE] == first[names.OPERATOR_KEY_FILE]
+
+
+async def test_the_operator_calls_the_pods_of_an_attempt_with_the_key_of_that_attempt(
+    world: World, links: list[FakeLink]
+):
+    # given a job in its second attempt, in which a pod may coordinate
+    world.apply_job(status={"coordinator": SECOND_ATTEMPT})
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        # when it is suspended
+        suspend(world)
+        await world.until(lambda: world.status().get("phase") == "Suspended")
+        await world.until(lambda: links[-1].done[-1] == "closed")
+    # then its final message went to the pods of the attempt that has ended, under the key of that one
+    assert [link.key for link in links] == [KEYRING.of_job("research", "job-uid", 7)]
+    assert CloseReason.SUSPENDED in [message.reason for message in links[0].done if isinstance(message, End)]
+
+
+async def test_so_it_does_after_the_jobs_end(world: World, links: list[FakeLink]):
+    # given a job that has succeeded in its second attempt, while no operator was there, and whose pods run on
+    told = {"type": "Completed", "status": "True", "message": "done", "reason": "AllJobsCompleted"}
+    told["lastTransitionTime"] = CREATED
+    world.apply_job(status={"coordinator": SECOND_ATTEMPT})
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        run_pods(world)
+    links.clear()
+    ended: Raw = {"coordinator": SECOND_ATTEMPT, "terminalState": "Completed", "completionTime": CREATED}
+    ended["conditions"] = [told]
+    raw = world.api.objects[PATH]
+    world.store.put(Kind.JOB, world.api.put(PATH, {**raw, "status": ended}))
+    # when an operator starts
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+    # then it tells them of the end, under the key of their attempt
+    assert {link.key for link in links} == {KEYRING.of_job("research", "job-uid", 7)}
 
 
 async def test_refusals_of_many_pods_are_one_event(world: World):

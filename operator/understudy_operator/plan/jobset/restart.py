@@ -3,7 +3,8 @@
 Rules: pods carry the attempt that they were made in, and those of a former one are only to be removed: what they say
 does not count. An attempt of the world is named for the newest epoch before it, which no coordinator of it can have:
 the next one is appointed in a higher epoch, so that UNDERSTUDY_ROUND fences what is left of the former attempt. The
-former attempt's members cannot join: what they prove to belong to has the attempt in its name.
+former attempt's members cannot join: what they prove to belong to has the attempt in its name, and their key is of
+their attempt.
 """
 
 from collections.abc import Mapping
@@ -50,10 +51,12 @@ def renewed(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
     told["replicatedJobsStatus"] = [
         {**entry, **_NOTHING} if entry["name"] in names else entry for entry in told["replicatedJobsStatus"]
     ]
-    epoch = max(int(job.status.get("coordinator", {}).get("epoch", 0)), int(now))
+    # Greater than each one before, whatever the clock says: no two attempts have the same key.
+    epoch = max(int(job.status.get("coordinator", {}).get("epoch", 0)), int(now), job.former_epoch + 1)
     told["members"] = {"desired": job.world.actives, "active": 0, "ready": 0}
     told["spares"] = {"desired": job.world.spares, "ready": 0, "claimed": 0}
-    told["coordinator"] = {"epoch": epoch, "formerEpoch": epoch}
+    previous = {"previousAttempt": job.attempt} if job.injected is None else {}
+    told["coordinator"] = {"epoch": epoch, "formerEpoch": epoch, **previous}
     return told
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.gang import unmark
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
+from understudy_operator.plan.objects import has_secrets
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.placement import only_on
 from understudy_operator.plan.pods import pod_manifest
@@ -106,7 +107,7 @@ def _end(pod: Pod) -> DeletePod:
 
 
 def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> Iterator[CreatePod]:
-    if not observed.coordinator_address or not observed.has_secret:
+    if not observed.coordinator_address or not has_secrets(observed):
         return
     manifest = pod_manifest(
         observed.job,

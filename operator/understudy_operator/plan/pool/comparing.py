@@ -48,7 +48,7 @@ def _differences(job: Job, pool: Pool) -> Iterator[str]:
         if wanted != there:
             yield f"{field} is {wanted!r}, and {there!r} there"
     manifest = spare_manifest(job)
-    wanted, there = manifest["spec"], warm_spec(pool, "")
+    wanted, there = manifest["spec"], warm_spec(pool, sidecar_image="", secret="")
     trainer, spares = trainer_of(wanted, job.world.container), trainer_of(there, launcher_of(pool).container)
     if trainer["name"] != spares["name"]:
         yield f"launcher.container is {trainer['name']}, and {spares['name']} there"

@@ -7,14 +7,18 @@ whoever decides next, another operator included, finds the claim as it was left.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy_operator.plan.faults.sources import time_in
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.secret_writes import NO_WRITES, SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
+
+if TYPE_CHECKING:
+    from understudy_operator.keyring import Keyring
 
 DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3
 
@@ -61,11 +65,13 @@ class ObservedPool:
     nodes: Mapping[str, Node]
     claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
     entropy: str  # fresh randomness of this pass, for names
+    keyring: "Keyring" = field(compare=False, repr=False)
     clients: tuple[Client, ...] = ()
     refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
     paused: Mapping[str, float] = field(default_factory=dict)  # as in Observed
     sidecar_image: str = ""  # of warm spares
-    key_id: str = ""  # of the pool's key, where it has one
+    secret: str = ""  # name of the one with the pool's key; "" if its spares need none
+    secret_writes: SecretWrites = NO_WRITES
     offenders: frozenset[str] = frozenset()  # nodes that have failed jobs before
 
 

@@ -34,7 +34,7 @@ from understudy_operator.plan.pool.facts import (
     unclaimed,
 )
 from understudy_operator.plan.pool.manifest import fingerprint, spare_manifest
-from understudy_protocol import pod as names
+from understudy_operator.plan.secret_writes import can_be_mounted
 
 ENDED_KEPT = 5
 FIRST_PAUSE_S = 2.0
@@ -60,11 +60,8 @@ def outdated(observed: ObservedPool, now: float) -> list[Pod]:
 
 
 def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
-    """Than the pool has by now: nobody could tell it whose it is."""
-    known = observed.key_id
-    return (
-        observed.pool.launcher is not None and bool(known) and pod.annotations.get(names.ANNOTATION_POOL_KEY) != known
-    )
+    """Than the operator derives for the pool: a job's order would not reach it."""
+    return bool(observed.secret) and observed.secret not in pod.secrets
 
 
 def pause_s(observed: ObservedPool, now: float) -> float:
@@ -136,7 +133,7 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
     if taking := being_taken(observed, now):
         yield from _make_way(here, taking[0])
         return
-    if pause_s(observed, now) > 0.0 or (observed.pool.launcher is not None and not observed.key_id):
+    if pause_s(observed, now) > 0.0 or not _has_secret(observed):
         return
     missing = desired - len(here)
     for number in range(missing):
@@ -144,6 +141,11 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
     starting = any(not pod.ready for pod in here)
     if missing <= 0 and old and not starting and len(here) <= desired:
         yield _create(observed, 0, f"the template has changed, and {len(old)} spares are of an old one", now)
+
+
+def _has_secret(observed: ObservedPool) -> bool:
+    """Or needs none."""
+    return not observed.secret or can_be_mounted(observed.secret, observed.secret_writes, observed.pods)
 
 
 def _make_way(here: list[Pod], taken: Pod) -> Iterator[DeletePod]:
@@ -183,7 +185,7 @@ def _create(observed: ObservedPool, number: int, reason: str, now: float) -> Cre
         sorted(_avoided(observed, now))[:REQUIRED],
         rather_not=sorted(_suspects(observed))[:PREFERRED],
         sidecar_image=observed.sidecar_image,
-        key_id=observed.key_id,
+        secret=observed.secret,
     )
     return CreatePod(manifest, reason)
 

@@ -31,15 +31,15 @@ def spare_manifest(
     *,
     rather_not: Sequence[str] = (),
     sidecar_image: str = "",
-    key_id: str = "",
+    secret: str = "",
 ) -> dict[str, Any]:
-    """serial makes its name unique. sidecar_image, key_id: for a pool with a launcher."""
+    """serial makes its name unique. sidecar_image, secret: for a pool with a launcher."""
     template = copy.deepcopy(dict(pool.template))
     given = template.get("metadata", {})
-    spec = _holding_spec(template["spec"]) if pool.launcher is None else warm_spec(pool, sidecar_image)
+    spec = _holding_spec(template["spec"]) if pool.launcher is None else warm_spec(pool, sidecar_image, secret)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
-    made = {names.ANNOTATION_POOL_KEY: key_id} if key_id else {}
+    made: dict[str, str] = {}
     if avoid_nodes:
         never_on(spec, avoid_nodes)
         made[names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))

@@ -12,8 +12,9 @@ from understudy_operator.plan.pool.facts import ObservedPool, claimant
 from understudy_operator.plan.pool.holding import pause_s, plan_spares
 from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
 from understudy_operator.plan.pool.status import plan_events, plan_status
-from understudy_operator.plan.pool.warm_manifest import secret
+from understudy_operator.plan.pool.warm_manifest import secret_manifest
 from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused_of_pool
+from understudy_operator.plan.secret_writes import is_to_be_created
 
 #: Where a decision ripens it is made at most so much later.
 AT_ONCE_S = 0.2
@@ -29,7 +30,7 @@ def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     wanted, auto = desired(observed, now)
     status = plan_status(observed, wanted, auto, now)
     plan = PoolPlan(
-        objects=_objects(observed),
+        objects=_objects(observed, now),
         status=status if status != observed.pool.status else None,
         releases=releases,
         pods=plan_spares(observed, wanted, now),
@@ -39,12 +40,12 @@ def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     return replace(plan, again_in_s=_again_in_s(observed, now))
 
 
-def _objects(observed: ObservedPool) -> tuple[Create, ...]:
-    """The pool's key comes before its pods, which mount it."""
-    pool = observed.pool
-    if pool.launcher is None or observed.key_id:
+def _objects(observed: ObservedPool, now: float) -> tuple[Create, ...]:
+    """The Secret, before the pods that mount it."""
+    name, pool = observed.secret, observed.pool
+    if not name or not is_to_be_created(name, observed.secret_writes, observed.pods, now):
         return ()
-    return (Create(secret(pool, observed.entropy)),)
+    return (Create(secret_manifest(pool, observed.keyring)),)
 
 
 def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:

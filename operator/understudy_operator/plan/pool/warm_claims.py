@@ -20,8 +20,6 @@ def why_not_warm(observed: Observed, now: float) -> str:
     pool = observed.pool
     if pool is None or pool.made_of is None or pool.made_of.launcher is None:
         return "the pool's spares have no launcher"
-    if not pool.key_id:
-        return "the pool has no key yet"
     if failed := failed_lately(observed, now):
         return f"a spare could not be told a moment ago whose it is: {failed}"
     return difference(observed.job, pool.made_of)
@@ -33,7 +31,7 @@ def why_not_this(observed: Observed, spare: Pod) -> str:
     assert pool is not None, "it has spares"
     if template_of(spare) != pool.template:
         return "it is of an old template"
-    if spare.annotations.get(names.ANNOTATION_POOL_KEY) != pool.key_id:
+    if pool.secret not in spare.secrets:
         return "it has another key than its pool"
     return "" if spare.ip else "it has no address"
 

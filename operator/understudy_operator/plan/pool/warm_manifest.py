@@ -1,5 +1,8 @@
 """The manifest of a spare that waits warm, by the builder of jobs' own spares; and the Secret with its pool's key.
 
+The Secret's name contains an id of the key. So spares that were created under another master secret are known by the
+Secret that they mount, and replaced.
+
 A pool stands for a job that has no name yet: what a spare is made of is then the same in both, and comparing.py can say
 whether a job could use one. Different are: the sidecar knows the pool in place of job, coordinator and index, mounts
 the pool's key in place of a job's, has a folder for the order of the job that claims it, and is asked whether the spare
@@ -8,7 +11,7 @@ is ready; the launcher knows how many devices it has to see for that. The pod ha
 
 import hashlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy_operator.plan.malformed import number_in
 from understudy_operator.plan.observed import Job
@@ -19,18 +22,21 @@ from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.spec import JobSpec, Network, ReplicatedJob, World
 from understudy_protocol import pod as names
 
+if TYPE_CHECKING:
+    from understudy_operator.keyring import Keyring
+
 _OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 
 
-def warm_spec(pool: Pool, sidecar_image: str) -> dict[str, Any]:
-    """Of a pool that has a launcher: its pods' spec."""
+def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
+    """Of a pool that has a launcher: its pods' spec. secret: the name of the one with the pool's key."""
     made = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
     spec: dict[str, Any] = made["spec"]
     del spec["hostname"]
     remove_private_mounts(spec)  # a pool has no validation that could refuse them
     for volume in spec["volumes"]:
         if volume["name"] == names.KEY_VOLUME:
-            volume["secret"] = {**volume["secret"], "secretName": secret_name(pool)}
+            volume["secret"] = {**volume["secret"], "secretName": secret}
     sidecar = spec["initContainers"][0]
     kept = [variable for variable in sidecar["env"] if variable["name"] not in _OF_A_JOB]
     sidecar["env"] = [{"name": names.ENV_POOL, "value": pool.uid}, *kept]
@@ -66,28 +72,27 @@ def launcher_of(pool: Pool) -> PoolLauncher:
     return pool.launcher
 
 
-def secret_name(pool: Pool) -> str:
-    """No job's Secret is called so: their names have no dots."""
-    return f"{pool.name}.pool"
+def secret_name(pool: Pool, keyring: "Keyring") -> str:
+    """ "" if the pool's spares only hold places, and so need no key. No Secret of a job ends in .pool."""
+    if pool.launcher is None:
+        return ""
+    text = f"id of the key {keyring.of_pool(pool.namespace, pool.uid)}"  # from the digest nobody learns the key
+    return f"{pool.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pool"
 
 
-def key_id(key: str) -> str:
-    """What tells one key from another, and nothing of it."""
-    return hashlib.sha256(f"id of the key {key}".encode()).hexdigest()[:16]
-
-
-def secret(pool: Pool, key: str) -> dict[str, Any]:
+def secret_manifest(pool: Pool, keyring: "Keyring") -> dict[str, Any]:
+    key = keyring.of_pool(pool.namespace, pool.uid)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": secret_name(pool),
+            "name": secret_name(pool, keyring),
             "namespace": pool.namespace,
             "labels": {names.LABEL_POOL: pool.name, names.LABEL_JOB_UID: pool.uid},
             "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
         },
         "immutable": True,
-        "stringData": {names.KEY_FILE: key},
+        "stringData": {names.KEY_FILE: key, names.OPERATOR_KEY_FILE: keyring.operator_public()},
     }
 
 

@@ -94,18 +94,15 @@ def test_an_object_with_the_labels_of_a_job_that_does_not_own_it_is_of_no_job(st
 
 def test_what_somebody_labels_in_another_namespace_is_of_no_job_here(store: Store):
     # given objects that say they are the job's, in a namespace that sorts before its own
-    for kind in (Kind.POD, Kind.SECRET):
+    for kind in (Kind.POD, Kind.SERVICE):
         forged = a_raw("b")
         forged["metadata"]["namespace"] = "another"
         store.put(kind, a_raw("a"))
         store.put(kind, forged)
 
-    # then they are not found by it, and its key is its own
+    # then they are not found by it
     assert names_in(store) == ["a"]
-    assert [raw["metadata"]["name"] for raw in store.of_job(Kind.SECRET, JOB)] == ["a"]
-    remembered = store.last_secret(JOB)
-    assert remembered is not None
-    assert remembered["metadata"]["name"] == "a"
+    assert [raw["metadata"]["name"] for raw in store.of_job(Kind.SERVICE, JOB)] == ["a"]
 
 
 def test_managed_fields_are_not_kept_and_the_object_given_is_not_changed(store: Store):
@@ -172,18 +169,6 @@ def test_nothing_is_kept_of_what_is_gone(store: Store):
     store.replace(Kind.POD, [], asked_at=time.monotonic())
     store.replace(Kind.POD, [], asked_at=time.monotonic())
     assert store.size() == 0
-
-
-def test_a_jobs_secret_is_remembered_as_long_as_the_job_is_there(store: Store):
-    job = a_raw("llm", uid="job-uid", job_uid="")
-    store.put(Kind.JOB, job)
-    store.put(Kind.SECRET, a_raw("llm-membership", data={"key": "x"}))
-    store.remove(Kind.SECRET, a_raw("llm-membership"))
-    remembered = store.last_secret(JOB)
-    assert remembered is not None
-    assert remembered["data"] == {"key": "x"}
-    store.remove(Kind.JOB, job)
-    assert store.last_secret(JOB) is None
 
 
 def test_an_object_is_read_once_for_each_of_its_states(store: Store):
@@ -293,19 +278,6 @@ def test_jobs_of_an_injected_jobset_and_an_injected_job_itself_are_known_and_cop
         store.put(Kind.CHILD, raw)
     for uid, found in (("jobset-uid-1", ["own"]), ("another-1", []), ("job-1", ["itself"])):
         assert [raw["metadata"]["name"] for raw in store.of_job(Kind.CHILD, ("research", uid))] == found
-
-
-def test_the_secret_of_an_injected_job_is_remembered_by_the_uid_of_the_object_until_that_is_gone(store: Store):
-    owner = [{"kind": "InjectedJob", "uid": "injected-uid", "controller": True}]
-    secret = a_raw("job.train-x-membership", job_uid="members-prove-this", owners=owner)
-    job = a_raw("job.train", uid="injected-uid", job_uid="")
-    store.put(Kind.INJECTED, job)
-    store.put(Kind.SECRET, secret)
-    store.remove(Kind.SECRET, secret)
-    store.replace(Kind.JOB, [], time.monotonic())
-    assert store.last_secret(("research", "injected-uid")) is not None
-    store.remove(Kind.INJECTED, job)
-    assert store.last_secret(("research", "injected-uid")) is None
 
 
 def test_what_is_malformed_is_logged_once_and_not_again_for_each_change_of_its_status(

@@ -70,12 +70,33 @@ def test_it_is_known_which_nodes_a_pod_was_kept_off_however_many(count: int):
     assert texts[0] is texts[1]
 
 
-def test_an_injected_one_tells_which_secret_it_waits_for():
+def test_an_injected_one_tells_which_secret_it_mounts():
     raw = inject(golden_pod("job"), IMAGE).pod
     raw["metadata"] |= {"name": "train-0-x", "uid": "u", "creationTimestamp": AT}
     assert read_pod(trimmed_pod(raw)) == read_pod(raw)
     uid = raw["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
-    assert read_pod(raw).key_secret == f"job.train-{uid}-membership"
+    assert read_pod(raw).secrets == {f"job.train-{uid}-membership"}
+
+
+def test_so_does_one_of_the_operators_own_and_the_users_secrets_are_not_kept():
+    raw = a_whole_pod()
+    raw["spec"]["volumes"] += [
+        {"name": names.ROLLOUT_VOLUME, "secret": {"secretName": "llm-job-uid-rollouts"}},
+        {"name": "wandb", "secret": {"secretName": "wandb"}},
+    ]
+    trimmed = trimmed_pod(raw)
+    assert read_pod(trimmed).secrets == read_pod(raw).secrets == {"llm-job-uid-membership", "llm-job-uid-rollouts"}
+    # and the names take no more memory for a thousand such pods than for one
+    assert trimmed_pod(raw)["spec"]["volumes"] is trimmed["spec"]["volumes"]
+
+
+def test_whether_its_volumes_are_mounted_is_told_by_its_kubelet():
+    raw = a_whole_pod()
+    assert not read_pod(raw).volumes_mounted
+    raw["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "False"}]
+    assert not read_pod(trimmed_pod(raw)).volumes_mounted
+    raw["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    assert read_pod(trimmed_pod(raw)).volumes_mounted
 
 
 def test_one_that_is_stuck_or_has_failed_does_too():

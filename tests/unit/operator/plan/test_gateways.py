@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, observed
-from understudy_operator.plan.gateways import MODULE, STATE_PATH, TOKEN_PATH, rollout_token
+from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
+from understudy_operator.plan.gateways import MODULE, STATE_PATH, TOKEN_PATH
 from understudy_operator.plan.jobset.manifests import job_manifest
-from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.spec import RolloutGateway, Rollouts
@@ -84,23 +83,11 @@ def test_gateway_and_trainer_mount_the_token_and_not_the_key() -> None:
     # given the volumes of both
     for spec in (pod_of(ROLLOUT, job()), trainer_pod(job())):
         (volume,) = [x for x in spec["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
-        assert volume["secret"]["secretName"] == "llm-membership"
+        assert volume["secret"]["secretName"] == "llm-job-uid-rollouts"
         assert volume["secret"]["items"] == [{"key": names.ROLLOUT_TOKEN_KEY, "path": names.ROLLOUT_TOKEN_FILE}]
     (trainer,) = trainer_pod(job())["containers"]
     assert names.KEY_VOLUME not in {mount["name"] for mount in trainer["volumeMounts"]}
     assert environment(trainer)[names.ENV_ROLLOUT_TOKEN_FILE] == TOKEN_PATH
-
-
-def test_the_token_is_in_the_jobs_secret_and_the_same_when_that_is_restored() -> None:
-    def secret(**given: Any) -> dict[str, str]:
-        (create,) = plan_objects(observed(job(), (), has_secret=False, **given))
-        told: dict[str, str] = create.manifest["stringData"]
-        return told
-
-    first = secret(entropy="random")
-    assert first == {names.KEY_FILE: "random", names.ROLLOUT_TOKEN_KEY: rollout_token(job(), "random")}
-    assert secret(entropy="other", known_key="random") == first
-    assert "random" not in first[names.ROLLOUT_TOKEN_KEY]
 
 
 def test_workers_find_every_replica_by_what_they_are_told(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_so_is_an_injected_one():
 
 def test_so_is_a_warm_spare_of_a_pool():
     pool = a_warm_pool(replicas=1)
-    assert told({"spec": warm_spec(replace(pool, log_format="json"), IMAGE)}) == ["json"]
-    assert told({"spec": warm_spec(pool, IMAGE)}) == []
+    assert told({"spec": warm_spec(replace(pool, log_format="json"), IMAGE, "s")}) == ["json"]
+    assert told({"spec": warm_spec(pool, IMAGE, "s")}) == []
 
 
 def test_a_job_may_take_one_that_was_told_another_format():

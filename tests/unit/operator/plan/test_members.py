@@ -33,6 +33,7 @@ from understudy_operator.plan.faults.silence import SUSPECT_S
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault, FaultClass
 
@@ -76,7 +77,7 @@ def test_a_new_job_gets_a_pod_for_each_index_and_its_spares():
     ("missing", "given"),
     [
         ("no Service has an address yet", {"coordinator_address": ""}),
-        ("the key is not there yet", {"has_secret": False}),
+        ("the key is not there yet", {"secret_writes": SecretWrites()}),
         ("the job is being deleted", {"job": a_job(deleting=True)}),
     ],
 )

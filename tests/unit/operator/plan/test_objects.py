@@ -1,29 +1,72 @@
-"""The Secret and the Services that a job's pods need."""
+"""The Secrets and the Services that a job's pods need."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import A0, SUCCEEDED, a_job, condition, ended, observed, starting, status_of
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    AN_HOUR_AGO,
+    KEYRING,
+    NOW,
+    SUCCEEDED,
+    S,
+    a_group,
+    a_job,
+    ended,
+    in_round,
+    observed,
+    starting,
+)
+from understudy_operator.keyring import Keyring
+from understudy_operator.plan.intents import Create, DeleteSecret, Plan
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.objects import plan_objects
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.members import may_start
+from understudy_operator.plan.moment import Moment
+from understudy_operator.plan.objects import has_secrets, plan_objects
+from understudy_operator.plan.observed import Job, Observed, Pod
+from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.secret_writes import AGAIN_S, SecretWrites
+from understudy_operator.plan.spec import RolloutGateway, Rollouts
 from understudy_protocol import pod as names
 
-NOTHING: dict[str, Any] = {"has_secret": False, "has_hostnames_service": False, "coordinator_address": ""}
+NOTHING: dict[str, Any] = {
+    "secret_writes": SecretWrites(),
+    "has_hostnames_service": False,
+    "coordinator_address": "",
+}
+SECRET = "llm-job-uid-membership"
+#: Status of a job after its first attempt, and after its second one.
+SECOND = {"coordinator": {"epoch": 50, "formerEpoch": 50, "previousAttempt": 0}}
+THIRD = {"coordinator": {"epoch": 70, "formerEpoch": 70, "previousAttempt": 50}}
 
 
-def planned(*pods: Pod, **given: Any) -> dict[str, dict[str, Any]]:
-    intents = plan_objects(observed(a_job(), pods, **given))
-    return {intent.manifest["metadata"]["name"]: dict(intent.manifest) for intent in intents}
+def planned(*pods: Pod, job: Job | None = None, **given: Any) -> dict[str, dict[str, Any]]:
+    """The manifests, by name."""
+    intents = plan_objects(observed(job or a_job(), pods, **given), NOW)
+    return {x.manifest["metadata"]["name"]: dict(x.manifest) for x in intents if isinstance(x, Create)}
+
+
+def deleted(facts: Observed) -> list[str]:
+    return [intent.name for intent in plan_objects(facts, NOW) if isinstance(intent, DeleteSecret)]
+
+
+def restarted(status: dict[str, Any]) -> Job:
+    return a_job(status=status)
+
+
+def suspended(status: dict[str, Any] | None = None) -> Job:
+    return a_job(status=status or {}, spec={"suspend": True})
 
 
 @pytest.mark.parametrize(
     ("there", "missing"),
     [
-        (NOTHING, ["llm-membership", "llm-coordinator", "llm"]),
-        (NOTHING | {"has_secret": True}, ["llm-coordinator", "llm"]),
+        (NOTHING, [SECRET, "llm-coordinator", "llm"]),
+        (NOTHING | {"secret_writes": SecretWrites({SECRET: NOW})}, ["llm-coordinator", "llm"]),
         ({"coordinator_address": ""}, ["llm-coordinator"]),
         ({"has_hostnames_service": False}, ["llm"]),
         ({}, []),
@@ -33,10 +76,233 @@ def test_what_is_missing_is_created(there: dict[str, Any], missing: list[str]):
     assert list(planned(**there)) == missing
 
 
-def test_the_key_is_this_passs_randomness_and_never_changes():
-    secret = planned(**NOTHING, entropy="random")["llm-membership"]
-    assert secret["stringData"] == {names.KEY_FILE: "random"}
+# The Secret of an attempt --------------------------------------------------------------------------------------------
+
+
+def test_the_secret_has_the_attempts_key_and_the_operators_public_key_and_never_changes():
+    secret = planned(**NOTHING)[SECRET]
+    assert secret["stringData"] == {
+        names.KEY_FILE: KEYRING.of_job("research", "job-uid", 0),
+        names.OPERATOR_KEY_FILE: KEYRING.operator_public(),
+    }
     assert secret["immutable"] is True
+
+
+def test_each_attempt_has_a_secret_and_a_key_of_its_own():
+    made = {**planned(**NOTHING), **planned(job=restarted(SECOND), **NOTHING)}
+    made |= planned(job=restarted(THIRD), **NOTHING)
+    secrets = {name: made[name]["stringData"][names.KEY_FILE] for name in made if "membership" in name}
+    assert secrets == {
+        "llm-job-uid-membership": KEYRING.of_job("research", "job-uid", 0),
+        "llm-job-uid-membership-50": KEYRING.of_job("research", "job-uid", 50),
+        "llm-job-uid-membership-70": KEYRING.of_job("research", "job-uid", 70),
+    }
+    assert len(set(secrets.values())) == 3
+
+
+def test_the_secret_of_a_job_of_the_same_name_that_was_deleted_is_not_taken_for_its_own():
+    """Kubernetes' garbage collector may need seconds for it, and the operator reads no Secret."""
+    assert list(planned(job=replace(a_job(), uid="another"), secret_writes=SecretWrites())) == [
+        "llm-another-membership"
+    ]
+
+
+def test_the_longest_name_of_a_secret_is_one_that_the_api_server_takes():
+    job = replace(a_job(name="x" * 63, status={"coordinator": {"formerEpoch": 10**10}}), uid="0" * 36)
+    (name,) = [name for name in planned(job=job, **NOTHING) if "membership" in name]
+    assert len(name) == 63 + 36 + 24
+    assert len(name) <= 253
+
+
+def test_a_secret_that_this_process_has_created_is_not_created_in_each_pass():
+    facts = observed(a_job(), (A0, A1, S), secret_writes=SecretWrites({SECRET: AN_HOUR_AGO}))
+    assert plan_objects(facts, NOW) == ()
+
+
+def mounts(pod: Pod, *secrets: str) -> Pod:
+    return replace(pod, secrets=frozenset(secrets))
+
+
+def test_a_process_that_has_just_started_takes_a_secret_that_a_kubelet_has_mounted_for_created():
+    """A quota may refuse one more Secret, even one that exists."""
+    facts = observed(a_job(), (mounts(A0, SECRET),), secret_writes=SecretWrites())
+    assert has_secrets(facts)
+    assert plan_objects(facts, NOW) == ()
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        starting(mounts(A0, SECRET)),  # its kubelet has not found it yet
+        mounts(A0, "llm-job-uid-membership-50"),  # of another attempt
+        mounts(A0, "shared-0123456789abcdef.pool"),  # it was a pool's spare
+    ],
+)
+def test_but_not_if_no_pod_has_started_with_it(pod: Pod):
+    facts = observed(a_job(), (pod,), secret_writes=SecretWrites())
+    assert not has_secrets(facts)
+    assert list(planned(pod, secret_writes=SecretWrites())) == [SECRET]
+
+
+def waiting(for_s: float, **changes: Any) -> Pod:
+    """On its node for so long, and no volume is mounted."""
+    return replace(mounts(starting(A0), SECRET), waits_since=NOW - for_s, **changes)
+
+
+@pytest.mark.parametrize("created_at", [NOW - AGAIN_S, None])
+def test_a_secret_that_pods_wait_for_is_created_again_in_case_somebody_has_deleted_it(created_at: float | None):
+    # given a pod that waits, and others that have mounted the Secret before
+    writes = SecretWrites({} if created_at is None else {SECRET: created_at})
+    pods = (waiting(30.0), mounts(A1, SECRET))
+    # then it is created with the same content
+    (secret,) = planned(*pods, secret_writes=writes).values()
+    assert secret["stringData"] == planned(**NOTHING)[SECRET]["stringData"]
+    # and pods are created meanwhile
+    assert has_secrets(observed(a_job(), pods, secret_writes=writes))
+
+
+@pytest.mark.parametrize(
+    ("pod", "created_at", "again_in_s"),
+    [
+        (waiting(29.0), AN_HOUR_AGO, 1.0),  # it may just be starting
+        (waiting(300.0), NOW - 29.0, 1.0),  # it was created again a moment ago
+        (waiting(300.0, volumes_mounted=True), AN_HOUR_AGO, None),  # it pulls an image
+        (waiting(300.0, deleting_since=NOW - 1), AN_HOUR_AGO, None),
+        (replace(waiting(300.0), secrets=frozenset({"another"})), AN_HOUR_AGO, None),
+    ],
+)
+def test_not_sooner_and_for_no_other_pod(pod: Pod, created_at: float, again_in_s: float | None):
+    now = Moment(NOW)
+    assert plan_objects(observed(a_job(), (pod,), secret_writes=SecretWrites({SECRET: created_at})), now) == ()
+    assert now.left_s == (float("inf") if again_in_s is None else again_in_s)
+
+
+# Attempts that have ended --------------------------------------------------------------------------------------------
+
+
+def test_the_secret_of_the_attempt_before_is_deleted_once():
+    facts = observed(restarted(THIRD), ())
+    assert deleted(facts) == ["llm-job-uid-membership-50"]
+    done = facts.secret_writes.after_deletion("llm-job-uid-membership-50")
+    assert deleted(replace(facts, secret_writes=done)) == []
+
+
+def test_so_is_that_of_the_first_attempt():
+    assert deleted(observed(restarted(SECOND), ())) == [SECRET]
+    assert deleted(observed(a_job(), ())) == []
+
+
+def test_what_is_not_needed_goes_before_anything_is_created_because_a_quota_may_count_secrets():
+    intents = plan_objects(observed(restarted(SECOND), (), **NOTHING), NOW)
+    assert [type(intent) for intent in intents] == [DeleteSecret, Create, Create, Create]
+
+
+def test_a_suspended_job_has_no_secret():
+    facts = observed(suspended(SECOND), (), **NOTHING)
+    assert not may_start(facts)
+    assert "llm-job-uid-membership-50" not in planned(job=suspended(SECOND), **NOTHING)
+    assert deleted(facts) == [SECRET, "llm-job-uid-membership-50"]
+    # and a job that was created suspended gets none either, and one that a former process has created goes
+    assert deleted(observed(suspended(), (), **NOTHING)) == [SECRET]
+
+
+def test_it_keeps_it_until_its_attempt_has_ended():
+    """The operator may still wait for its pods to report that the training has ended by itself."""
+    facts = observed(suspended(in_round(3)), (A0, A1, S))
+    assert deleted(facts) == []
+    assert "secrets" not in str(plan_objects(facts, NOW))
+
+
+def test_a_job_that_is_resumed_in_the_same_attempt_gets_its_secret_at_once():
+    """Nothing of it had begun when it was suspended. What pods say that have mounted the deleted one does not count."""
+    writes = SecretWrites({SECRET: NOW - 60}).after_deletion(SECRET)
+    facts = observed(a_job(), (mounts(A0, SECRET),), secret_writes=writes)
+    assert not has_secrets(facts)
+    assert list(planned(mounts(A0, SECRET), secret_writes=writes)) == [SECRET]
+
+
+def test_a_suspended_job_keeps_no_secret_that_was_derived_from_a_former_master_secret():
+    # given a job that is suspended, and resumed after the operator was restarted with another master secret
+    other = Keyring(b"another master secret, of 34 bytes")
+    assert deleted(observed(suspended(), (), keyring=other, secret_writes=SecretWrites())) == [SECRET]
+    writes = SecretWrites().after_deletion(SECRET)
+    # then its Secret is another one
+    secret = planned(keyring=other, secret_writes=writes)[SECRET]
+    assert secret["stringData"] == {
+        names.KEY_FILE: other.of_job("research", "job-uid", 0),
+        names.OPERATOR_KEY_FILE: other.operator_public(),
+    }
+    assert other.of_job("research", "job-uid", 0) != KEYRING.of_job("research", "job-uid", 0)
+
+
+def of_attempt(pod: Pod, attempt: int) -> Pod:
+    return replace(pod, attempt=attempt)
+
+
+def ending(status: dict[str, Any], now: float) -> dict[str, Any]:
+    """The coordinator's status after a suspension that ends the attempt that this status is of."""
+    pods = [of_attempt(pod, status["coordinator"].get("formerEpoch", 0)) for pod in (A0, A1, S)]
+    plan: Plan = reconcile(observed(suspended(status), pods), "image", now)
+    assert plan.status is not None
+    told: dict[str, Any] = plan.status["coordinator"]
+    return told
+
+
+def test_numbers_of_attempts_grow_whatever_the_clock_says():
+    # given an attempt that ends, and a clock that is set back before the next one does, in which nobody was appointed
+    first = ending({"coordinator": {"epoch": 7, "podName": "s", "podUID": S.uid}}, NOW)
+    second = ending({"coordinator": first}, NOW - 1000)
+    third = ending({"coordinator": second}, NOW - 1000)
+    # then no number comes twice, and each names the one before
+    assert first == {"epoch": 1790000000, "formerEpoch": 1790000000, "previousAttempt": 0}
+    assert second == {"epoch": 1790000001, "formerEpoch": 1790000001, "previousAttempt": 1790000000}
+    assert third == {"epoch": 1790000002, "formerEpoch": 1790000002, "previousAttempt": 1790000001}
+
+
+def test_the_attempt_before_is_still_known_when_somebody_coordinates():
+    facts = observed(restarted(THIRD), [of_attempt(pod, 70) for pod in (A0, A1, S)])
+    status = reconcile(facts, "image", NOW).status
+    assert status is not None
+    told = status["coordinator"]
+    assert (told["podUID"], told["formerEpoch"], told["previousAttempt"]) == (S.uid, 70, 50)
+
+
+def test_a_job_that_has_ended_gets_no_secret_again():
+    ends = (ended(A0, SUCCEEDED), ended(A1, SUCCEEDED), ended(S, SUCCEEDED))
+    assert reconcile(observed(a_job(), ends, secret_writes=SecretWrites()), "image", NOW).objects == ()
+
+
+# Rollouts ------------------------------------------------------------------------------------------------------------
+
+ROLLOUTS = "llm-job-uid-rollouts"
+
+
+def in_rl(status: dict[str, Any] | None = None, **changes: Any) -> Job:
+    rollouts = Rollouts(groups=("rollout",), gateway=RolloutGateway(engine_port=30000))
+    groups = (a_group(), a_group("rollout", parallelism=1))
+    spec = {"replicated_jobs": groups, "rollouts": rollouts, **changes}
+    return a_job(status=status, spec=spec)
+
+
+def test_the_token_of_gateways_has_a_secret_of_its_own_and_is_the_same_in_all_attempts():
+    first, second = planned(job=in_rl(), **NOTHING), planned(job=in_rl(SECOND), **NOTHING)
+    assert first[ROLLOUTS]["stringData"] == {names.ROLLOUT_TOKEN_KEY: KEYRING.of_rollouts("research", "job-uid")}
+    assert second[ROLLOUTS] == first[ROLLOUTS]
+    # and it is kept when the world restarts alone
+    assert deleted(observed(in_rl(SECOND), ())) == [SECRET]
+
+
+def test_a_pod_that_waits_for_the_token_gets_it_also_if_it_is_a_rollouts():
+    pod = replace(waiting(60.0), secrets=frozenset({ROLLOUTS}))
+    facts = observed(in_rl(), (), job_pods=(pod,))
+    assert [x.manifest["metadata"]["name"] for x in plan_objects(facts, NOW) if isinstance(x, Create)] == [ROLLOUTS]
+
+
+def test_a_suspended_job_keeps_no_token():
+    assert deleted(observed(in_rl(suspend=True), ())) == [SECRET, ROLLOUTS]
+
+
+# The Services --------------------------------------------------------------------------------------------------------
 
 
 def test_the_coordinators_service_selects_the_labelled_pod_also_while_it_is_not_ready():
@@ -65,39 +331,13 @@ def test_all_are_the_jobs_and_can_be_found_as_such():
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("TrainingJob", "job-uid", True)
 
 
-GONE: dict[str, Any] = {"has_secret": False}
-
-
-def test_a_secret_that_was_deleted_under_running_pods_comes_back_with_the_same_key():
-    secret = planned(A0, **GONE, known_key="the key", entropy="random")["llm-membership"]
-    assert secret["stringData"] == {names.KEY_FILE: "the key"}
-
-
-def test_with_a_key_that_nobody_knows_none_is_made_while_pods_run_and_the_job_says_what_to_do():
-    given = observed(a_job(), (A0,), **GONE)
-    assert plan_objects(given) == ()
-    told = condition(status_of(given), "Blocked")
-    assert (told["status"], told["reason"]) == ("True", "KeyLost")
-    assert "restore the Secret from a copy, or delete the job's pods" in told["message"]
-
-
-@pytest.mark.parametrize("pod", [ended(A0), starting(A0)])
-def test_pods_that_do_not_run_know_no_key(pod: Pod):
-    assert list(planned(pod, **GONE)) == ["llm-membership"]
-
-
-def test_a_job_that_has_ended_misses_no_key():
-    given = observed(a_job(), (A0, ended(A0, SUCCEEDED)), **GONE)
-    assert condition(status_of(given), "Blocked")["status"] == "False"
-
-
 def test_the_coordinators_service_comes_back_at_the_address_that_pods_were_told():
-    given = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
+    given: dict[str, Any] = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
     assert planned(A0, **given)["llm-coordinator"]["spec"]["clusterIP"] == "10.0.0.9"
 
 
 def test_or_at_another_one_if_somebody_has_taken_that():
-    given = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
+    given: dict[str, Any] = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
     message = (
         'Service "llm-coordinator" is invalid: spec.clusterIPs: failed to allocate: provided IP is already allocated'
     )

@@ -244,7 +244,7 @@ def test_only_the_sidecar_can_read_the_key():
     assert mounts(pod, names.KEY_VOLUME) == {names.SIDECAR_CONTAINER}
     assert mounts(pod, names.SHARED_VOLUME) == {names.SIDECAR_CONTAINER, "trainer"}
     (key,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == names.KEY_VOLUME]
-    assert key["secret"]["secretName"] == "llm-membership"
+    assert key["secret"]["secretName"] == "llm-job-uid-membership"
 
 
 def test_the_job_owns_its_pods():

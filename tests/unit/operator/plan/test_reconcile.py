@@ -34,8 +34,10 @@ from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import (
     CREATE_POD,
+    Create,
     CreatePod,
     DeletePod,
+    DeleteSecret,
     Follow,
     PatchPod,
     Plan,
@@ -47,6 +49,7 @@ from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
 from understudy_operator.plan.reconcile import LOOK_AGAIN_S, LOOK_ANYWAY_S, reconcile
 from understudy_operator.plan.refusals import Refusal, Why
 from understudy_operator.plan.retries import TRY_AGAIN_S
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
@@ -65,9 +68,10 @@ def plan_of(facts: Observed, now: float = NOW) -> Plan:
 
 
 def test_a_new_job_gets_its_objects_first_and_a_status():
-    facts = observed(a_job(), (), has_secret=False, has_hostnames_service=False, coordinator_address="")
+    facts = observed(a_job(), (), secret_writes=SecretWrites(), has_hostnames_service=False, coordinator_address="")
     plan = plan_of(facts)
-    assert [intent.manifest["kind"] for intent in plan.objects] == ["Secret", "Service", "Service"]
+    kinds = [intent.manifest["kind"] for intent in plan.objects if isinstance(intent, Create)]
+    assert kinds == ["Secret", "Service", "Service"]
     assert plan.status is not None
     assert plan.status["phase"] == "Pending"
     assert (plan.pods, plan.link, plan.events) == ((), None, ())
@@ -89,7 +93,7 @@ def test_a_job_that_is_being_deleted_is_let_go():
 
 
 def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is_looked_at():
-    running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), has_secret=False))
+    running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), secret_writes=SecretWrites()))
     assert (running.objects, running.again_in_s) == ((), 30.0)
     finished = plan_of(observed(pods=(ended(A0, SUCCEEDED), ended(A1))))
     assert (finished.link, finished.again_in_s) == (Unfollow(), None)
@@ -172,11 +176,13 @@ class World:
         self.votes, self.told, self.heard_at = votes, Coordination(), NOW
         self.closed: Close | None = None
         self.created = self.deleted = 0
+        self.secret_writes = SecretWrites()
 
     def observe(self) -> Observed:
         self.call()
         facts = observed(self.job, (), nodes=self.nodes, coordination=self.told, entropy=f"pass {self.serial}")
-        return replace(facts, pods=tuple(self.pods[uid] for uid in sorted(self.pods)))
+        pods = tuple(self.pods[uid] for uid in sorted(self.pods))
+        return replace(facts, pods=pods, secret_writes=self.secret_writes)
 
     def call(self) -> None:
         """Ask everybody who is in office."""
@@ -213,9 +219,19 @@ class World:
         plan = plan_of(self.observe(), self.now)
         if plan.status is not None:
             self.job = replace(self.job, status=plan.status)
-        for intent in plan.pods:
-            self.apply(intent)
+        for intent in plan.objects:
+            self.write(intent)
+        for step in plan.pods:
+            self.apply(step)
         return plan
+
+    def write(self, intent: Create | DeleteSecret) -> None:
+        match intent:
+            case DeleteSecret(name):
+                self.secret_writes = self.secret_writes.after_deletion(name)
+            case Create(manifest):
+                assert manifest["kind"] == "Secret"
+                self.secret_writes = self.secret_writes.after_creation(manifest["metadata"]["name"], self.now)
 
     def apply(self, intent: PodIntent) -> None:
         match intent:
@@ -408,6 +424,7 @@ def test_a_job_that_is_suspended_has_no_pods_and_comes_to_rest_again_when_it_is_
         world.run_pass()
         world.live_on()
     assert world.pods == {}
+    assert world.secret_writes.created == {}
     assert world.job.status["phase"] == "Suspended"
     world.suspend(False)
     world.settle()

@@ -12,6 +12,7 @@ from tests.unit.operator.given import (
     ADDRESS,
     FAILED,
     IMAGE,
+    KEYRING,
     NOW,
     SUCCEEDED,
     S,
@@ -29,10 +30,11 @@ from understudy_operator.plan.injection.care import NO_LIMIT, as_found
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
-from understudy_operator.plan.intents import CreatePod, DeletePod, PatchJob
+from understudy_operator.plan.intents import CreatePod, DeletePod, DeleteSecret, PatchJob
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.observed import ChildJob, Controller, Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
 
@@ -143,9 +145,10 @@ def test_no_pod_is_made_or_tried() -> None:
 
 def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_lets_the_pods_start() -> None:
     waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False) for pod in PODS)
-    (service,) = plan(given(pods=waiting, has_secret=False, coordinator_address="")).objects
+    (service,) = plan(given(pods=waiting, secret_writes=SecretWrites(), coordinator_address="")).objects
     assert service.manifest["metadata"]["name"] == "job-train-understudy"
-    (secret,) = plan(given(pods=waiting, has_secret=False)).objects
+    facts = given(pods=waiting, secret_writes=SecretWrites())
+    (secret,) = plan(facts).objects
     metadata, data = secret.manifest["metadata"], secret.manifest["stringData"]
     assert metadata["name"] == SECRET
     assert metadata["labels"][names.LABEL_JOB_UID] == an_injected_job().uid
@@ -154,6 +157,19 @@ def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_
     told = json.loads(data[names.INJECTED_FILE])
     assert (told["coordinator"], told["shape"]["actives"], told["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
     assert (told["shape"]["grace_s"], told["shape"]["uid"]) == (60.0, an_injected_job().uid)
+    assert data[names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
+    assert data[names.OPERATOR_KEY_FILE] == KEYRING.operator_public()
+    # and status records the address, because the operator reads no Secret
+    assert plan(facts).status["coordinatorAddress"] == ADDRESS
+
+
+def test_without_its_service_the_address_stays_in_status_for_the_next_one() -> None:
+    before = {**in_round(0), "coordinatorAddress": ADDRESS}
+    facts = given(before, coordinator_address="", told_address=ADDRESS, snapshot=a_snapshot())
+    (service,) = plan(facts).objects
+    assert service.manifest["spec"]["clusterIP"] == "10.0.0.7"
+    told = plan(facts).status or before
+    assert told["coordinatorAddress"] == ADDRESS
 
 
 def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its_own() -> None:
@@ -171,33 +187,6 @@ def test_no_attempt_of_a_jobset_has_the_secret_of_another() -> None:
     told = [key_secret(inject(raw, IMAGE).pod) for raw in raws]
     uid = raws[0]["metadata"]["labels"][keys.UID]
     assert told == [f"jobset.llm.1-{uid}-1-membership", f"jobset.llm.2-{uid}-2-membership"]
-
-
-# Pods that version 0.1 of the webhook has injected --------------------------------------------------------------------
-
-FORMER = "job.train-membership"
-
-
-def test_the_key_of_pods_that_were_there_before_an_upgrade_is_the_key_of_those_that_come_after() -> None:
-    """The Secret has its former name; its key is known."""
-    (secret,) = plan(given(in_round(0), has_secret=False, known_key="the key", has_former_secret=True)).objects
-    assert (secret.manifest["metadata"]["name"], secret.manifest["stringData"][names.KEY_FILE]) == (SECRET, "the key")
-
-
-def test_a_pod_that_was_injected_just_before_an_upgrade_gets_the_secret_that_it_waits_for() -> None:
-    late = replace(PODS[2], sidecar_started=False, sidecar_ran=False, key_secret=FORMER)
-    (secret,) = plan(given(in_round(0), (*PODS[:2], late), known_key="the key")).objects
-    assert (secret.manifest["metadata"]["name"], secret.manifest["stringData"][names.KEY_FILE]) == (FORMER, "the key")
-    # and none is made once it is there, nor when it is not waited for
-    assert plan(given(in_round(0), (*PODS[:2], late), has_former_secret=True)).objects == ()
-    assert plan(given(in_round(0), (*PODS[:2], replace(late, sidecar_ran=True)))).objects == ()
-
-
-def test_both_names_of_a_key_that_is_new_are_of_the_same_key() -> None:
-    waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False, key_secret=FORMER) for pod in PODS)
-    made = plan(given(pods=waiting, has_secret=False, entropy="random")).objects
-    assert [x.manifest["metadata"]["name"] for x in made] == [SECRET, FORMER]
-    assert [x.manifest["stringData"][names.KEY_FILE] for x in made] == ["random", "random"]
 
 
 # How it goes on ------------------------------------------------------------------------------------------------------
@@ -279,6 +268,23 @@ def test_a_job_that_is_suspended_is_told_so_and_what_its_pods_end_for_is_no_reco
     assert "round" not in told.status
 
 
+def test_while_it_is_suspended_it_has_no_secret_and_gets_it_again_with_the_same_key() -> None:
+    """Its pods name it at their birth, and some may be created before the operator knows that it was resumed."""
+    # given a job that is suspended: its attempt ends, and then its Secret is deleted
+    first = plan(suspended(in_round(3, epoch=7), PODS, snapshot=a_snapshot(number=3, epoch=7)))
+    assert first.objects == ()
+    facts = suspended(first.status)
+    assert plan(facts).objects == (DeleteSecret(SECRET),)
+    writes = facts.secret_writes.after_deletion(SECRET)
+    assert plan(replace(facts, secret_writes=writes)).objects == ()
+    # when it is resumed
+    resumed = plan(given(first.status, (), children=(RUNS,), secret_writes=writes))
+    # then the key is that of its first pods
+    (secret,) = resumed.objects
+    assert secret.manifest["metadata"]["name"] == SECRET
+    assert secret.manifest["stringData"][names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
+
+
 def test_while_it_rests_nothing_is_written_or_appointed() -> None:
     """Also while its last pods are still about to go."""
     first = plan(suspended(in_round(3, epoch=7), PODS, snapshot=a_snapshot(number=3, epoch=7))).status
@@ -303,6 +309,7 @@ def test_once_it_is_resumed_its_new_pods_begin_at_once_in_a_newer_epoch_and_with
     assert office["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
     # what its pods prove to belong to is what their Secret says, which has been there from the first pod on
     assert an_injected_job(rested).membership == an_injected_job().membership == UID
+    assert an_injected_job(rested).attempt == an_injected_job().attempt == 0
 
 
 @pytest.mark.attack(

@@ -27,7 +27,6 @@ from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_vie
 from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
 from understudy_operator.plan.observed import Node, Observed, Pod, PoolView
 from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S, plan_adoptions
-from understudy_operator.plan.pool.warm_claims import why_not_warm
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
@@ -99,19 +98,14 @@ def test_of_a_later_attempt_it_gets_that_attempts_label() -> None:
     "view",
     [
         a_warm_view(a_warm_spare("p", template=OLD)),
-        a_warm_view(a_warm_spare("p", key="another")),
-        a_warm_view(P, key=""),
+        a_warm_view(a_warm_spare("p", secret="another")),
         a_warm_view(a_warm_spare("p", ip="")),
     ],
-    ids=["an old template", "another key", "no key", "no address"],
+    ids=["an old template", "another key", "no address"],
 )
 def test_one_that_could_not_be_told_is_claimed_as_a_place(view: PoolView) -> None:
     (claim,) = plan(one_lost(view)).claims
     assert isinstance(claim, ClaimPod)
-
-
-def test_a_pool_whose_key_is_not_there_yet_says_so() -> None:
-    assert why_not_warm(one_lost(a_warm_view(P, key="")), NOW) == "the pool has no key yet"
 
 
 def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:

@@ -1,13 +1,15 @@
 """What a pool's warm spares are made of, and when they are replaced."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_job
+from tests.unit.operator.given import AN_HOUR_AGO, IMAGE, KEYRING, NOW, TEMPLATE, a_job
 from tests.unit.operator.given_pool import observed_pool
-from tests.unit.operator.given_warm import KEY_ID, a_warm_pool, a_warm_spare
+from tests.unit.operator.given_warm import SECRET, a_warm_pool, a_warm_spare
+from understudy_operator.keyring import Keyring
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.comparing import difference
@@ -16,14 +18,20 @@ from understudy_operator.plan.pool.holding import UNREADY_S
 from understudy_operator.plan.pool.manifest import fingerprint
 from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
+from understudy_operator.plan.pool.warm_manifest import secret_name
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 
 P = a_warm_spare("p")
 
 
-def plan(*pods: Pod, pool: Pool | None = None, key: str = KEY_ID) -> PoolPlan:
+CREATED = SecretWrites({SECRET: AN_HOUR_AGO})
+
+
+def plan(*pods: Pod, pool: Pool | None = None, writes: SecretWrites = CREATED) -> PoolPlan:
     pool = pool or a_warm_pool(replicas=1)
-    return reconcile_pool(replace(observed_pool(pool, pods), sidecar_image=IMAGE, key_id=key), NOW)
+    facts = replace(observed_pool(pool, pods), sidecar_image=IMAGE, secret=SECRET, secret_writes=writes)
+    return reconcile_pool(facts, NOW)
 
 
 def created(**changes: Any) -> dict[str, Any]:
@@ -40,13 +48,43 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
     return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
-def test_the_pools_key_is_made_before_its_first_pod() -> None:
-    first = plan(key="")
+def test_the_pools_secret_is_created_before_its_first_pod() -> None:
+    first = plan(writes=SecretWrites())
     (create,) = first.objects
-    assert (create.manifest["kind"], create.manifest["metadata"]["name"]) == ("Secret", "shared.pool")
+    assert (create.manifest["kind"], create.manifest["metadata"]["name"]) == ("Secret", SECRET)
     assert create.manifest["metadata"]["labels"][names.LABEL_JOB_UID] == "pool-uid"
+    assert create.manifest["stringData"] == {
+        names.KEY_FILE: KEYRING.of_pool("research", "pool-uid"),
+        names.OPERATOR_KEY_FILE: KEYRING.operator_public(),
+    }
     assert first.pods == ()
     assert plan().objects == ()
+
+
+def test_the_name_of_the_secret_tells_keys_apart_and_contains_none() -> None:
+    pool = a_warm_pool()
+    others = [replace(pool, uid="another"), replace(pool, namespace="other")]
+    told = {secret_name(pool, KEYRING), *(secret_name(other, KEYRING) for other in others)}
+    told.add(secret_name(pool, Keyring(b"another master secret, of 34 bytes")))
+    assert len(told) == 4
+    assert all(re.fullmatch(r"shared-[0-9a-f]{16}\.pool", name) for name in told)
+    assert not any(name[7:23] in KEYRING.of_pool("research", "pool-uid") for name in told)
+
+
+def test_a_pool_whose_spares_only_hold_places_has_no_secret() -> None:
+    assert secret_name(a_warm_pool(launcher=None), KEYRING) == ""
+
+
+def test_a_process_that_has_just_started_takes_a_secret_that_a_spare_has_mounted_for_created() -> None:
+    told = plan(P, pool=a_warm_pool(replicas=2), writes=SecretWrites())
+    assert told.objects == ()
+    assert [type(step) for step in told.pods] == [CreatePod]
+
+
+def test_a_secret_that_spares_wait_for_is_created_again() -> None:
+    waiting = replace(P, ready=False, sidecar_started=False, sidecar_ran=False, waits_since=NOW - 30.0)
+    assert [x.manifest["metadata"]["name"] for x in plan(waiting).objects] == [SECRET]
+    assert plan(waiting, writes=SecretWrites({SECRET: NOW - 29.0})).objects == ()
 
 
 def test_a_spare_has_sidecar_and_launcher_and_belongs_to_no_job() -> None:
@@ -62,14 +100,14 @@ def test_a_spare_has_sidecar_and_launcher_and_belongs_to_no_job() -> None:
     assert trainer["command"] == ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_STUB}", "python", "train.py"]
     assert spec["restartPolicy"] == "Never"
     assert "hostname" not in spec
-    assert made["metadata"]["annotations"] == {names.ANNOTATION_POOL_KEY: KEY_ID}
+    assert made["metadata"]["annotations"] == {}
 
 
 def test_the_pools_key_and_the_jobs_are_seen_by_the_sidecar_alone() -> None:
     spec = created()["spec"]
     (trainer,), (sidecar,) = spec["containers"], spec["initContainers"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == "shared.pool"
+    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == SECRET
     assert volumes[names.STATE_VOLUME]["emptyDir"]["medium"] == "Memory"
     hidden = {names.KEY_VOLUME, names.STATE_VOLUME}
     assert hidden <= {mount["name"] for mount in sidecar["volumeMounts"]}
@@ -133,8 +171,9 @@ def test_a_change_of_the_launcher_is_a_new_template() -> None:
     assert fingerprint(a_warm_pool()) != fingerprint(a_warm_pool(launcher=None))
 
 
-def test_a_spare_with_another_key_than_its_pool_is_replaced_like_one_of_an_old_template() -> None:
-    steps = plan(a_warm_spare("p", key="another")).pods
+def test_a_spare_with_the_key_of_another_master_secret_is_replaced_like_one_of_an_old_template() -> None:
+    former = secret_name(a_warm_pool(), Keyring(b"another master secret, of 34 bytes"))
+    steps = plan(a_warm_spare("p", secret=former)).pods
     assert [type(step) for step in steps] == [CreatePod]
 
 

@@ -1,0 +1,57 @@
+"""Whether a Secret is to be created, though the operator reads none.
+
+Rules: this process remembers which Secrets it has created or deleted. A Secret for which the API server answered
+AlreadyExists counts as created. If a sidecar has started in a pod that mounts a Secret, the kubelet has found it: so a
+process that has just started creates pods also where a quota refuses one more Secret. If a pod waits on its node for
+AGAIN_S before its volumes are mounted, somebody may have deleted the Secret: it is created again, at most every
+AGAIN_S.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from understudy_operator.plan.moment import reached
+
+if TYPE_CHECKING:
+    from understudy_operator.plan.observed import Pod
+
+AGAIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class SecretWrites:
+    """What this process has done about the Secrets of one job or one pool, by their names. No name is in both."""
+
+    created: Mapping[str, float] = field(default_factory=dict)  # when, or when the API server said that it exists
+    deleted: frozenset[str] = frozenset()
+
+    def after_creation(self, name: str, now: float) -> "SecretWrites":
+        return SecretWrites({**self.created, name: now}, self.deleted - {name})
+
+    def after_deletion(self, name: str) -> "SecretWrites":
+        return SecretWrites({x: at for x, at in self.created.items() if x != name}, self.deleted | {name})
+
+
+NO_WRITES = SecretWrites()
+
+
+def can_be_mounted(name: str, writes: SecretWrites, pods: "Collection[Pod]") -> bool:
+    """Whether the Secret exists, as far as this process can tell."""
+    if name in writes.created:
+        return True
+    return name not in writes.deleted and any(pod.sidecar_ran and name in pod.secrets for pod in pods)
+
+
+def is_to_be_created(name: str, writes: SecretWrites, pods: "Collection[Pod]", now: float) -> bool:
+    """Also again, if pods wait for it."""
+    if not can_be_mounted(name, writes, pods):
+        return True
+    if not any(_waits(pod, now) for pod in pods if name in pod.secrets):
+        return False
+    return reached(writes.created.get(name, now - AGAIN_S) + AGAIN_S, now)
+
+
+def _waits(pod: "Pod", now: float) -> bool:
+    waits = pod.alive and pod.waits_since > 0.0 and not pod.volumes_mounted
+    return waits and reached(pod.waits_since + AGAIN_S, now)

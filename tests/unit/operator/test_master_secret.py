@@ -1,0 +1,76 @@
+"""The file with the master secret: which one is read, and how the operator ends if it is not one."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from understudy_operator import __main__ as program
+from understudy_operator.master_secret import read_master_secret
+
+PLAIN = b"a secret that nobody is to read!"
+
+
+def read(path: Path) -> bytes:
+    return read_master_secret({"UNDERSTUDY_MASTER_SECRET": str(path)})
+
+
+@pytest.mark.parametrize("content", [PLAIN, PLAIN + b"\n", b"\x00\xff" * 16, b"x" * 4096])
+def test_all_bytes_of_the_file_count(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    assert read(tmp_path / "secret") == content
+
+
+def test_without_the_variable_it_is_read_where_the_chart_mounts_it() -> None:
+    with pytest.raises(ValueError, match="the file /understudy-master/secret cannot be read"):
+        read_master_secret({})
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        (b"", "has 0 bytes"),
+        (PLAIN[:31], "has 31 bytes"),
+        (PLAIN * 129, "has more than 4096 bytes"),
+    ],
+)
+def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_says_what_to_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes | None,
+    why: str,
+) -> None:
+    # given the file
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("UNDERSTUDY_SIDECAR_IMAGE", "example.com/sidecar:1")
+    monkeypatch.delenv("UNDERSTUDY_LEASE", raising=False)
+    monkeypatch.setenv("UNDERSTUDY_MASTER_SECRET", str(path))
+    # when the operator starts
+    with caplog.at_level(logging.ERROR):
+        assert program.main() == 2
+    # then it ends with one line that quotes nothing
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        f"the file {path} {why}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
+        "has 32 to 4096 random bytes (chart: masterSecret)"
+    )
+    assert "nobody" not in said
+
+
+def test_a_folder_is_no_master_secret(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\)"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_nor_is_a_file_that_the_operator_may_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(PLAIN)
+    path.chmod(0)
+    with pytest.raises(ValueError, match=r"cannot be read \(Permission denied\)"):
+        read(path)
