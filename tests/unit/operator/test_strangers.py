@@ -75,7 +75,7 @@ async def test_the_key_of_a_job_is_derived_from_its_own_uid_and_namespace(attack
     expected = KEYRING.of_job("research", "job-uid", 0)
     made = attacked.api.objects["/api/v1/namespaces/research/secrets/llm-job-uid-membership"]["data"]
     assert base64.b64decode(made[names.KEY_FILE]).decode() == expected
-    assert [link.key for link in links] == [expected.encode()]
+    assert [link.key for link in links] == [expected]
 
 
 def test_an_injected_job_of_another_namespace_that_names_the_uid_of_a_job_gets_another_key():
