@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.operator.jobset_build import ensure_jobset
 from benchmarks.operator.programs import Program
 from benchmarks.operator.systems import HEALTH_PORT, jobset_configuration
-from tests.cluster import Cluster
+from tests.cluster import Cluster, CommandFailed
 from tests.cluster.commands import Progress, run
 from tests.cluster.host_tools import tool
 from tests.e2e.lanes import NAMESPACE as LANE_NAMESPACE
@@ -40,6 +40,8 @@ def jobset_controller(cluster: Cluster, folder: Path) -> Iterator[None]:
     """JobSet's manager against the cluster, for as long as this lasts."""
     built = ensure_jobset(Progress(quiet=True))
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(built.crd))
+    # Pods of other tests keep the machine busy: the API server may serve a new kind seconds after it was applied.
+    wait_until("the API server serves JobSets", lambda: _is_served(cluster), 60)
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
     run([tool("openssl"), "req", "-x509", *key, "-subj", "/CN=localhost", "-days", "1", "-out", folder / "tls.crt"])
     configuration = folder / "configuration.json"
@@ -49,6 +51,14 @@ def jobset_controller(cluster: Cluster, folder: Path) -> Iterator[None]:
     ):
         wait_until("JobSet's controller is ready", lambda: _answers(HEALTH_PORT), 60)
         yield
+
+
+def _is_served(cluster: Cluster) -> bool:
+    try:
+        cluster.kubectl("get", "jobsets", "-A")
+    except CommandFailed:
+        return False
+    return True
 
 
 def _answers(port: int) -> bool:

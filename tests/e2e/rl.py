@@ -20,6 +20,8 @@ import aiohttp
 import yaml
 
 from tests.cluster import Cluster
+from tests.cluster.commands import Progress
+from tests.cluster.locks import locked
 from tests.cluster.torch_install import torch_python
 from tests.e2e.objects import listed, read
 from tests.e2e.training import CHECKOUT, LABEL_JOB, TORCH, Raw
@@ -35,12 +37,13 @@ INSTALL_LIMIT_S = 120
 def ensure_libraries(cluster: Cluster) -> Path:
     """A folder with aiohttp for the pods' Python, beside torch; it appears when it is whole."""
     target = cluster.torch_path.parent / "rl-libraries"
-    if not target.exists():
-        unfinished = target.with_name(f"{target.name}.unfinished")
-        install = [torch_python(), "-m", "pip", "install", "--no-input", "--upgrade"]
-        command = [*install, "--target", str(unfinished), AIOHTTP]
-        subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S, capture_output=True)
-        unfinished.rename(target)
+    with locked(target.with_name(f"{target.name}.lock"), Progress(quiet=True)):  # the tests of both lanes ask for it
+        if not target.exists():
+            unfinished = target.with_name(f"{target.name}.unfinished")
+            install = [torch_python(), "-m", "pip", "install", "--no-input", "--upgrade"]
+            command = [*install, "--target", str(unfinished), AIOHTTP]
+            subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S, capture_output=True)
+            unfinished.rename(target)
     return target
 
 

@@ -59,8 +59,10 @@ def install_rights(api_server: "ApiServer", folder: Path, *settings: str) -> Pat
 
 def wait_until_served(api_server: "ApiServer") -> None:
     deadline = time.monotonic() + 30
-    while api_server.kubectl("get", "trainingjobs,hotsparepools").returncode != 0:
-        assert time.monotonic() < deadline, "the API server does not serve our kinds"
+    # A request that comes while the API server prepares a new kind may wait for half a minute, and the next one not at
+    # all.
+    while (done := api_server.kubectl("get", "trainingjobs,hotsparepools", "--request-timeout=5s")).returncode != 0:
+        assert time.monotonic() < deadline, f"the API server does not serve our kinds: {done.stderr}"
         time.sleep(0.1)
 
 
