@@ -118,8 +118,10 @@ class Gateway:
     async def delete_secret(self, owner: Owner, intent: DeleteSecret) -> Refusal | None:
         """Why it is not deleted; None once it does not exist."""
         await self.pace.turn(owner.namespace, owner.uid)
+        path = f"/api/v1/namespaces/{owner.namespace}/secrets/{intent.name}"
         try:
-            await self._api.delete(f"/api/v1/namespaces/{owner.namespace}/secrets/{intent.name}", {})
+            # With any other policy the API server would answer with the content.
+            await self._api.delete(path, {"propagationPolicy": "Background"})
         except ApiError as error:
             return next(iter(refused(error, intent)), None)
         return None

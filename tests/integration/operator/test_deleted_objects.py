@@ -67,8 +67,9 @@ async def test_a_secret_comes_back_with_the_same_key_when_a_pod_waits_for_it(
 
 
 async def test_a_suspended_job_has_no_secret_and_a_resumed_one_another_key(training: Training, kube: Kube):
-    # given a job that runs
-    await training.start()
+    # given a job whose pods are not scheduled yet
+    await training.apply()
+    await training.until_pods(3)
     (before,) = await kube.list("secrets")
 
     # when it is suspended
