@@ -103,7 +103,7 @@ class Gateway:
         return None
 
     async def _create_secret(self, intent: Create) -> Refusal | None:
-        """Also one that exists is created: its name contains the uid of its owner, so it is nobody else's."""
+        """A Secret that exists counts as created: its name contains the uid of its owner, so it is that owner's."""
         metadata = intent.manifest["metadata"]
         await self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
         try:

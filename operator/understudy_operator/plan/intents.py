@@ -195,7 +195,7 @@ class AdoptSpare:
 
 @dataclass(frozen=True)
 class DeleteSecret:
-    """Delete a Secret that no pod of the job mounts any more. One that does not exist is as good."""
+    """Delete a Secret that no pod of the job mounts any more. If it does not exist, that is no error."""
 
     name: str
 

@@ -1,7 +1,7 @@
 """What a job's pods need before they start: the Secrets, the Services, the volume claims.
 
 Rules:
-- Each attempt of the world has a membership key and a Secret of its own. The Secrets of former attempts are deleted,
+- Each attempt of the world has a membership key and a Secret of its own. The Secret of the attempt before is deleted,
   and so are all Secrets of a suspended job once its attempt has ended: a resumed job never goes on with the key of a
   master secret that was replaced meanwhile.
 - The operator reads no Secret. secret_writes.py says when it creates one.

@@ -44,7 +44,7 @@ def can_be_mounted(name: str, writes: SecretWrites, pods: "Collection[Pod]") -> 
 
 
 def is_to_be_created(name: str, writes: SecretWrites, pods: "Collection[Pod]", now: float) -> bool:
-    """Also again, if pods wait for it."""
+    """Whether the Secret does not exist, or pods have waited for it so long that somebody may have deleted it."""
     if not can_be_mounted(name, writes, pods):
         return True
     if not any(_waits(pod, now) for pod in pods if name in pod.secrets):

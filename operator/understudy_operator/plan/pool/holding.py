@@ -60,7 +60,7 @@ def outdated(observed: ObservedPool, now: float) -> list[Pod]:
 
 
 def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
-    """Than the operator derives for the pool: a job's order would not reach it."""
+    """Whether the operator derives another key for the pool: then no order of a job would reach the spare."""
     return bool(observed.secret) and observed.secret not in pod.secrets
 
 
@@ -144,7 +144,7 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
 
 
 def _has_secret(observed: ObservedPool) -> bool:
-    """Or needs none."""
+    """Whether spares can mount the pool's Secret, or need none."""
     return not observed.secret or can_be_mounted(observed.secret, observed.secret_writes, observed.pods)
 
 

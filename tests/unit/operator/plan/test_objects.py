@@ -202,7 +202,7 @@ def test_a_suspended_job_has_no_secret():
     assert not may_start(facts)
     assert "llm-job-uid-membership-50" not in planned(job=suspended(SECOND), **NOTHING)
     assert deleted(facts) == [SECRET, "llm-job-uid-membership-50"]
-    # and a job that was created suspended gets none either, and one that a former process has created goes
+    # and a job that was created suspended gets none either, and one that an earlier process has created goes
     assert deleted(observed(suspended(), (), **NOTHING)) == [SECRET]
 
 
@@ -221,7 +221,7 @@ def test_a_job_that_is_resumed_in_the_same_attempt_gets_its_secret_at_once():
     assert list(planned(mounts(A0, SECRET), secret_writes=writes)) == [SECRET]
 
 
-def test_a_suspended_job_keeps_no_secret_that_was_derived_from_a_former_master_secret():
+def test_a_suspended_job_keeps_no_secret_that_was_derived_from_a_replaced_master_secret():
     # given a job that is suspended, and resumed after the operator was restarted with another master secret
     other = Keyring(b"another master secret, of 34 bytes")
     assert deleted(observed(suspended(), (), keyring=other, secret_writes=SecretWrites())) == [SECRET]
