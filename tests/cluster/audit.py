@@ -37,6 +37,7 @@ class Right:
 @dataclass(frozen=True)
 class Use:
     at: str  # RFC 3339; when it was asked for: a watch is logged again when it ends
+    pod: str  # name of the pod whose token it is; "" if it is no pod's
     right: Right
     allowed: bool
 
@@ -53,7 +54,8 @@ def uses(log: Iterable[str], user: str = USER) -> Iterator[Use]:
             told.get("apiGroup", ""), resource, event["verb"], told.get("namespace", ""), told.get("name", "")
         )
         decision = event.get("annotations", {}).get("authorization.k8s.io/decision")
-        yield Use(event["requestReceivedTimestamp"], right, decision == "allow")
+        (pod,) = event["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", [""])
+        yield Use(event["requestReceivedTimestamp"], pod, right, decision == "allow")
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[Right]:

@@ -221,12 +221,10 @@ def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_ov
     assert cluster.kubectl("get", kinds, *ours) == ""
     # then the kinds, the job with its Secret, and what the programs have made for themselves are there
     assert seen(job) == before
-    cluster.kubectl("-n", NAMESPACE, "get", "secret", f"{job.name}-membership", "-o", "name")
     kept = (f"secret/{RELEASE}-master", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator")
     cluster.kubectl("-n", SYSTEM, "get", *kept, "-o", "name")
     of_job = ("-l", f"understudy.dev/job-name={job.name}", "-o", "name")
     assert cluster.kubectl("-n", NAMESPACE, "get", "secrets", *of_job) != ""
-    cluster.kubectl("-n", SYSTEM, "get", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator", "-o", "name")
 
     # and the job still recovers: a killed worker restarts in place
     by_name = {pod["metadata"]["name"]: pod for pod in job.pods()}
