@@ -230,9 +230,13 @@ class Link(asyncio.Protocol):
             case NotUpgraded():
                 self._last_words(error.answer)
             case Broken():
-                self.hangup(error.code, str(error))
+                self.hangup(error.code, self._reason(error))
             case wire.WireError():
-                self.hangup(CloseCode.POLICY, str(error))
+                self.hangup(CloseCode.POLICY, self._reason(error))
+
+    def _reason(self, error: Exception) -> str:
+        """A close frame is not encrypted, and the texts of errors quote what the peer has sent."""
+        return "" if self._is_proven and self._session is not None else str(error)
 
     def _last_words(self, words: bytes) -> None:
         """FIN after the last byte. Not by closing: a launcher may hold the same socket, and keep it open (app.py)."""

@@ -176,9 +176,10 @@ def patches(user: str, what: str, patch: Raw) -> Attack:
     return lambda server: as_user(server, user, *words)
 
 
-def deletes(user: str, what: str, namespace: str = TEAM) -> Attack:
+def deletes(user: str, what: str, namespace: str = TEAM, cascade: str = "background") -> Attack:
     # kubectl waits for the end of what it deletes by reading it, which the operator's account may not do with Secrets.
-    return lambda server: as_user(server, user, "-n", namespace, "delete", *what.split("/"), "--wait=false")
+    options = ("--wait=false", f"--cascade={cascade}")
+    return lambda server: as_user(server, user, "-n", namespace, "delete", *what.split("/"), *options)
 
 
 def rewrites(change: Callable[[Raw], object]) -> Attack:
@@ -303,6 +304,14 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "deletes a job's Secret that has a finalizer": (
         deletes(OPERATOR, "secret/finalized"),
         "may not delete a Secret that has a finalizer",
+    ),
+    "reads a job's Secret in the answer to its deletion": (
+        deletes(OPERATOR, "secret/ours", cascade="orphan"),
+        "may delete a Secret only in the background",
+    ),
+    "reads a job's Secret in the answer to its deletion in the foreground": (
+        deletes(OPERATOR, "secret/ours", cascade="foreground"),
+        "may delete a Secret only in the background",
     ),
     "deletes the master secret": (
         deletes(OPERATOR, "secret/understudy-master", SYSTEM),

@@ -23,7 +23,7 @@ app.kubernetes.io/component: operator
 {{ include "understudy.fullname" . }}-operator
 {{- end -}}
 {{- define "understudy.masterSecret" -}}
-{{ .Values.masterSecret.name | default (printf "%s-master" (include "understudy.fullname" .)) }}
+{{ (.Values.masterSecret).name | default (printf "%s-master" (include "understudy.fullname" .)) }}
 {{- end -}}
 {{- define "understudy.webhook" -}}
 {{ include "understudy.fullname" . }}-webhook

@@ -31,6 +31,8 @@ AHEAD_S = 300.0
 TEXT_CHARACTERS = 2000
 #: The most that JSON numbers and the CRD's int32 can be.
 _MOST, _MOST_COUNT = 2**53, 2**31 - 1
+#: Each attempt of a job is named for a greater epoch than the one before: there have to be enough of them.
+_MOST_EPOCH = 2**52
 _STRATEGY = re.compile("[A-Z][A-Za-z]{0,31}")
 
 
@@ -54,7 +56,8 @@ class MessageLimits:
 
     def _snapshot(self, snapshot: Snapshot, now: float) -> Snapshot:
         token, closed = snapshot.token, snapshot.closed
-        _check("token", (token.epoch, token.term, token.round), _MOST)
+        _check("epoch", (token.epoch,), _MOST_EPOCH)
+        _check("token", (token.term, token.round), _MOST)
         _check("members", (number for member in snapshot.members for number in _numbers(member)), _MOST_COUNT)
         _check("actives", (snapshot.actives,), _MOST_COUNT)
         whole = replace(

@@ -49,7 +49,8 @@ def is_to_be_created(name: str, writes: SecretWrites, pods: "Collection[Pod]", n
         return True
     if not any(_waits(pod, now) for pod in pods if name in pod.secrets):
         return False
-    return reached(writes.created.get(name, now - AGAIN_S) + AGAIN_S, now)
+    created = writes.created.get(name, now - AGAIN_S)
+    return created > now or reached(created + AGAIN_S, now)  # a clock that was set back delays nothing
 
 
 def _waits(pod: "Pod", now: float) -> bool:

@@ -283,6 +283,16 @@ async def test_what_is_wrong_is_told_to_the_peer_and_to_the_log_once() -> None:
         assert link.texts == [b"good"]
 
 
+async def test_a_close_frame_says_nothing_of_an_encrypted_message_that_cannot_be_read() -> None:
+    async with linked() as (link, peer):
+        # given a session in which the peer sends what is no message
+        link.text_received = lambda text: wire.decode(text, {})  # type: ignore[method-assign]
+        peer.sendall(sealed(with_session(link), b"a secret"))
+        # then the close frame, which is not encrypted, has no reason
+        assert await all_of(peer) == close_frame(CloseCode.POLICY, "", masked=False)
+        assert ["a secret" in wrong for wrong in link.wrongs] == [True]
+
+
 async def test_an_end_is_told_once() -> None:
     async with linked() as (link, peer):
         link.hangup()

@@ -71,6 +71,7 @@ def test_no_time_is_beyond_what_can_be_written(at: float) -> None:
     "snapshot",
     [
         replace(a_snapshot(), token=RoundToken(2**60, 1, 0)),
+        replace(a_snapshot(), token=RoundToken(2**52 + 1, 1, 0)),
         replace(a_snapshot(), token=RoundToken(1, 1, -(2**60))),
         a_snapshot(members=[replace(member(A0, 0), group_rank=2**40)]),
         a_snapshot(members=[replace(member(A0, 0), index=-(2**40))]),
@@ -78,7 +79,16 @@ def test_no_time_is_beyond_what_can_be_written(at: float) -> None:
         a_snapshot(recoveries=[replace(a_recovery(), round=2**60)]),
         replace(a_snapshot(), actives=2**40),
     ],
-    ids=["epoch", "round", "group rank", "index", "step", "round of a recovery", "actives"],
+    ids=[
+        "epoch",
+        "epoch that leaves none for later attempts",
+        "round",
+        "group rank",
+        "index",
+        "step",
+        "round of a recovery",
+        "actives",
+    ],
 )
 def test_numbers_that_status_cannot_hold_end_the_line(snapshot: Snapshot) -> None:
     with pytest.raises(WireError, match=r"Snapshot\.\w+.*: expected at most"):

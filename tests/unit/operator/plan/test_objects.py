@@ -149,7 +149,9 @@ def waiting(for_s: float, **changes: Any) -> Pod:
     return replace(mounts(starting(A0), SECRET), waits_since=NOW - for_s, **changes)
 
 
-@pytest.mark.parametrize("created_at", [NOW - AGAIN_S, None])
+@pytest.mark.parametrize(
+    "created_at", [NOW - AGAIN_S, None, NOW + 3600.0], ids=["30 s ago", "unknown", "before the clock was set back"]
+)
 def test_a_secret_that_pods_wait_for_is_created_again_in_case_somebody_has_deleted_it(created_at: float | None):
     # given a pod that waits, and others that have mounted the Secret before
     writes = SecretWrites({} if created_at is None else {SECRET: created_at})
