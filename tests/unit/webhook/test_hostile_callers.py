@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -280,12 +280,13 @@ async def test_the_api_server_is_answered_while_a_thousand_hostile_callers_ask(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with server(Path(folder)) as (pid, port, context), attacked(port, connections=1000, seconds=8.0):
-            waited = [await asked_once(port, context) for _ in range(40)]
+            waits = [await asked_once(pid, port, context) for _ in range(40)]
             peak_mb = Usage.of(pid).peak_rss_mb
-    record_property("now", f"answered in at most {1000 * max(waited):.0f} ms, with {peak_mb:.0f} MB")
-    # timeoutSeconds of the configuration; that it is less than 1 s is measured by benchmarks.webhook, on a machine at
-    # rest
-    assert max(waited) < 5.0
+    longest_s = max(wait.seconds for wait in waits)
+    record_property("now", f"answered in at most {1000 * longest_s:.0f} ms, with {peak_mb:.0f} MB")
+    # Of the server's CPU time, because it gets less of a busy machine: half of timeoutSeconds of the configuration. The
+    # seconds on a machine at rest are measured by benchmarks.webhook.
+    assert max(wait.cpu_s for wait in waits) < 2.5
     # webhook.resources of the chart
     assert peak_mb < 256
 
@@ -302,12 +303,18 @@ async def attacked(port: int, connections: int, seconds: float) -> AsyncIterator
         await process.wait()
 
 
-async def asked_once(port: int, context: ssl.SSLContext) -> float:
-    """The seconds of a request on a connection of its own."""
-    body, began = json.dumps(REVIEW).encode(), time.monotonic()
+class Wait(NamedTuple):
+    seconds: float
+    cpu_s: float  # that the server spent meanwhile, for whomever
+
+
+async def asked_once(pid: int, port: int, context: ssl.SSLContext) -> Wait:
+    """A request on a connection of its own."""
+    body, began, cpu_s = json.dumps(REVIEW).encode(), time.monotonic(), Usage.of(pid).cpu_s
     reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
     writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    wait = Wait(time.monotonic() - began, Usage.of(pid).cpu_s - cpu_s)
     writer.close()
     await asyncio.sleep(0.1)
-    return time.monotonic() - began - 0.1
+    return wait
