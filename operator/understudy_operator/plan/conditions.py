@@ -10,6 +10,7 @@ from typing import Any
 from understudy_operator.plan import failed_starts, told_before
 from understudy_operator.plan.elections import unreported_loss, waits_for_election
 from understudy_operator.plan.faults.avoidance import avoided_by, some_of
+from understudy_operator.plan.intents import DELETE_SECRET
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.jobset.job_pods import told_of_job_pods
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
@@ -86,7 +87,8 @@ def _refused(kind: str, observed: Observed, *, lasting: bool, before: Mapping[st
         return kind, True, "InvalidSpec", observed.complaint
     if observed.refusals is None and told is not None:
         return kind, told["status"] == "True", told["reason"], told["message"]
-    refusals = observed.refusals or ()
+    # A former Secret that cannot be deleted, such as one with somebody's finalizer, holds nothing of the job up.
+    refusals = (x for x in observed.refusals or () if not x.of.startswith(DELETE_SECRET))
     refusal = next((x for x in refusals if x.lasting == lasting), None)
     if refusal is not None:
         return kind, True, refusal.why.value, refusal.message

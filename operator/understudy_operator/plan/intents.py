@@ -214,7 +214,7 @@ class Remove:
 Intent = Create | DeleteSecret | Check | JobIntent | ClaimIntent | PodIntent | Remove
 
 
-CREATE_POD = "create Pod"
+CREATE_POD, DELETE_SECRET = "create Pod", "delete Secret"
 
 
 def intent_key(intent: Intent) -> str:
@@ -232,7 +232,9 @@ def intent_key(intent: Intent) -> str:
             return "delete the job"
         case PatchJob(name):
             return f"patch Job {name}"
-        case DeleteJob(name) | DeletePod(name) | DeleteSecret(name):
+        case DeleteSecret(name):
+            return f"{DELETE_SECRET} {name}"
+        case DeleteJob(name) | DeletePod(name):
             return f"delete {type(intent).__name__.removeprefix('Delete')} {name}"
         case PatchPod(name):
             return f"patch Pod {name}"

@@ -100,6 +100,12 @@ def test_what_the_api_server_refuses_is_a_condition_and_one_event():
     assert plan_events(again, OFFICE, status_of(again)) == ()
 
 
+def test_a_former_secret_that_cannot_be_deleted_does_not_make_a_job_blocked():
+    refusal = Refusal("the Secret has a finalizer", Why.ADMISSION, "delete Secret llm-job-uid-membership")
+    status = status_of(observed(a_job(), (), refusals=(refusal,)))
+    assert [x["type"] for x in status["conditions"] if x["reason"] == "AdmissionDenied"] == []
+
+
 def test_a_refusal_of_any_length_is_told_once():
     long = "x" * 5000
     given = observed(a_job(), (), refusals=(Refusal(long),))
