@@ -174,6 +174,7 @@ class Link:
         """on_call(pod_uid)."""
         self._training, self._before, self.on_change, self._on_call = training, before, on_change, on_call
         self._since = before.since if training is None else training.now
+        self._appointed = 0  # the newest epoch in which a pod is to take office
         self.over = False
         if training is not None:
             training.links.append(self)
@@ -188,6 +189,8 @@ class Link:
         for callee in (*follow.first, *follow.others):
             self._on_call(callee.pod_uid)
             if callee.appoint is not None and self._training is not None:
+                if callee.appoint.epoch > self._appointed:  # as plan/search.py: it is searched for from now on
+                    self._appointed, self._since = callee.appoint.epoch, self._training.now
                 self._training.appoint(callee.pod_uid, callee.appoint)
 
     async def end(self, end: Any) -> None:
