@@ -49,11 +49,16 @@ RARE = {
 
 @pytest.fixture
 def used(cluster: Cluster) -> list[Use]:
-    """By the installed operator: requests of one before it, which may end while this one starts, do not count."""
+    """By the installed operator: requests of one before it, which may end while this one starts, do not count.
+
+    Its ReplicaSet need not be the newest: a Deployment that gets an earlier template again takes up the ReplicaSet that
+    it had then.
+    """
     exercise(cluster, "rights")
-    sets = json.loads(cluster.kubectl("-n", SYSTEM, "get", "replicasets", "-l", OPERATOR_PODS, "-o", "json"))
-    newest = max(sets["items"], key=lambda raw: raw["metadata"]["creationTimestamp"])["metadata"]["name"]
-    return [use for use in uses(lines()) if use.pod.startswith(f"{newest}-") and use.right.group != NETWORKS]
+    pods = json.loads(cluster.kubectl("-n", SYSTEM, "get", "pods", "-l", OPERATOR_PODS, "-o", "json"))["items"]
+    newest = max(pods, key=lambda raw: raw["metadata"]["creationTimestamp"])
+    (owner,) = newest["metadata"]["ownerReferences"]
+    return [use for use in uses(lines()) if use.pod.startswith(f"{owner['name']}-") and use.right.group != NETWORKS]
 
 
 def exercise(cluster: Cluster, name: str) -> None:
