@@ -3,10 +3,9 @@
 Own code, because a coordinator must bound what an unproven caller makes it keep, and because ten thousand members
 leave a tenth of a millisecond for each: no task, no queue, no message kept beyond its limit.
 
-Rules: text messages alone, and binary ones alone once a session has begun (noise.py); whole or in fragments; no
-extension. A frame is refused by the length in its header, before its body is kept. Only the last fragment may be empty:
-others would be read without end. A frame that breaks a rule raises `Broken`, with the code of the close frame that
-answers it.
+Rules: only text messages, and only binary messages once a session has begun (noise.py); each in one frame; no
+extension. A frame is refused by the length in its header, before its body is kept. A frame that breaks a rule raises
+`Broken`, with the code of the close frame that answers it.
 """
 
 import os
@@ -20,7 +19,6 @@ _TWO_BYTES, _EIGHT_BYTES = 126, 127
 
 
 class Opcode(IntEnum):
-    CONTINUATION = 0
     TEXT = 1
     BINARY = 2
     CLOSE = 8
@@ -56,25 +54,9 @@ class Frames:
         self.message = Opcode.TEXT
         self._received = received
         self._mask_flag, self._mask_bytes = (_MASKED, 4) if masked else (0, 0)
-        self._parts: Optional[bytearray] = None  # of a message in fragments
 
     def take(self) -> Optional[tuple[int, bytes]]:
         """The next message, PING, PONG or CLOSE with its payload; None until more is received. Raises Broken."""
-        while (frame := self._frame()) is not None:
-            first, payload = frame
-            opcode = first & _OPCODE
-            if opcode >= Opcode.CLOSE or (opcode == self.message and first & _FIN):
-                return opcode, payload
-            if self._parts is None:
-                self._parts = bytearray()
-            self._parts += payload
-            if first & _FIN:
-                whole, self._parts = bytes(self._parts), None
-                return self.message, whole
-        return None
-
-    def _frame(self) -> Optional[tuple[int, bytes]]:
-        """The first byte and the payload of the next frame, once all of it is received."""
         received = self._received
         if len(received) < 2:
             return None
@@ -94,7 +76,7 @@ class Frames:
         if self._mask_bytes and payload:
             payload = _xor(payload, bytes(received[start - 4 : start]))
         del received[:end]
-        return first, payload
+        return first & _OPCODE, payload
 
     def _check(self, first: int, second: int, length: int) -> None:
         """Everything that a header alone can break."""
@@ -109,11 +91,9 @@ class Frames:
         elif opcode in (Opcode.TEXT, Opcode.BINARY) and opcode != self.message:
             expected, got = self.message.name.lower(), Opcode(opcode).name.lower()
             raise Broken(f"expected a {expected} frame, got a {got} one", CloseCode.UNSUPPORTED)
-        elif opcode != (self.message if self._parts is None else Opcode.CONTINUATION):
-            raise Broken(f"expected {'the start' if self._parts is None else 'more'} of a message, got opcode {opcode}")
-        elif not length and not first & _FIN:
-            raise Broken("expected a fragment that is not empty")
-        elif length + len(self._parts or b"") > self.limit:
+        elif opcode != self.message or not first & _FIN:
+            raise Broken(f"expected a message in one frame, got a frame that begins with {first:#04x}")
+        elif length > self.limit:
             raise Broken(f"expected at most {self.limit} bytes, got a message of {length} or more", CloseCode.TOO_BIG)
 
 

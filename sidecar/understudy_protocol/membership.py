@@ -350,7 +350,17 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HeartbeatAck:
-    """At once after a Heartbeat: the sidecar lives. Who leaves several unanswered counts as lost."""
+    """At once after a Heartbeat: the sidecar responds. A member that leaves several unanswered counts as lost."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class LeaseRenewal:
+    """At once after a HeartbeatAck: the coordinator was in office after the member had sent that answer.
+
+    No other message extends the member's lease: a relay may have delayed it.
+    """
 
     number: int
 
@@ -406,6 +416,7 @@ TO_MEMBER = (
     Drain,
     WriteStacks,
     Heartbeat,
+    LeaseRenewal,
     Close,
     Adjourned,
     NodeVerdict,

@@ -13,7 +13,7 @@ asked only when it calls: so its orders wait for the next call, and what has bec
     AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
     POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
     AWAY                  no call, for DOUBT_S             AWAY        a worker that ended unseen has failed
-    AWAY                  a neighbour ends by SIGTERM      AWAY        a worker that ended unseen has failed
+    AWAY                  a neighbour fails before a call  AWAY        a worker that ended unseen has failed
     AWAY                  HasSucceeded                     BARRIER     all workers exited 0
     BARRIER               Spawn                            -           StartAnew: no agent comes back from there
     other states          Exit                             AWAY        Leave
@@ -54,12 +54,16 @@ DOUBT_S = 2.0
 _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
 #: The signal by which torchrun ends all workers once one of them has failed.
 BY_TORCHRUN = "SIGTERM"
+#: Signals that no lost peer causes. (NCCL's watchdog ends a worker by SIGABRT when it has lost one.)
+_CRASHES = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _UNTOLD = "a worker failed; the log of torchrun says more"
 
 
 def causes_first(ends: Iterable[e.WorkerEnded]) -> list[e.WorkerEnded]:
-    """Of workers that were seen to have ended at the same time: those that torchrun may have ended come last."""
-    return sorted(ends, key=lambda end: (end.signal == BY_TORCHRUN, end.at))
+    """Of workers that were seen to have ended at the same time: crashes come first, and workers that torchrun may have
+    ended last. A crash leaves no time of its end, and the error files of workers that have lost a peer do.
+    """
+    return sorted(ends, key=lambda end: (end.signal == BY_TORCHRUN, end.signal not in _CRASHES, end.at))
 
 
 class State(Enum):
@@ -202,7 +206,9 @@ class Agent:
 
     def _on_worker_ended(self, event: e.WorkerEnded) -> None:
         self._alive.discard(event.local_rank)
-        if event.signal == BY_TORCHRUN and self._unclear is not None and self.supervisor.phase is Phase.RUNNING:
+        by_torchrun = event.signal == BY_TORCHRUN
+        follows = event.shell_code != 0 and self._doubt_until is not None  # else the agent would have called meanwhile
+        if self._unclear is not None and (by_torchrun or follows) and self.supervisor.phase is Phase.RUNNING:
             self._doubt_until = None
             self._tell(replace(self._unclear, shell_code=1))
         phase = self.supervisor.phase

@@ -448,7 +448,7 @@ def test_from_a_faulty_node_a_pod_goes_at_once_and_those_who_hold_its_shards_sav
 
 
 def test_the_pods_of_a_first_start_need_not_come_in_order() -> None:
-    job = Job(Setup(actives=4, spares=2, machines=8, steps=200, slow_start_s=25.0), seed=3)
+    job = Job(Setup(actives=4, spares=2, machines=8, steps=200, slow_start_s=25.0), seed=1)
     assert [pod.name for pod in job.members] == ["active-0", "active-1", "active-2", "active-3"]
 
 

@@ -8,10 +8,11 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 - Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
   process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
   CREDIT_S it may use at once, so an ordinary message waits for nothing.
-- Only a message that can be opened with the session's key shows that the peer is there: every PING_S the operator sends
-  an empty message, which the peer answers. The line ends if no whole message comes for SILENT_S; while the operator
-  receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs end the line:
-  anybody between the two sides could send them, and a sidecar sends none.
+- Only messages that open with the session's key show that the peer responds: every PING_S the operator sends an empty
+  message, which the peer answers. The line ends if no whole message comes for SILENT_S. It also ends FRESH_S after the
+  operator has sent the newest empty message that was answered, whatever else comes: a relay may have delayed it. While
+  the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs
+  end the line: anybody between the two sides could send them, and a sidecar sends none.
 - `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 
@@ -19,6 +20,7 @@ import asyncio
 import ipaddress
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -37,9 +39,10 @@ UNSENT_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 SHARE = 0.05
 CREDIT_S = 2.0
-#: How often an empty message goes out. A peer that answers none for SILENT_S is unreachable, or its process hangs.
+#: How often an empty message goes out. A peer that sends nothing for SILENT_S is unreachable, or its process hangs.
 PING_S = 2.0
 SILENT_S = 3.0
+FRESH_S = 6.0
 FRAME_BYTES_PER_S = 1 << 20
 #: A timer of this process may itself be late. So the peer has a moment more, once a message.
 LATE_S = 0.25
@@ -83,6 +86,14 @@ class Share:
             self.spent(time.thread_time() - began)
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """How far a line was at some moment: the seconds that it had waited for bytes, and the bytes that had come."""
+
+    waited_s: float = 0.0
+    received: int = 0
+
+
 class Line:
     """peer: a connected socket that does not block."""
 
@@ -95,8 +106,12 @@ class Line:
         self._frames = Frames(self._received, masked=False, limit=UNPROVEN_BYTES)
         self._unproven_left: int | None = UNPROVEN_BYTES  # bytes; None: the peer has proved the key
         self._session: Session | None = None
-        self._unheard_s = 0.0  # waited for bytes since the last whole message
-        self._unheard_bytes = 0  # received since then
+        self._waited_s = 0.0  # in all, this wait excepted
+        self._wait: tuple[float, float] | None = None  # since when this one lasts, and for how long at most
+        self._received_bytes = 0  # in all
+        self._whole = _Mark()  # when the last whole message was read
+        self._pings = deque[_Mark]()  # when each empty message was sent that has no answer yet
+        self._answered = _Mark()  # when the newest one was sent that has been answered
 
     # Before the proof -------------------------------------------------------------------------------------------------
 
@@ -116,6 +131,7 @@ class Line:
         self._session, self._unproven_left = session, None
         self._frames.message = Opcode.BINARY
         self.limit(message_bytes)
+        self._answered = self._mark()
         await self._send(self._sealed(b""))
 
     # After it ---------------------------------------------------------------------------------------------------------
@@ -150,6 +166,7 @@ class Line:
                 async with asyncio.timeout_at(ping_at):
                     data = await self._outbox.get()
             except TimeoutError:
+                self._pings.append(self._mark())
                 self._put(b"")
                 ping_at = _now() + PING_S
                 continue
@@ -193,7 +210,9 @@ class Line:
                 message = self._session.open(message)
             except NotAuthentic as error:
                 raise Broken(str(error)) from error
-        self._unheard_s, self._unheard_bytes = 0.0, 0
+        self._whole = self._mark()
+        if not message and self._pings:
+            self._answered = self._pings.popleft()
         return message
 
     def _sealed(self, text: bytes) -> bytes:
@@ -224,20 +243,32 @@ class Line:
             raise EOFError
         if self._unproven_left is not None:
             self._unproven_left -= len(data)
-        self._unheard_bytes += len(data)
+        self._received_bytes += len(data)
         self._received += data
 
     async def _wait_for(self, reading: asyncio.Future[bytes]) -> None:
-        """Raises TimeoutError when the time for one whole message is over."""
-        left_s = SILENT_S + self._unheard_bytes / FRAME_BYTES_PER_S - self._unheard_s
+        """Raises TimeoutError when the time for one whole message, or for an answer, is over."""
+        until_whole_s = SILENT_S - self._since(self._whole)
+        until_answer_s = FRESH_S - self._since(self._answered)
+        left_s = min(until_whole_s, until_answer_s)
         for patience_s in (max(0.0, left_s), LATE_S + min(0.0, left_s)):
-            began = _now()
+            self._wait = (_now(), patience_s)
             await asyncio.wait({reading}, timeout=patience_s)
-            # A timer that fires late does not shorten the peer's time.
-            self._unheard_s += min(_now() - began, patience_s)
+            self._waited_s, self._wait = self._mark().waited_s, None
             if reading.done():
                 return
+        if until_answer_s < until_whole_s:
+            raise TimeoutError(f"no message that was sent in the last {FRESH_S:g} s has been answered")
         raise TimeoutError(f"no whole message came for {SILENT_S:g} s")
+
+    def _mark(self) -> _Mark:
+        began, most_s = self._wait or (0.0, 0.0)
+        # A timer that fires late does not shorten the peer's time.
+        return _Mark(self._waited_s + min(_now() - began, most_s), self._received_bytes)
+
+    def _since(self, mark: _Mark) -> float:
+        """The seconds that the peer has used of its time since then."""
+        return self._waited_s - mark.waited_s - (self._received_bytes - mark.received) / FRAME_BYTES_PER_S
 
 
 @asynccontextmanager

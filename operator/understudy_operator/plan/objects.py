@@ -45,8 +45,9 @@ def plan_objects(observed: Observed, now: float) -> tuple[Create | DeleteSecret,
 
 def has_secrets(observed: Observed) -> bool:
     """Whether the Secrets exist that pods of the world mount, as far as this process can tell."""
-    pods = _may_mount(observed)
-    return all(can_be_mounted(name, observed.secret_writes, pods) for name in _secret_names(observed.job))
+    pods, injected = _may_mount(observed), observed.job.injected is not None
+    writes = observed.secret_writes
+    return all(can_be_mounted(name, writes, pods, injected=injected) for name in _secret_names(observed.job))
 
 
 def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
@@ -73,9 +74,9 @@ def _of_injected(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
 def _missing_secrets(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
     if observed.job.spec.suspend:
         return
-    pods = _may_mount(observed)
+    pods, injected = _may_mount(observed), observed.job.injected is not None
     for name in _secret_names(observed.job):
-        if is_to_be_created(name, observed.secret_writes, pods, now):
+        if is_to_be_created(name, observed.secret_writes, pods, now, injected=injected):
             yield _secret(observed, name)
 
 

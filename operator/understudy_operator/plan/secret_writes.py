@@ -1,10 +1,11 @@
 """Whether a Secret is to be created, though the operator reads none.
 
 Rules: this process remembers which Secrets it has created or deleted. A Secret for which the API server answered
-AlreadyExists counts as created. If a sidecar has started in a pod that mounts a Secret, the kubelet has found it: so a
-process that has just started creates pods also where a quota refuses one more Secret. If a pod waits on its node for
-AGAIN_S before its volumes are mounted, somebody may have deleted the Secret: it is created again, at most every
-AGAIN_S.
+AlreadyExists counts as created. A quota that is used up refuses a Secret that exists before the API server notices
+that it does. So a process that has just started concludes from pods that a Secret exists: the operator creates pods
+only after the Secret that they mount; injected pods come before it, but their sidecars start only once the kubelet has
+found it. If a pod waits on its node for AGAIN_S before its volumes are mounted, somebody may have deleted the Secret:
+it is created again, at most every AGAIN_S.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,16 +37,20 @@ class SecretWrites:
 NO_WRITES = SecretWrites()
 
 
-def can_be_mounted(name: str, writes: SecretWrites, pods: "Collection[Pod]") -> bool:
-    """Whether the Secret exists, as far as this process can tell."""
+def can_be_mounted(name: str, writes: SecretWrites, pods: "Collection[Pod]", *, injected: bool = False) -> bool:
+    """Whether the Secret exists, as far as this process can tell. injected: others create the pods."""
     if name in writes.created:
         return True
-    return name not in writes.deleted and any(pod.sidecar_ran and name in pod.secrets for pod in pods)
+    if name in writes.deleted:
+        return False
+    return any(pod.sidecar_ran or (pod.alive and not injected) for pod in pods if name in pod.secrets)
 
 
-def is_to_be_created(name: str, writes: SecretWrites, pods: "Collection[Pod]", now: float) -> bool:
+def is_to_be_created(
+    name: str, writes: SecretWrites, pods: "Collection[Pod]", now: float, *, injected: bool = False
+) -> bool:
     """Whether the Secret does not exist, or pods have waited for it so long that somebody may have deleted it."""
-    if not can_be_mounted(name, writes, pods):
+    if not can_be_mounted(name, writes, pods, injected=injected):
         return True
     if not any(_waits(pod, now) for pod in pods if name in pod.secrets):
         return False

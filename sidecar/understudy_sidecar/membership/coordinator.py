@@ -276,7 +276,7 @@ class Coordinator:
         if member is None:
             desk.out.append(Hangup(link, "the first message of a link is its Join"))
             return
-        member.last_heard, member.unanswered = now, 0
+        member.last_heard = now
         if isinstance(message, m.Drained | m.WorkerFailed | m.Finished) and (
             proactive.on_ended(desk, member, message, now) or leaving.on_ended(desk, member, message)
         ):
@@ -363,6 +363,10 @@ class Coordinator:
 
     def _on_heartbeat_ack(self, member: Member, number: int) -> None:
         doubt = self.desk.doubt
+        if number > self.desk.heartbeat:
+            return
+        member.answers(number)
+        self.desk.send(member, m.LeaseRenewal(number))
         escalation.answered(self.desk, member, number)
         if doubt is not None and number >= doubt.heartbeat:
             doubt.heard.add(member.uid)
@@ -437,7 +441,7 @@ class Coordinator:
 
     def _ask(self, now: float) -> None:
         desk = self.desk
-        asked, silent = desk.silence.to_ask(desk.roster, desk.steps, now)
+        asked, silent = desk.silence.to_ask(desk.roster, desk.steps, now, desk.heartbeat + 1)
         self._lose(silent, now)
         if asked:
             desk.ask([x.link for x in asked if x.link is not None])

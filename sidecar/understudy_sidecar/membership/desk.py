@@ -162,6 +162,7 @@ class Desk:
         self.now = self.since
         self.size = self.shape.actives
         self.roster = Roster(self.shape.actives)
+        self.silence.lease_s = self.shape.fence_s
         self.backoff = Backoff(self.shape.backoff_max_s)
         self.script_fault = ScriptFault(self.shape.script_fault_rounds)
         shape = self.shape

@@ -93,7 +93,8 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
     """A member came back on a new link before it counted as lost."""
     desk.roster.relink(member, link)
     member.join, member.stepped, member.last_heard = join, join.stepped, now
-    member.master_port, member.store_port, member.unanswered = join.master_port, _store_port(join), 0
+    member.master_port, member.store_port = join.master_port, _store_port(join)
+    member.connects(desk.heartbeat)
     welcome(desk, member)
     escalation.answered(desk, member)
     if any(heir.pod_uid == member.uid for heir in desk.heirs):
@@ -121,6 +122,7 @@ def _drains(desk: Desk, member: Member) -> bool:
 
 def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
     member = Member(join, link, now, now, join.workers, join.master_port, _store_port(join))
+    member.connects(desk.heartbeat)
     desk.roster.add(member)
     desk.lost.pop(join.pod_uid, None)
     welcome(desk, member)

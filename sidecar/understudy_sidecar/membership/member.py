@@ -86,6 +86,7 @@ from understudy_sidecar.membership.events import (
 )
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.launcher_watch import LauncherWatch
+from understudy_sidecar.membership.lease import Lease
 from understudy_sidecar.membership.voter import Voter
 
 #: Who misses so many of the coordinator's heartbeats looks for another: its kernel may acknowledge all the same.
@@ -134,7 +135,7 @@ class Member:
         self._world = 0  # members of its round
         self._domain = ""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
-        self._last_heard = now  # from a coordinator in office
+        self._lease = Lease(now)
         self._calls = Calls()
         self._called_first = ""  # when its launcher has connected
         self._linked = self._dialing = False
@@ -212,11 +213,11 @@ class Member:
         """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
         times = [self._finish_at, self._answer_until if self._linked else None, self._watch.deadline()]
         if self.state is State.JOINED:
-            times.append(self._last_heard + HEARTBEATS * self._heartbeat_s)
+            times.append(self._lease.renewed_at + HEARTBEATS * self._heartbeat_s)
             if self._fault_told_at is not None:
                 times.append(self._fault_told_at + FAULT_ANSWER_S)
         if self._fenceable():
-            times.append(self._last_heard + self.identity.fence_s)
+            times.append(self._lease.renewed_at + self.identity.fence_s)
         return min((at for at in times if at is not None), default=None)
 
     # The launcher's side -------------------------------------------------------------------------------------------
@@ -467,8 +468,8 @@ class Member:
             case m.Elsewhere(_, ip) if self.state in (State.APART, State.JOINED):
                 self._look_again(f"sent elsewhere ({ip or 'nobody knows'})", ip)
             case _ if self.state is State.JOINED:
-                self._last_heard, self._fault_told_at = now, None
-                self._on_coordinator_message(message)
+                self._fault_told_at = None
+                self._on_coordinator_message(message, now)
             case _:
                 pass
 
@@ -483,7 +484,8 @@ class Member:
             return
         if self.voter.vow.office != known:
             self._out.append(RecordVow(self.voter.vow))
-        self.state, self._last_heard, self._answer_until = State.JOINED, now, None
+        self.state, self._answer_until = State.JOINED, None
+        self._lease.begin(now)
         self._keep_link()
         self._offer_store(welcome.office)
         if welcome.verdict is not None:
@@ -526,10 +528,13 @@ class Member:
         self._granted = True
         self._out.append(ToCoordinator(m.Grant(candidacy.office)))
 
-    def _on_coordinator_message(self, message: object) -> None:
+    def _on_coordinator_message(self, message: object, now: float) -> None:
         match message:
             case m.Heartbeat(number):
+                self._lease.answered(number, now)
                 self._out.append(ToCoordinator(m.HeartbeatAck(number)))
+            case m.LeaseRenewal(number):
+                self._lease.confirmed(number)
             case m.Assign():
                 self._on_assign(message)
             case m.Standby(token):
@@ -645,15 +650,15 @@ class Member:
             self._finish_at = None
             self._out.append(Finish())
         if self.state is State.JOINED:
-            silent_s = now - self._last_heard
+            silent_s = now - self._lease.renewed_at
             if silent_s >= HEARTBEATS * self._heartbeat_s:
-                self._look_again(f"the coordinator was not heard for {silent_s:.0f} s")
+                self._look_again(f"the coordinator has confirmed nothing for {silent_s:.0f} s")
             elif self._fault_told_at is not None and now >= self._fault_told_at + FAULT_ANSWER_S:
                 self._look_again(f"the coordinator has not answered a fault for {FAULT_ANSWER_S:g} s")
         elif self.state is State.APART and self._answer_until is not None and now >= self._answer_until:
             self._look_again("nothing has come of the call")
-        if self._fenceable() and now - self._last_heard >= self.identity.fence_s:
-            self._stop(f"no coordinator in office was heard for {now - self._last_heard:.0f} s")
+        if self._fenceable() and now - self._lease.renewed_at >= self.identity.fence_s:
+            self._stop(f"no coordinator in office was heard for {now - self._lease.renewed_at:.0f} s")
 
     def _fenceable(self) -> bool:
         alive = (WorkersState.STARTING, WorkersState.RUNNING)

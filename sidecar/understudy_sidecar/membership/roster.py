@@ -28,10 +28,20 @@ class Member:
     measures: bool = False  # it made the last step before the running round: it knows how long training paused
     leaving_until: float | None = None
     starts_fresh: str = ""  # why its workers start as new processes, although they were to be forked
-    unanswered: int = 0
+    answered: int = 0  # the number of the newest heartbeat that it has answered
+    unanswered: list[int] = field(default_factory=list)  # numbers of regular heartbeats
 
     def __post_init__(self) -> None:
         self.stepped = self.join.stepped
+
+    def answers(self, heartbeat: int) -> None:
+        """Only an answer shows that the member responds: another message may have been delayed on its way."""
+        self.answered = max(self.answered, heartbeat)
+        self.unanswered = [number for number in self.unanswered if number > heartbeat]
+
+    def connects(self, heartbeat: int) -> None:
+        """A new session shows that it responds too, as an answer to the newest heartbeat does."""
+        self.answered, self.unanswered = heartbeat, []
 
     @property
     def uid(self) -> str:

@@ -12,7 +12,7 @@ Regular heartbeats go to one slice of the members after the other: thousands of 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from understudy_sidecar.membership.roster import Member, Roster
 from understudy_sidecar.membership.stall import StepWatch
@@ -42,7 +42,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class _Probe:
-    sent_at: float
+    heartbeat: int  # its number
     until: float
     judged: bool = False
 
@@ -53,11 +53,13 @@ class SilenceWatch:
     heartbeat_at: float = 0.0
     ack_until: float | None = None
     probe: _Probe | None = None
+    lease_s: float = 0.0  # after which members without a coordinator end their workers; 0: never
     _to_come: list[str] = field(default_factory=list)  # uids of this turn of heartbeats that are not asked yet
 
     def heartbeat_s_of(self, members: int) -> float:
-        """How long a member of so many waits for the next heartbeat."""
-        return max(self.patience.heartbeat_s, min(LONGEST_HEARTBEAT_S, members / MEMBERS_A_SECOND))
+        """How long a member of so many waits for the next heartbeat. At least three fit into its lease."""
+        wanted_s = max(self.patience.heartbeat_s, min(LONGEST_HEARTBEAT_S, members / MEMBERS_A_SECOND))
+        return min(wanted_s, self.lease_s / HEARTBEATS) if self.lease_s else wanted_s
 
     def answer_s_of(self, members: int) -> float:
         """How long so many may take to acknowledge: the last of thousands is told seconds after the first."""
@@ -75,10 +77,10 @@ class SilenceWatch:
         if self.ack_until is not None or roster.unacked:
             self.ack_until = now + self.patience.answer_s
         if self.probe is not None and not self.probe.judged:
-            self.probe = _Probe(self.probe.sent_at, now + self.patience.answer_s)
+            self.probe = replace(self.probe, until=now + self.patience.answer_s)
         roster.suspects = dict.fromkeys(roster.suspects, now)
         for member in roster.members.values():
-            member.unanswered = 0
+            member.unanswered = []
 
     def lost(self, roster: Roster, steps: StepWatch, standing: bool, now: float) -> list[Silent]:
         """The members whose silence counts as a loss now. standing: no round runs, for another reason."""
@@ -88,15 +90,15 @@ class SilenceWatch:
         found += self._unanswered(roster, now)
         return list({silent.member.uid: silent for silent in found}.values())
 
-    def to_ask(self, roster: Roster, steps: StepWatch, now: float) -> tuple[list[Member], list[Silent]]:
-        """The members to send a heartbeat to now, and those that have left too many unanswered.
+    def to_ask(self, roster: Roster, steps: StepWatch, now: float, number: int) -> tuple[list[Member], list[Silent]]:
+        """The members to send the heartbeat of that number to now, and those that have left too many unanswered.
 
         A slice of all at the regular time; all actives when the training stalls.
         """
         if now >= self.heartbeat_at:
-            return self._regular(roster, now)
+            return self._regular(roster, now, number)
         if self._probe_due(steps, now):
-            self.probe = _Probe(now, now + self.patience.answer_s)
+            self.probe = _Probe(number, now + self.patience.answer_s)
             return [m for m in roster.active() if m.link is not None], []
         return [], []
 
@@ -112,7 +114,7 @@ class SilenceWatch:
             times.append(max(stalls_at, self.probe.until + self.patience.probe_again_s) if self.probe else stalls_at)
         return min(times)
 
-    def _regular(self, roster: Roster, now: float) -> tuple[list[Member], list[Silent]]:
+    def _regular(self, roster: Roster, now: float, number: int) -> tuple[list[Member], list[Silent]]:
         if not self._to_come:
             self._to_come = sorted(roster.linked)
         slices = max(1, -(-len(roster.linked) // SLICE))
@@ -120,9 +122,9 @@ class SilenceWatch:
         uids, self._to_come = self._to_come[:SLICE], self._to_come[SLICE:]
         asked = [roster.members[uid] for uid in uids if uid in roster.linked]
         for member in asked:
-            member.unanswered += 1
+            member.unanswered.append(number)
         silent = f"it left {HEARTBEATS} heartbeats unanswered"
-        return asked, [Silent(member, silent) for member in asked if member.unanswered > HEARTBEATS]
+        return asked, [Silent(member, silent) for member in asked if len(member.unanswered) > HEARTBEATS]
 
     def _stalled(self, steps: StepWatch, now: float) -> bool:
         stalls_at = steps.stalls_at()
@@ -155,7 +157,7 @@ class SilenceWatch:
         if self.probe is None or self.probe.judged or now < self.probe.until:
             return
         probe = self.probe
-        self.probe = _Probe(probe.sent_at, probe.until, judged=True)
+        self.probe = replace(probe, judged=True)
         for member in roster.active():
-            if member.last_heard < probe.sent_at:
+            if member.answered < probe.heartbeat:
                 yield Silent(member, f"the training stalled and it did not answer within {self.patience.answer_s:g} s")

@@ -38,14 +38,12 @@ def test_what_is_framed_comes_back_however_it_is_cut(
     assert taken(stream, max(pieces, len(stream) // 500), masked=masked) == messages
 
 
-@given(parts=st.lists(st.binary(min_size=1, max_size=200), min_size=2, max_size=5), masked=st.booleans())
-def test_a_message_in_fragments_is_one_and_control_frames_may_come_between(parts: list[bytes], masked: bool) -> None:
-    frames = [frame(Opcode.TEXT, parts[0], masked=masked)]
-    frames += [frame(Opcode.CONTINUATION, part, masked=masked) for part in parts[1:]]
-    unfinished = [bytes([each[0] & 0x7F]) + each[1:] for each in frames[:-1]]
-    ping = frame(Opcode.PING, b"?", masked=masked)
-    found = taken(ping.join([*unfinished, frames[-1]]), 7, masked=masked)
-    assert found == [(Opcode.PING, b"?")] * (len(parts) - 1) + [(Opcode.TEXT, b"".join(parts))]
+@pytest.mark.parametrize("text", [b"", b"{"])
+@pytest.mark.parametrize("first", [0x01, 0x00, 0x80], ids=["start", "middle", "end"])
+def test_a_fragment_of_a_message_is_refused(first: int, text: bytes) -> None:
+    fragment = bytes([first]) + frame(Opcode.TEXT, text, masked=True)[1:]
+    with pytest.raises(Broken, match=f"expected a message in one frame, got a frame that begins with {first:#04x}"):
+        taken(fragment, 1, masked=True)
 
 
 @pytest.mark.parametrize("length", [1 << 16, 100_000_000, (1 << 64) - 1])

@@ -300,9 +300,12 @@ def test_who_was_reaped_too_soon_by_an_agent_that_calls_no_more_has_failed() -> 
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
 
 
-def test_who_was_reaped_too_soon_is_the_failed_one_when_torchrun_ends_its_neighbour() -> None:
+@pytest.mark.parametrize("neighbour", [died(0, "SIGTERM"), exited(0, 1)], ids=["by torchrun", "lost its peer"])
+def test_a_worker_that_was_reaped_too_soon_is_the_failed_one_when_its_neighbour_fails_next(
+    neighbour: e.WorkerEnded,
+) -> None:
     driven = running()
-    (told,) = reports(driven.do(unseen(1), died(0, "SIGTERM")))
+    (told,) = reports(driven.do(unseen(1), neighbour))
     assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
     assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
 
@@ -312,6 +315,13 @@ def test_who_was_reaped_too_soon_by_an_agent_that_goes_on_has_exited_0(call: c.C
     driven = running()
     driven.do(unseen(1), call)
     assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
+
+
+def test_a_worker_fails_after_one_that_was_reaped_too_soon_and_had_exited_0() -> None:
+    driven = running()
+    driven.do(unseen(1), c.LooksAround())
+    (told,) = reports(driven.do(exited(0, 1)))
+    assert (told.local_rank, told.message) == (0, "exit code 1")
 
 
 def test_a_failure_is_told_again_to_a_sidecar_that_comes_back() -> None:

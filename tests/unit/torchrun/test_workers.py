@@ -191,11 +191,13 @@ def test_workers_that_start_late_are_looked_for_as_well_but_ever_more_rarely() -
     assert looks.next(3700.0) == 3736.0
 
 
-def test_of_workers_that_end_together_those_that_torchrun_has_ended_come_last() -> None:
-    """Found by torchrun's own tests on a slow machine: the neighbour of a killed worker was reported in its place."""
+def test_of_workers_that_end_together_crashes_come_first_and_those_that_torchrun_has_ended_last() -> None:
+    """Found by torchrun's own tests on a slow machine: the neighbour of a killed worker was reported in its place. When
+    the worker was seen to have ended, its neighbour had ended too, by a signal of torchrun's or for its lost peer.
+    """
     ended = [
         WorkerEnded(0, None, "SIGTERM", 143, "killed by SIGTERM", 10.0),
         WorkerEnded(1, None, "SIGKILL", 137, "killed by SIGKILL", 12.0),
         WorkerEnded(2, 1, None, 1, "RuntimeError: from its error file", 11.0),
     ]
-    assert [end.local_rank for end in causes_first(ended)] == [2, 1, 0]
+    assert [end.local_rank for end in causes_first(ended)] == [1, 2, 0]

@@ -123,9 +123,14 @@ def mounts(pod: Pod, *secrets: str) -> Pod:
     return replace(pod, secrets=frozenset(secrets))
 
 
-def test_a_process_that_has_just_started_takes_a_secret_that_a_kubelet_has_mounted_for_created():
+@pytest.mark.parametrize(
+    "pod",
+    [mounts(A0, SECRET), starting(mounts(A0, SECRET)), ended(mounts(A0, SECRET))],
+    ids=["runs", "starts", "ended"],
+)
+def test_a_process_that_has_just_started_concludes_from_a_pod_that_its_secret_exists(pod: Pod):
     """A quota may refuse one more Secret, even one that exists."""
-    facts = observed(a_job(), (mounts(A0, SECRET),), secret_writes=SecretWrites())
+    facts = observed(a_job(), (pod,), secret_writes=SecretWrites())
     assert has_secrets(facts)
     assert plan_objects(facts, NOW) == ()
 
@@ -133,12 +138,12 @@ def test_a_process_that_has_just_started_takes_a_secret_that_a_kubelet_has_mount
 @pytest.mark.parametrize(
     "pod",
     [
-        starting(mounts(A0, SECRET)),  # its kubelet has not found it yet
+        replace(starting(mounts(A0, SECRET)), deleting_since=NOW - 1),  # its Secret may have been deleted, too
         mounts(A0, "llm-job-uid-membership-50"),  # of another attempt
         mounts(A0, "shared-0123456789abcdef.pool"),  # it was a pool's spare
     ],
 )
-def test_but_not_if_no_pod_has_started_with_it(pod: Pod):
+def test_but_not_from_another_pod(pod: Pod):
     facts = observed(a_job(), (pod,), secret_writes=SecretWrites())
     assert not has_secrets(facts)
     assert list(planned(pod, secret_writes=SecretWrites())) == [SECRET]

@@ -22,6 +22,7 @@ from understudy_protocol.words import (
 )
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.lease import Lease
 from understudy_sidecar.membership.member import DEFAULT_HEARTBEAT_S, HEARTBEATS, LINGER_S, Member, State
 from understudy_sidecar.membership.voter import Voter
 
@@ -58,6 +59,10 @@ class Driven:
 
     def hear(self, message: Any) -> list[Any]:
         return self.do(e.FromCoordinator(message))
+
+    def heartbeat(self, number: int = 1) -> list[Any]:
+        """The coordinator asks, and confirms the answer at once."""
+        return self.hear(m.Heartbeat(number, R0)) + self.hear(m.LeaseRenewal(number))
 
     def report(self, message: Any) -> list[Any]:
         return self.do(e.FromLauncher(message))
@@ -326,7 +331,7 @@ def test_heartbeats_keep_it() -> None:
     driven = joined()
     for _ in range(5):
         assert driven.later(HEARD_S - 1) == []
-        assert driven.hear(m.Heartbeat(1, R0)) == [e.ToCoordinator(m.HeartbeatAck(1))]
+        assert driven.heartbeat() == [e.ToCoordinator(m.HeartbeatAck(1))]
 
 
 def test_the_fence_falls_when_no_coordinator_is_heard() -> None:
@@ -335,6 +340,50 @@ def test_the_fence_falls_when_no_coordinator_is_heard() -> None:
     assert not stops(driven.later(FENCE_S - 1))
     assert stops(driven.later(2))
     assert driven.member.workers is WorkersState.IDLE
+
+
+@pytest.mark.attack(
+    "C1",
+    "a relay holds back messages of a coordinator that is dead by now, and lets them through one by one",
+    before="the member followed it, and trained on, for as long as they lasted",
+)
+@pytest.mark.parametrize("late", [m.Heartbeat(7, R0), m.LeaseRenewal(1), m.WriteStacks(R0)])
+def test_messages_that_come_late_do_not_extend_the_lease(late: Any) -> None:
+    # given a member whose coordinator has confirmed an answer
+    driven = running()
+    driven.heartbeat(1)
+    # when only messages arrive that the coordinator sent before
+    effects = []
+    for _ in range(40):
+        effects += driven.later(1.0) + driven.hear(late)
+        if driven.now < 1000.0 + HEARD_S:
+            assert driven.member.state is State.JOINED
+    # then the member looks for another coordinator after 15 s, and its workers end after 30 s
+    reason = "the coordinator has confirmed nothing for 15 s"
+    assert e.ToCoordinator(m.Apart(reason)) in effects
+    assert e.HangupCoordinator(reason) in effects
+    assert stops(effects)
+
+
+def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
+    driven, apart = running(), e.ToCoordinator(m.Apart("the coordinator has confirmed nothing for 15 s"))
+    driven.later(5.0)
+    driven.hear(m.Heartbeat(1, R0))
+    driven.later(9.0)
+    driven.hear(m.LeaseRenewal(1))
+    effects = driven.later(HEARD_S - 9.0 - 0.1)
+    assert apart not in effects
+    assert apart in driven.later(0.2)
+
+
+def test_heartbeats_that_nobody_confirms_fill_no_memory() -> None:
+    lease = Lease(0.0)
+    for number in range(100):
+        lease.answered(number, float(number))
+    lease.confirmed(91)
+    assert lease.renewed_at == 0.0  # forgotten: the newest eight are kept
+    lease.confirmed(92)
+    assert lease.renewed_at == 92.0
 
 
 def test_a_new_coordinator_in_time_holds_the_fence_off() -> None:
@@ -509,7 +558,7 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     # when it has not answered for 15 s, however the coordinator's heartbeats are answered
     effects: list[Any] = []
     for _ in range(15):
-        driven.hear(m.Heartbeat(1, R0))
+        driven.heartbeat()
         effects += driven.later(1.0)
     # then the member has asked it, and leaves with the reason
     assert len(pings(effects)) == 3
@@ -523,7 +572,7 @@ def test_any_message_of_the_launcher_is_an_answer() -> None:
     driven = running()
     driven.launcher_responds = False
     for number in range(20):
-        driven.hear(m.Heartbeat(1, R0))
+        driven.heartbeat()
         driven.report(l.Pong(number) if number % 2 else l.Stepped(R0, number, None, 0.0, 0.0))
         driven.later(4.0)
     assert driven.member.state is State.JOINED
@@ -533,7 +582,7 @@ def test_a_launcher_that_responds_again_brings_its_pod_back() -> None:
     driven = running()
     driven.launcher_responds = False
     driven.later(14.0)
-    driven.hear(m.Heartbeat(1, R0))
+    driven.heartbeat()
     driven.later(2.0)
     assert driven.member.state is State.NO_LAUNCHER
     (called,) = [x for x in driven.report(l.Pong(3)) if isinstance(x, e.Dial)]
@@ -544,7 +593,7 @@ def test_a_sidecar_that_stood_still_itself_gives_the_launcher_time() -> None:
     driven = running()
     driven.launcher_responds = False
     driven.now += 60.0  # both were frozen
-    driven.hear(m.Heartbeat(1, R0))
+    driven.heartbeat()
     assert not [x for x in driven.later(10.0) if isinstance(x, e.ToCoordinator) and isinstance(x.message, m.Gone)]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.silence import HEARTBEATS, Patience
+from understudy_sidecar.membership.silence import HEARTBEATS, Patience, SilenceWatch
 from understudy_sidecar.membership.stall import LEAST_STALL_S, REPORT_EVERY_S, StepWatch
 
 PATIENCE = Patience()
 EVERYBODY = ("active-0", "active-1", "spare-0")
 STALL_S = LEAST_STALL_S + REPORT_EVERY_S
+R0 = RoundToken(1, 1, 0)
 
 
 def steps_for(office: Driven, seconds: float, *answering: str) -> None:
@@ -87,6 +92,35 @@ def test_a_member_that_answers_no_heartbeat_is_lost_although_the_training_goes_o
     office = running()
     steps_for(office, PATIENCE.heartbeat_s * (HEARTBEATS + 1) + 1, "active-0", "spare-0")
     assert office.lost() == {"active-1": "Node"}
+
+
+@pytest.mark.attack(
+    "C1",
+    "a relay holds back messages of a member that is dead by now, and lets them through one by one",
+    before="the member counted as there for as long as they lasted",
+)
+@pytest.mark.parametrize(
+    "late", [m.HeartbeatAck(1), m.HeartbeatAck(1000), m.Port(4000), m.Progress(R0, 7, None, 0.1, 0.0)]
+)
+def test_messages_that_come_late_do_not_show_that_a_member_is_there(late: Any) -> None:
+    # given a member that has answered a heartbeat
+    office = running()
+    steps_for(office, PATIENCE.heartbeat_s, *EVERYBODY)
+    # when only messages arrive that it sent before, while the training goes on
+    for _ in range(HEARTBEATS + 1):
+        steps_for(office, PATIENCE.heartbeat_s, "active-0", "spare-0")
+        if not office.lost():
+            office.hear("active-1", late)
+    # then it is lost
+    assert office.lost() == {"active-1": "Node"}
+
+
+def test_three_heartbeats_fit_into_the_lease() -> None:
+    assert [SilenceWatch(PATIENCE, lease_s=lease_s).heartbeat_s_of(10_000) for lease_s in (0.0, 30.0, 10.0)] == [
+        10.0,
+        10.0,
+        10.0 / 3,
+    ]
 
 
 def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
