@@ -93,6 +93,10 @@ class InjectedTraining(Training):
         return PODS if self.label_alone else PODS - 1
 
     @property
+    def world_size(self) -> int:
+        return self.members * self.workers
+
+    @property
     def replacement(self) -> str:
         """The strategy after the loss of a pod."""
         return "PodRecreate" if self.label_alone else "SpareSwap"

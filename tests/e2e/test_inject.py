@@ -30,6 +30,7 @@ from tests.e2e.lanes import NAMESPACE as PLAIN_NAMESPACE
 from tests.e2e.objects import listed, read, read_log
 from tests.e2e.success import ended_badly, exit_codes, wait_for_end
 from tests.e2e.training import CHECKOUT, LABEL_JOB, Raw
+from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -89,12 +90,11 @@ def training(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Injec
     namespace = f"{NAMESPACE}-{request.param}"
     label_namespace(cluster, namespace)
     folder = CHECKOUT / "build" / f"e2e-storage-inject-{request.param}"
-    training = InjectedTraining(
-        cluster, folder, namespace, name="ddp", steps=800, kind=kind, bash=bash, label_alone=label_alone
-    )
+    training = InjectedTraining(cluster, folder, namespace, name="ddp", kind=kind, bash=bash, label_alone=label_alone)
     training.apply()
     yield training
     training.discard()
+    check_losses(training)
 
 
 def note(samples: list[Sample], training: InjectedTraining, case: str, act: Act) -> None:

@@ -18,6 +18,7 @@ from tests.e2e.objects import find, listed
 from tests.e2e.plain import PlainJob
 from tests.e2e.pools import ANNOTATION_FROM_POD, LABEL_FROM_POOL, SharedPool, preferring
 from tests.e2e.training import CHECKOUT, Raw
+from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
 from tests.e2e.warm import ANNOTATION_ADOPTED, ANNOTATION_WARM, PooledTraining, WarmPool, power_off_away_from
 
@@ -249,10 +250,11 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
 def training(cluster: Cluster, pool_name: str) -> Iterator[PooledTraining]:
     """Six ranks on three pods, with real torch, without spares of its own."""
     folder = CHECKOUT / "build" / f"e2e-storage-{pool_name}"
-    training = PooledTraining(cluster, folder, NAMESPACE, name=f"{pool_name}-job", steps=100_000, pool=pool_name)
+    training = PooledTraining(cluster, folder, NAMESPACE, name=f"{pool_name}-job", pool=pool_name)
     training.apply()
     yield training
     training.discard()
+    check_losses(training)
 
 
 def test_a_warm_spare_joins_as_it_is(

@@ -14,7 +14,7 @@ from tests.e2e import acts
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.success import ended_badly, exit_codes, finish_and_watch_exits, wait_for_end
 from tests.e2e.training import CHECKOUT, CHECKPOINT_EVERY, Training
-from tests.e2e.undisturbed import TOLERANCE, undisturbed_losses
+from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -103,14 +103,8 @@ def test_success_ends_every_container_with_0(training: Training) -> None:
 
 
 def test_the_loss_of_every_step_is_that_of_an_undisturbed_run(training: Training) -> None:
-    expected = undisturbed_losses(training.cluster, training.steps, WORLD_SIZE, print)
-    report = training.report()
-    assert report[-1].event == "done"
-    seen = {entry.step for entry in report if entry.event == "step"}
-    assert seen == set(range(1, report[-1].step + 1))
-    for entry in report:
-        if entry.event in ("step", "done"):
-            assert entry.loss == pytest.approx(expected[entry.step - 1], rel=TOLERANCE), entry
+    assert training.report()[-1].event == "done"
+    check_losses(training)
 
 
 def test_deleting_the_job_leaves_nothing(training: Training) -> None:

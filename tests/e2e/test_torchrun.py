@@ -12,6 +12,7 @@ from tests.e2e import acts
 from tests.e2e.lanes import NAMESPACE, create_namespace
 from tests.e2e.success import ended_badly, exit_codes, finish_and_watch_exits, wait_for_end
 from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -25,9 +26,10 @@ WORLD_SIZE = 3
 def training(cluster: Cluster) -> Iterator[Training]:
     create_namespace(cluster, OWN_NAMESPACE)
     folder = CHECKOUT / "build" / "e2e-storage-torchrun"
-    training = Training(cluster, folder, OWN_NAMESPACE, name="torchrun", steps=600, torchrun=True)
+    training = Training(cluster, folder, OWN_NAMESPACE, name="torchrun", torchrun=True)
     yield training
     training.discard()
+    check_losses(training)
 
 
 def test_torchrun_gets_its_round_and_its_workers_tell_their_steps(training: Training) -> None:

@@ -16,6 +16,7 @@ from tests.e2e.plain import PlainJob
 from tests.e2e.test_coordinators import actives, coordinator, elected, kill, workers_of
 from tests.e2e.training import CHECKOUT, Training
 from tests.e2e.truth import Fault
+from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
@@ -30,6 +31,7 @@ def training(cluster: Cluster) -> Iterator[Training]:
     training.apply()
     yield training
     training.discard()
+    check_losses(training)
 
 
 @pytest.fixture

@@ -109,6 +109,11 @@ class Training:
         return 1 if self.torchrun else 2
 
     @property
+    def world_size(self) -> int:
+        """Ranks of the job; a fault does not change it."""
+        return 3 * self.workers
+
+    @property
     def replacement(self) -> str:
         """The strategy after the loss of a pod."""
         return "SpareSwap"

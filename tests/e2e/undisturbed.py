@@ -6,16 +6,17 @@ number of steps and torch alone, so they are kept in the cache under a hash of t
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tests.cluster import Cluster
-from tests.e2e.report import NAME, read_report
-from tests.e2e.training import EXAMPLE
+from tests.e2e.report import NAME, Entry, read_report
+from tests.e2e.training import EXAMPLE, Training
 from tests.ports import free_port
 
 FILES = ("train.py", "checkpoints.py", "corpus.txt", "trainingjob.yaml")
@@ -38,6 +39,28 @@ def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, say: Calla
         unfinished.rename(kept)
     losses: list[float] = json.loads(kept.read_text())
     return losses
+
+
+def check_losses(training: Training, say: Callable[[str], None] = print) -> None:
+    """Raises AssertionError unless every step has the loss that it has in a run without faults."""
+    expected = undisturbed_losses(training.cluster, training.steps, training.world_size, say)
+    found = differences(training.report(), expected)
+    assert not found, "\n".join(found)
+
+
+def differences(report: Iterable[Entry], expected: Sequence[float]) -> list[str]:
+    """Between what a training has reported and the losses of step 1, 2, … without faults: steps that are missing up to
+    the newest one, and losses that differ, also of steps that were repeated.
+    """
+    entries = [entry for entry in report if entry.event in ("step", "done")]
+    if not entries:
+        return ["no step is reported"]
+    missing = set(range(1, max(entry.step for entry in entries) + 1)) - {entry.step for entry in entries}
+    wrong = [x for x in entries if x.loss is None or not math.isclose(x.loss, expected[x.step - 1], rel_tol=TOLERANCE)]
+    return [
+        *(f"step {step} is not reported" for step in sorted(missing)),
+        *(f"{entry}: expected a loss of {expected[entry.step - 1]}" for entry in wrong),
+    ]
 
 
 def _train(torch: Path, steps: int, world_size: int) -> list[float]:
