@@ -211,6 +211,16 @@ class Cluster:
         with self._holding(node) as found:
             self._ensure_node(found, wait=wait)
 
+    def stop_control_plane(self, component: str = "kube-apiserver") -> None:
+        """End a component of the control plane, until `restore_control_plane`."""
+        with locked(self._paths.lock, self._progress, shared=True):
+            self._control_plane.stop(component)
+
+    def restore_control_plane(self) -> None:
+        """Start what of the control plane does not run. Returns when the API server is ready."""
+        with locked(self._paths.lock, self._progress, shared=True):
+            self._control_plane.ensure(self._progress)
+
     def power(self, node: str) -> Power:
         """Whether a node is on, off, frozen or partitioned."""
         return self._node(node).power()

@@ -76,6 +76,10 @@ class ControlPlane:
         self._start(self._scheduler(), None, progress)
         self._wait_until_usable()
 
+    def stop(self, name: str) -> None:
+        """End one of the components, at once; `ensure` starts it again."""
+        self.processes.end(name, _group(name), str(self.paths.binaries / name))
+
     def _wait_until_usable(self) -> None:
         """The controllers have made what every pod of the default namespace needs."""
         api = Api(self.paths.pki)
