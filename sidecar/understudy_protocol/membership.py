@@ -66,6 +66,7 @@ class Welcome:
     pod_uid: str = ""  # the coordinator's own
     ip: str = ""
     verdict: Optional["NodeVerdict"] = None  # None: it does not know; what the member was told before stays
+    renews: bool = False  # it sends LeaseRenewals; False, of an older build: each of its messages extends the lease
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def welcome(desk: Desk, member: Member) -> None:
     heartbeat_s = desk.silence.heartbeat_s_of(len(desk.roster.linked))
     domain = desk.domain(member.node)
     verdict = desk.verdict(member.node) if desk.facts_known else None
-    desk.send(member, m.Welcome(desk.token, desk.office, heartbeat_s, domain, desk.pod_uid, desk.ip, verdict))
+    described = m.Welcome(desk.token, desk.office, heartbeat_s, domain, desk.pod_uid, desk.ip, verdict, renews=True)
+    desk.send(member, described)
 
 
 def on_claimed_phase(desk: Desk, member: Member, message: object) -> None:

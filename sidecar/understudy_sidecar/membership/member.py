@@ -136,6 +136,7 @@ class Member:
         self._domain = ""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._lease = Lease(now)
+        self._renews = True  # the coordinator confirms what this member answers
         self._calls = Calls()
         self._called_first = ""  # when its launcher has connected
         self._linked = self._dialing = False
@@ -469,6 +470,8 @@ class Member:
                 self._look_again(f"sent elsewhere ({ip or 'nobody knows'})", ip)
             case _ if self.state is State.JOINED:
                 self._fault_told_at = None
+                if not self._renews:
+                    self._lease.begin(now)
                 self._on_coordinator_message(message, now)
             case _:
                 pass
@@ -486,6 +489,7 @@ class Member:
             self._out.append(RecordVow(self.voter.vow))
         self.state, self._answer_until = State.JOINED, None
         self._lease.begin(now)
+        self._renews = welcome.renews
         self._keep_link()
         self._offer_store(welcome.office)
         if welcome.verdict is not None:

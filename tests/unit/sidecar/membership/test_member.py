@@ -30,7 +30,7 @@ HEARD_S = HEARTBEATS * DEFAULT_HEARTBEAT_S
 FENCE_S = 30.0
 SERVICE_ONLY = e.Dial((e.SERVICE,))
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
-WELCOME = m.Welcome(NO_ROUND, Office(1, 1), pod_uid="uid-office", ip="10.0.0.9")
+WELCOME = m.Welcome(NO_ROUND, Office(1, 1), pod_uid="uid-office", ip="10.0.0.9", renews=True)
 SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 
 
@@ -374,6 +374,15 @@ def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
     effects = driven.later(HEARD_S - 9.0 - 0.1)
     assert apart not in effects
     assert apart in driven.later(0.2)
+
+
+def test_each_message_of_a_coordinator_of_an_older_build_extends_the_lease() -> None:
+    # given a pod of a job in which an upgrade has not reached the coordinator's pod yet
+    driven = joined()
+    driven.hear(replace(WELCOME, renews=False))
+    for number in range(20):
+        assert driven.later(10.0) == []
+        assert driven.hear(m.Heartbeat(number, R0)) == [e.ToCoordinator(m.HeartbeatAck(number))]
 
 
 def test_heartbeats_that_nobody_confirms_fill_no_memory() -> None:
