@@ -28,7 +28,7 @@ from .name_server import NameServer, name_server_objects
 from .network import SWITCH, Lan, NodeAddresses, remove_host_interface
 from .node import Node, Power, remove_mount_points
 from .oci_archive import ImageArchive
-from .paths import Paths
+from .paths import CHECKOUT, Paths
 from .processes import Processes
 from .status import ClusterStatus, NodeStatus
 from .torch_install import VERSION, ensure_torch
@@ -244,15 +244,15 @@ class Cluster:
         self._load([archive])
         return archive.reference
 
-    def load_images(self, *names: str) -> dict[str, str]:
+    def load_images(self, *names: str, checkout: Path = CHECKOUT) -> dict[str, str]:
         """Build what has changed of `base`, `operator` and `sidecar` (default: all), load it, give the references."""
-        archives = self.build_images(*names)
+        archives = self.build_images(*names, checkout=checkout)
         self._load(list(archives.values()))
         return {name: archive.reference for name, archive in archives.items()}
 
-    def build_images(self, *names: str) -> dict[str, ImageArchive]:
+    def build_images(self, *names: str, checkout: Path = CHECKOUT) -> dict[str, ImageArchive]:
         """Build what has changed of `base`, `operator` and `sidecar` (default: all), without a cluster."""
-        return {name: self._build(name) for name in names or ("base", *images.TARGETS)}
+        return {name: self._build(name, checkout) for name in names or ("base", *images.TARGETS)}
 
     def image(self, name: str) -> str:
         """The exact reference of `base`, `operator` or `sidecar`, as this checkout's files make it."""
@@ -281,11 +281,11 @@ class Cluster:
     def _answers(self) -> bool:
         return self.api.ready()
 
-    def _build(self, name: str) -> ImageArchive:
+    def _build(self, name: str, checkout: Path) -> ImageArchive:
         with locked(self._paths.cache / "images.lock", self._progress):
             if name == "base":
                 return images.ensure_base(self._paths, self._progress)
-            return images.ensure_project_image(self._paths, name, self._progress)
+            return images.ensure_project_image(self._paths, name, self._progress, checkout)
 
     def _load(self, archives: list[ImageArchive]) -> None:
         with locked(self._paths.lock, self._progress):

@@ -2,7 +2,7 @@
 
     localhost/understudy-pause:1             a static program; the sandbox of every pod
     localhost/understudy-base:<hash>         Debian bookworm with python3, for tests' pods and as BASE
-    localhost/understudy-operator:<hash>     the Dockerfile's target `operator`, of this checkout
+    localhost/understudy-operator:<hash>     the Dockerfile's target `operator`, of this checkout or another one
     localhost/understudy-sidecar:<hash>      its target `sidecar`
 
 A hash is of everything that goes in, so what is built is known by its name, and a change
@@ -85,12 +85,12 @@ def _debootstrap(paths: Paths, root: Path, progress: Progress) -> None:
     )
 
 
-def ensure_project_image(paths: Paths, target: str, progress: Progress) -> ImageArchive:
-    """The archive of the operator or the sidecar of this checkout, built unless it is there.
+def ensure_project_image(paths: Paths, target: str, progress: Progress, checkout: Path = CHECKOUT) -> ImageArchive:
+    """The archive of the operator or the sidecar of a checkout, built unless it is there.
 
     Raises ImageFailed without a Dockerfile, CommandFailed when the build fails.
     """
-    reference = project_reference(target)
+    reference = project_reference(target, checkout)
     archive = _archive_of(paths, reference)
     if not archive.exists():
         ensure_tools(IMAGE_TOOLS, progress)
@@ -98,7 +98,7 @@ def ensure_project_image(paths: Paths, target: str, progress: Progress) -> Image
         progress.say(f"building {reference}")
         paths.images.mkdir(parents=True, exist_ok=True)
         _pull_base(paths, base)
-        _build(paths, target, reference, base, progress)
+        _build(paths, target, reference, base, progress, checkout)
         unfinished = archive.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
         push = [*_buildah(paths), "push", reference, f"oci-archive:{unfinished}:{reference}"]
@@ -114,11 +114,11 @@ def are_built(paths: Paths) -> bool:
     return all(archive.exists() for archive in (paths.base_image / f"{BASE_HASH}.tar", *archives))
 
 
-def project_reference(target: str) -> str:
-    """The reference of the operator or the sidecar of this checkout, built or not."""
+def project_reference(target: str, checkout: Path = CHECKOUT) -> str:
+    """The reference of the operator or the sidecar of a checkout, built or not."""
     if target not in TARGETS:
         raise ImageFailed(f"the project has no image {target!r}; it has {', '.join(TARGETS)}")
-    return f"localhost/understudy-{target}:{_context_hash(CHECKOUT, target)}"
+    return f"localhost/understudy-{target}:{_context_hash(checkout, target)}"
 
 
 def archive_of_buildah(paths: Paths, name: str) -> ImageArchive:
@@ -147,15 +147,15 @@ def _pull_base(paths: Paths, base: ImageArchive) -> None:
         run([*_buildah(paths), "pull", f"oci-archive:{base.file}"], timeout_s=300)
 
 
-def _build(paths: Paths, target: str, reference: str, base: ImageArchive, progress: Progress) -> None:
-    dockerfile = CHECKOUT / "Dockerfile"
+def _build(paths: Paths, target: str, reference: str, base: ImageArchive, progress: Progress, checkout: Path) -> None:
+    dockerfile = checkout / "Dockerfile"
     by_digest = f"{base.reference.rpartition(':')[0]}@{base.digest}"
     settings = [f"BASE={by_digest}", *_environment_for(dockerfile.read_text())]
     follow(
         [
             *_buildah(paths), "bud", "--isolation=chroot", "--network=host", "--layers", "--pull-never",
             f"--target={target}", f"--tag={reference}", *_certificate_mounts(),
-            *(f"--build-arg={setting}" for setting in settings), f"--file={dockerfile}", CHECKOUT,
+            *(f"--build-arg={setting}" for setting in settings), f"--file={dockerfile}", checkout,
         ],
         timeout_s=BUILD_LIMIT_S,
         log=paths.images / f"build-{target}.log",

@@ -172,6 +172,27 @@ def delete_pod(training: Training) -> Act:
     return measure(training, "delete an active pod", victim, delete, kind="Pod")
 
 
+def delete_coordinator(training: Training) -> None:
+    """Delete the coordinator's pod, and wait until another pod coordinates and all ranks step."""
+    settle(training)
+    status, token = training.status(), training.report()[-1].token
+    coordinator = status["coordinator"]["podUID"]
+    (name,) = [pod["metadata"]["name"] for pod in training.pods() if pod["metadata"]["uid"] == coordinator]
+    words = ("-n", training.namespace, "delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+    training.cluster.kubectl(*words)
+
+    def elected(status: Raw) -> bool:
+        return bool(status["coordinator"].get("podUID")) and status["coordinator"]["podUID"] != coordinator
+
+    training.wait_for_status("another pod coordinates", elected, RECOVERY_LIMIT_S)
+    wait_until(
+        "a new round steps",
+        lambda: first_step_after(training.report(), token),
+        RECOVERY_LIMIT_S,
+        seen=training.pods_text,
+    )
+
+
 def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act:
     give_spare_a_node(training)
     victim = choose_victim(training, (1, 2, 0, 3))

@@ -14,15 +14,21 @@ DEPLOYMENT = f"deployment/{RELEASE}-operator"
 REPLICAS = 2  # the chart's own number
 LEADS_LIMIT_S = 60
 SCALE_LIMIT_S = 60
+CHECKOUT = Path(__file__).parents[2]
 CHART = "charts/understudy"
 PREVIOUS = max(Path(__file__).with_name("charts").glob("*.tgz"))
 
 
 def install(
-    cluster: Cluster, say: Callable[[str], None], *settings: str, chart: str = CHART, options: Sequence[str] = ()
+    cluster: Cluster,
+    say: Callable[[str], None],
+    *settings: str,
+    chart: str = CHART,
+    options: Sequence[str] = (),
+    checkout: Path = CHECKOUT,
 ) -> None:
-    """The images of this checkout and the chart with them; a second call with the same tree changes nothing."""
-    images = cluster.load_images("base", "operator", "sidecar")
+    """The images of a checkout and the chart with them; a second call with the same tree changes nothing."""
+    images = cluster.load_images("base", "operator", "sidecar", checkout=checkout)
     operator, sidecar = images["operator"], images["sidecar"]
     say(f"installing the chart with {operator.rpartition('/')[2]}")
     cluster.helm(
