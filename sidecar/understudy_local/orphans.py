@@ -17,30 +17,28 @@ import psutil
 LOOK_EVERY_S = 0.02
 
 
-def kill_children(spared: Collection[int] = ()) -> list[int]:
-    """SIGKILL to all children but these: the pids of those that have not ended yet."""
+def kill_children(spared: Collection[int] = ()) -> bool:
+    """SIGKILL to all children but these. Whether there were any: then call it again, because their own children become
+    this process's when they end.
+    """
     killed = [pid for pid in _children() if pid not in spared]
     for pid in killed:  # a pid is its own until it is reaped, which only this process does
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return [pid for pid in killed if not _reaped(pid)]
+    for pid in killed:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return bool(killed)
 
 
 def end_descendants(limit_s: float) -> list[int]:
     """SIGKILL to all that descends from this process. The pids of what the kernel has not ended within the limit."""
     until = time.monotonic() + limit_s
-    while left := kill_children():
+    while kill_children():
         if time.monotonic() >= until:
-            return left
+            return _children()
         time.sleep(LOOK_EVERY_S)
     return []
-
-
-def _reaped(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True
 
 
 def _children() -> list[int]:

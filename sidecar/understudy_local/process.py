@@ -117,7 +117,7 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
 
 def end_orphans() -> bool:
     """SIGKILL to what a launcher that was killed has left to this process. Whether to call again soon."""
-    return bool(_starting) or bool(kill_children(_running))
+    return bool(_starting) or kill_children(_running)
 
 
 async def _read(fd: int, take: Callable[[str], None]) -> None:
