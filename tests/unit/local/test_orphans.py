@@ -21,7 +21,8 @@ def kill(pid, number):
         time.sleep(0.001)
 
 prctl.become_subreaper()
-child = subprocess.Popen(["setsid", "sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+shell = "setsid sleep 600 >/dev/null 2>&1 & echo $!; wait"
+child = subprocess.Popen(["setsid", "sh", "-c", shell], stdout=subprocess.PIPE, text=True)
 print(child.stdout.readline().strip())
 send, os.kill = os.kill, kill
 """
