@@ -383,6 +383,24 @@ def test_two_actives_without_their_coordinator_elect_one_of_them_and_lose_nobody
         assert job.steps_again() < 2.0
 
 
+def test_members_that_lost_the_coordinator_at_different_times_elect_without_the_operator() -> None:
+    """One has been sent back to it by an heir, and so is at other hosts than the others; all three are needed."""
+    for seed in range(20):
+        # given two actives and two spares, one of which coordinates, and no operator
+        job = Job(Setup(actives=2, spares=2, machines=6, steps=400), seed)
+        former = job.office_pod()
+        job.later(3.0)
+        job.cluster.operator.go_down()
+        first = next(pod for pod in job.members if pod is not former)
+        # when one member loses the coordinator, and the coordinator dies once an heir has sent the member back to it
+        job.cluster.part([first.machine], [former.machine])
+        job.later(3.1)
+        former.kill()
+        job.cluster.rejoin([first.machine], [former.machine])
+        # then the three that are left elect one of them
+        job.until(lambda job=job, former=former: job.cluster.office() not in (None, former.sidecar), 60.0)  # type: ignore[misc]
+
+
 def test_a_coordinator_without_power_is_succeeded_and_nobody_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
     job.cluster.power_off(job.office_pod().machine)

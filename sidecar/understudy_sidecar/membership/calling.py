@@ -2,16 +2,19 @@
 
 The order is the same for all members, so that they meet: first whom somebody has named, then the heirs, then whoever
 the coordinator's Service leads to. In the hall of the first heir that it reaches a member waits long, because there the
-others come too; in those after it only for a moment, and then it begins again. So members that started at different
-times, or that reach different heirs, still are in one hall together before long, and a majority elects. An heir does
-not call itself: its own vote counts in its hall wherever its member looks.
+others come too; in those after it only for a moment, and then it begins again, with a longer stay at the first heir in
+each turn. So members that started at different times, or that reach different heirs, are in one hall together before
+long, even if all of them are needed for a majority. An heir does not call itself: its own vote counts in its hall
+wherever its member looks.
 """
 
 from understudy_protocol.membership import Heir
 from understudy_sidecar.membership.events import SERVICE
 
-#: Longer than it takes everybody to find out that a coordinator hangs (a few missing heartbeats).
+#: Longer than it takes everybody to find out that a coordinator hangs (a few missing heartbeats). Doubles in each turn:
+#: k members that all have to be there at one time surely are if each is elsewhere for less than 1/k of the time.
 LONG_S = 10.0
+LONGEST_S = 40.0
 SHORT_S = 2.0
 CALL_AGAIN_S = 0.25
 
@@ -19,29 +22,37 @@ CALL_AGAIN_S = 0.25
 class Calls:
     def __init__(self) -> None:
         self._answered = 0  # calls of this turn through the list
-        self._turns = 0
-        self._last = ""
+        self._turns = 0  # that are over
+        self._order: tuple[str, ...] = ()  # all hosts, whomever somebody has named aside
+        self._last: int | None = None  # the place in that order of the newest host that has answered in this turn
 
     def fresh(self) -> None:
         """A search begins."""
-        self._answered, self._turns, self._last = 0, 0, ""
+        self._answered, self._turns, self._order, self._last = 0, 0, (), None
 
     def called(self, host: str) -> float:
-        """This one has answered the call; the seconds for which it may say nothing more."""
+        """This one has answered the call; the seconds for which it may say nothing more.
+
+        A turn ends at the end of the order, wherever that was: behind hosts that do not answer, too.
+        """
+        place = self._order.index(host) if host in self._order else None
+        if place is not None and self._last is not None and place <= self._last:
+            self._answered, self._turns = 0, self._turns + 1
         self._answered += 1
-        self._last = host
-        return LONG_S if self._answered == 1 else SHORT_S
+        self._last = self._last if place is None else place
+        return min(LONG_S * 2**self._turns, LONGEST_S) if self._answered == 1 else SHORT_S
 
     def next(self, heirs: tuple[Heir, ...], own_ip: str, named: str = "") -> tuple[tuple[str, ...], float]:
-        """The hosts to call, in order, and how many seconds to wait before."""
-        hosts = list(dict.fromkeys([*(heir.ip for heir in heirs if heir.ip != own_ip), SERVICE]))
-        if self._answered and self._last in hosts:
-            hosts = hosts[hosts.index(self._last) + 1 :] or self._begin_again(hosts)
+        """The hosts to call, in order, and how many seconds to wait before.
+
+        All hosts are in it, so that a member whose last hosts do not answer calls the first ones again.
+        """
+        last = None if self._last is None else self._order[self._last]
+        self._order = tuple(dict.fromkeys([*(heir.ip for heir in heirs if heir.ip != own_ip), SERVICE]))
+        self._last = self._order.index(last) if last in self._order else None
+        first = 0 if self._last is None else self._last + 1
+        begins_again = first == len(self._order)
+        hosts = [*self._order[first:], *self._order[:first]]
         if named:
             hosts = [named, *(host for host in hosts if host != named)]
-        return tuple(hosts), CALL_AGAIN_S if self._turns else 0.0
-
-    def _begin_again(self, hosts: list[str]) -> list[str]:
-        self._answered, self._last = 0, ""
-        self._turns += 1
-        return hosts
+        return tuple(hosts), CALL_AGAIN_S if begins_again else 0.0

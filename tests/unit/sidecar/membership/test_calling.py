@@ -1,7 +1,10 @@
 """Whom a member without a coordinator calls, in which order, and how long it waits there."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from understudy_protocol.membership import Heir
-from understudy_sidecar.membership.calling import CALL_AGAIN_S, LONG_S, SHORT_S, Calls
+from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import SERVICE
 
 HEIRS = tuple(Heir(name, name.upper()) for name in "abc")
@@ -21,19 +24,75 @@ def test_who_was_named_comes_first() -> None:
     assert Calls().next(HEIRS, "X", "N")[0] == ("N", "A", "B", "C", SERVICE)
 
 
-def test_after_one_who_could_not_help_come_those_after_it() -> None:
+def test_the_hosts_after_the_last_that_answered_come_first_and_then_all_others() -> None:
     calls = Calls()
+    calls.next(HEIRS, "X")
     calls.called("B")
-    assert calls.next(HEIRS, "X") == (("C", SERVICE), 0.0)
+    assert calls.next(HEIRS, "X") == (("C", SERVICE, "A", "B"), 0.0)
 
 
-def test_it_waits_long_only_where_everybody_comes_first() -> None:
+def test_a_member_whose_last_hosts_do_not_answer_calls_the_first_heir_again() -> None:
+    # given a member that has waited at the last heir in vain, and a Service behind which no pod answers
     calls = Calls()
-    assert [calls.called(host) for host in ("A", "B", "C")] == [LONG_S, SHORT_S, SHORT_S]
+    calls.next(HEIRS, "X")
+    calls.called("C")
+    # when it calls on, then the first heir is among the hosts, and the member stays there for long
+    assert calls.next(HEIRS, "X")[0] == (SERVICE, "A", "B", "C")
+    assert calls.called("A") == 20.0
+    assert calls.next(HEIRS, "X")[0] == ("B", "C", SERVICE, "A")
+
+
+def test_a_member_stays_long_at_the_first_heir_that_answers_and_longer_in_each_turn() -> None:
+    calls = Calls()
+    calls.next(HEIRS, "X")
+    stays = [[calls.called(host) for host in ("A", "B", "C")] for _ in range(4)]
+    assert stays == [[10.0, 2.0, 2.0], [20.0, 2.0, 2.0], [40.0, 2.0, 2.0], [40.0, 2.0, 2.0]]
 
 
 def test_after_the_last_it_begins_again_but_not_at_once() -> None:
     calls = Calls()
+    calls.next(HEIRS, "X")
     calls.called(SERVICE)
-    assert calls.next(HEIRS, "X") == (("A", "B", "C", SERVICE), CALL_AGAIN_S)
-    assert calls.called("A") == LONG_S
+    assert calls.next(HEIRS, "X") == (("A", "B", "C", SERVICE), 0.25)
+
+
+def test_a_new_search_begins_with_the_first_heir() -> None:
+    calls = Calls()
+    calls.next(HEIRS, "X")
+    calls.called("B")
+    calls.fresh()
+    assert calls.next(HEIRS, "X") == (("A", "B", "C", SERVICE), 0.0)
+    assert calls.called("A") == 10.0
+
+
+@given(
+    st.integers(3, 5).flatmap(
+        lambda heirs: st.tuples(st.just(heirs), st.lists(st.floats(0.0, 60.0), min_size=heirs, max_size=heirs))
+    )
+)
+def test_heirs_that_are_all_needed_meet_whenever_each_of_them_began(case: tuple[int, list[float]]) -> None:
+    # given heirs that begin to call at any times, and a Service behind which no pod answers
+    number, starts = case
+    heirs = tuple(Heir(str(place), str(place)) for place in range(number))
+    stays = {
+        heir.ip: [stay for stay in _stays(heirs, heir.ip, starts[place]) if stay[0] == heirs[0].ip]
+        for place, heir in enumerate(heirs[1:], start=1)
+    }
+    # then within five minutes there is a moment at which all others are with the first heir
+    begins = sorted(start for there in stays.values() for _, start, _ in there)
+    assert any(all(any(a <= at < b for _, a, b in there) for there in stays.values()) for at in begins), stays
+
+
+def _stays(heirs: tuple[Heir, ...], own_ip: str, start: float) -> list[tuple[str, float, float]]:
+    """Where a member is from when to when, of the first five minutes; the Service does not answer for a second."""
+    calls, now, found = Calls(), start, []
+    while now < 300.0:
+        hosts, wait_s = calls.next(heirs, own_ip)
+        now += wait_s
+        if hosts[0] == SERVICE:
+            now += 1.0
+        host = next(host for host in hosts if host != SERVICE)
+        stays_s = calls.called(host)
+        found.append((host, now, now + stays_s))
+        now += stays_s
+    return found
