@@ -7,13 +7,20 @@ that is cut off believes in a majority until it has missed enough heartbeats.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.network import reachable
+from tests.simulation.pods import Pod
 from tests.simulation.world import Violation
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_ELECTORATE, ElectorateVersion, Office
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.electorate import Electorate, Tally
+from understudy_sidecar.membership.member import State
+
+#: From when a majority can elect until it has. A turn through all standby coordinators takes at most 50 s.
+ELECTS_WITHIN_S = 120.0
 
 
 @dataclass
@@ -25,6 +32,7 @@ class ElectionInvariants:
     _before: dict[ElectorateVersion, ElectorateVersion] = field(default_factory=dict)  # what each was proposed after
     _counting: dict[int, set[ElectorateVersion]] = field(default_factory=dict)  # for their coordinators, by epoch
     _offices_seen: int = 0
+    _could_elect_since: float | None = None
 
     def check(self) -> None:
         self._note_vows()
@@ -100,6 +108,41 @@ class ElectionInvariants:
         voters = newest.voters | newest.former
         return Tally(newest, (uid for uid in voters if self._office_of(uid) <= coordinator.office)).carries()
 
+    def a_majority_elects(self, now: float) -> None:
+        """7. Members that are a majority, reach each other and have a standby coordinator among them elect one soon.
+
+        It needs no operator. To be called every few seconds.
+        """
+        if not self._can_elect():
+            self._could_elect_since = None
+            return
+        self._could_elect_since = self._could_elect_since or now
+        if now - self._could_elect_since > ELECTS_WITHIN_S:
+            raise Violation(f"a majority has elected no coordinator for {now - self._could_elect_since:.0f} s")
+
+    def _can_elect(self) -> bool:
+        """Whether no coordinator is there, and a majority of each electorate that may count could elect one."""
+        if self.cluster.office() is not None or self.cluster.closed():
+            return False
+        epoch = max((version.epoch for version in self._electorates), default=0)
+        settled = max(self._counting.get(epoch, ()), default=None)
+        able = {pod.uid: pod for pod in self.cluster.pods if _can_vote(pod)}
+        if settled is None or any(pod.vow.office.epoch != epoch for pod in able.values()):
+            return False
+        may_count = [x for x in self._electorates.values() if x.version >= settled]
+        if not all(Tally(electorate, able).carries() for electorate in may_count):
+            return False
+        named = {heir.pod_uid for pod in able.values() for heir in pod.vow.heirs}
+        stand = [pod for pod in able.values() if pod.uid in named and pod.vow.estate is not None]
+        reach = all(reachable(a.machine, b.machine) for a, b in combinations(able.values(), 2))
+        return bool(stand) and reach
+
     def _office_of(self, uid: str) -> Office:
         vow = self._vows.get(uid)
         return Office(0, 0) if vow is None else vow.office
+
+
+def _can_vote(pod: Pod) -> bool:
+    sidecar = pod.sidecar
+    runs = sidecar is not None and sidecar.alive and not sidecar.stopped and pod.machine.answers and not pod.volume_full
+    return runs and sidecar is not None and sidecar.member.state is State.APART

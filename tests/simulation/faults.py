@@ -104,6 +104,9 @@ BAD_NODE = "node turns bad"
 STARTS_SHARE = 1 / 10
 START_TIMEOUT_S = 25.0
 HANGS_AT_START = "worker hangs before its first step"
+#: In a tenth the operator is away for minutes, and the members of a small job lose their coordinator, not all at once.
+LEADERLESS_SHARE = 1 / 10
+APART_BY = {"asymmetric partition": 3, "sidecar killed": 1, "slow network": 1, "partition": 1}
 AT_THE_END = -1.0
 
 
@@ -186,6 +189,19 @@ def draw_bad_nodes(rng: random.Random, faults: list[Fault]) -> list[Fault]:
 def draw_starts(rng: random.Random, faults: list[Fault]) -> list[Fault]:
     starts = [Fault(rng.uniform(0.0, LAST_FAULT_S), HANGS_AT_START) for _ in range(rng.randint(1, 2))]
     return sorted([*faults, *starts], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+
+
+def draw_leaderless(rng: random.Random) -> list[Fault]:
+    """The coordinator goes while the operator is away for long, and just before it some members lost it alone."""
+    at, faults = rng.uniform(5.0, LAST_FAULT_S), []
+    faults.append(Fault(at, "operator down", rng.uniform(200.0, 400.0)))
+    for _ in range(rng.randint(1, 2)):
+        apart = rng.choices(list(APART_BY), list(APART_BY.values()))[0]
+        lasts_s = rng.uniform(2.5, 6.0)
+        faults.append(Fault(at + rng.uniform(0.1, 1.0), apart, lasts_s if apart != "sidecar killed" else 0.0))
+        at += rng.uniform(2.0, 6.0)
+        faults.append(Fault(at, rng.choice(["coordinator killed", "coordinator's sidecar hangs"]), lasts_s))
+    return sorted(faults, key=lambda fault: fault.at)
 
 
 def _lasts(rng: random.Random, kind: str) -> float:

@@ -47,16 +47,16 @@ class Invariants:
     _nobody_until: float = 0.0
     _stale_since: dict[Worker, float] = field(default_factory=dict)
     _ladder: LadderInvariants = field(init=False)
-    _elections: ElectionInvariants = field(init=False)
+    elections: ElectionInvariants = field(init=False)
 
     def __post_init__(self) -> None:
-        self._elections = ElectionInvariants(self.cluster)
+        self.elections = ElectionInvariants(self.cluster)
         self._ladder = LadderInvariants(self.cluster)
 
     def check(self) -> None:
         self.no_rank_is_held_twice()
         self.tokens_only_grow()
-        self._elections.check()
+        self.elections.check()
         self.a_round_is_assigned_by_one_office_with_one_world()
         self.snapshots_only_grow()
         self.a_launcher_exits_0_only_after_success()

@@ -8,6 +8,7 @@ from tests.simulation.faults import (
     AT_THE_END,
     BAD_NODES_SHARE,
     LADDER_SHARE,
+    LEADERLESS_SHARE,
     START_TIMEOUT_S,
     STARTS_SHARE,
     UPDATES_SHARE,
@@ -16,6 +17,7 @@ from tests.simulation.faults import (
     draw_bad_nodes,
     draw_faults,
     draw_ladder,
+    draw_leaderless,
     draw_setup,
     draw_starts,
     draw_updates,
@@ -49,6 +51,10 @@ def draw_case(seed: int) -> Case:
     starts = random.Random(f"starts-{seed}")
     if starts.random() < STARTS_SHARE and setup.reports_steps:
         setup, faults = replace(setup, start_timeout_s=START_TIMEOUT_S), draw_starts(starts, faults)
+    leaderless = random.Random(f"leaderless-{seed}")
+    if leaderless.random() < LEADERLESS_SHARE:
+        small = {"actives": leaderless.randint(2, 3), "spares": leaderless.randint(1, 2), "steps": 200}
+        setup, faults = replace(setup, **small), draw_leaderless(leaderless)
     return Case(seed, setup, tuple(faults))
 
 
@@ -70,6 +76,7 @@ def _run(cluster: SimulatedCluster, case: Case) -> None:
     while not cluster.closed():
         world.run(world.now + 5.0, cluster.closed)
         invariants.workers_of_older_rounds_end()
+        invariants.elections.a_majority_elects(world.now)
         invariants.a_fault_is_followed_by_a_step(max(faults.over_at, latest + 1_000_000.0))
     closed_at = world.now
     while world.now < (end := max(closed_at, faults.over_at, *(pod.told_at for pod in cluster.pods)) + EXIT_S):

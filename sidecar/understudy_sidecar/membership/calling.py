@@ -22,13 +22,13 @@ CALL_AGAIN_S = 0.25
 class Calls:
     def __init__(self) -> None:
         self._answered = 0  # calls of this turn through the list
-        self._turns = 0  # that are over
+        self._long_s = LONG_S  # of this turn
         self._order: tuple[str, ...] = ()  # all hosts, whomever somebody has named aside
         self._last: int | None = None  # the place in that order of the newest host that has answered in this turn
 
     def fresh(self) -> None:
         """A search begins."""
-        self._answered, self._turns, self._order, self._last = 0, 0, (), None
+        self._answered, self._long_s, self._order, self._last = 0, LONG_S, (), None
 
     def called(self, host: str) -> float:
         """This one has answered the call; the seconds for which it may say nothing more.
@@ -37,10 +37,10 @@ class Calls:
         """
         place = self._order.index(host) if host in self._order else None
         if place is not None and self._last is not None and place <= self._last:
-            self._answered, self._turns = 0, self._turns + 1
+            self._answered, self._long_s = 0, min(2 * self._long_s, LONGEST_S)
         self._answered += 1
         self._last = self._last if place is None else place
-        return min(LONG_S * 2**self._turns, LONGEST_S) if self._answered == 1 else SHORT_S
+        return self._long_s if self._answered == 1 else SHORT_S
 
     def next(self, heirs: tuple[Heir, ...], own_ip: str, named: str = "") -> tuple[tuple[str, ...], float]:
         """The hosts to call, in order, and how many seconds to wait before.
