@@ -305,6 +305,24 @@ def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
     assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was there"
 
 
+def test_a_coordinator_that_gives_up_its_own_pod_forms_no_round_any_more() -> None:
+    # given a coordinator that trains, with a spare that could take its rank
+    job = Job(Setup(actives=2, spares=1, machines=8, steps=400, max_per_pod=0))
+    culprit = job.office_pod()
+    job.members[0].kill()
+    job.next_round_steps()
+    job.until(lambda: bool(job.cluster.waiting()), 30.0)
+    job.later(5.0)
+    assert culprit in job.cluster.seated()
+    # when its worker fails, so that its pod is replaced
+    job.cluster.end_worker(culprit.workers()[0], 1, None)
+    job.next_round_steps()
+    # then its successor alone forms the next round
+    said = [line.split(maxsplit=1)[1] for line in job.world.trace]
+    after = said[next(place for place, line in enumerate(said) if "leaves office" in line) :]
+    assert [line.split()[0] for line in after if "coordinator: round" in line] == [job.office_pod().name]
+
+
 def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() -> None:
     """Of two pods one is lost: without a majority the coordinator resigns, and the operator appoints it anew."""
     job = Job(Setup(actives=2, spares=0, machines=8, steps=400))

@@ -129,7 +129,8 @@ class Coordinator:
     ) -> "Coordinator":
         """By a majority of the estate's electorate; of both its lists if it was pending, and is for this one too."""
         settled = Electorate(estate.electorate, frozenset(estate.voters), frozenset(estate.former_voters))
-        desk = Desk(shape, pod_uid, ip, office, now, RoundToken(0, 0, -1), ElectorateKeeper(office, settled))
+        token = RoundToken(0, 0, estate.token.round)
+        desk = Desk(shape, pod_uid, ip, office, now, token, ElectorateKeeper(office, settled))
         desk.state, desk.first, desk.former_holder = State.SETTLING, False, estate.holder
         desk.former_estate, desk.stepped = estate, estate.stepped
         desk.book.counts.update(estate.recoveries_by_strategy)

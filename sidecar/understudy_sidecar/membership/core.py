@@ -208,6 +208,7 @@ class Core:
             match effect:
                 case e.Resign(reason):
                     self._resign(reason)
+                    return  # a former leader forms no round, whatever it still had to say
                 case e.Adjourn():
                     self.adjourned = True
                     self._out.append(effect)

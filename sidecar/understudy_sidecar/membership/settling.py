@@ -126,7 +126,10 @@ def _take_over(desk: Desk, former: FormerRound) -> None:
     for member in roster.waiting():
         if member.join.group_rank is not None:
             joining.stand_by(desk, member, member.join.token)
-    desk.token = max(former.token, desk.token, key=lambda token: token.round)
+    if former.trains:  # its members name the round by this token, whatever number another coordinator has reached
+        desk.token = former.token
+    else:
+        desk.token = max(former.token, desk.token, key=lambda token: token.round)
     desk.book.take_over(desk.token.round)
 
 

@@ -26,6 +26,36 @@ def test_a_round_that_is_claimed_whole_goes_on_and_nobody_restarts() -> None:
     assert office.assigned() == {}
 
 
+def test_a_round_that_goes_on_keeps_its_token_even_if_the_operator_knows_a_higher_number() -> None:
+    """Found by the simulation (seed 20484): its members' messages were dropped, and the job was never closed."""
+    # given an appointed coordinator, and an operator that has seen round 3 of an earlier coordinator
+    office = successor()
+    # when all members of round 0 of a later term come
+    later_round = RoundToken(1, 2, 0)
+    office.join("active-0", later_round, 0, RUNNING)
+    office.join("active-1", later_round, 1, RUNNING)
+    # then this round goes on, and ends the job
+    assert office.token == later_round
+    office.hear("active-0", m.Finished(later_round))
+    office.hear("active-1", m.Finished(later_round))
+    assert office.coordinator.closed is not None
+
+
+def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_former_one() -> None:
+    """Found by the simulation (seed 20484): the number of the round fell from 4 to 0."""
+    # given members that have held no rank, and elect one of them after the loss of the coordinator and the only active
+    voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
+    seats = (m.Seat(0, "uid-active-0", "active-0", "node-0"),)
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, seats=seats)
+    office = Driven(1, elected=estate)
+    office.join("spare-0")
+    office.join("spare-1")
+    # when the next round is formed
+    office.later(SETTLE_S + 1, "spare-0", "spare-1")
+    # then its number is higher
+    assert office.token.round == 4
+
+
 def test_without_a_member_the_next_round_waits_for_it_and_then_takes_a_spare() -> None:
     office = successor()
     office.join("spare-0")
