@@ -53,8 +53,9 @@ def draw_case(seed: int) -> Case:
         setup, faults = replace(setup, start_timeout_s=START_TIMEOUT_S), draw_starts(starts, faults)
     leaderless = random.Random(f"leaderless-{seed}")
     if leaderless.random() < LEADERLESS_SHARE:
-        small = {"actives": leaderless.randint(2, 3), "spares": leaderless.randint(1, 2), "steps": 200}
-        setup, faults = replace(setup, **small), draw_leaderless(leaderless)
+        actives, spares = leaderless.randint(2, 3), leaderless.randint(1, 2)
+        setup = replace(setup, actives=actives, spares=spares, steps=200)
+        faults = draw_leaderless(leaderless)
     return Case(seed, setup, tuple(faults))
 
 
