@@ -81,8 +81,12 @@ def unreported_loss(observed: Observed, now: float) -> str:
         node = pods[uid].node
         if node and not pods[uid].over and not observed.node_ready(node):
             return f"no coordinator, and pod {name} is on node {node}, which is not ready"
+    answered = seated.keys() & link.answers.pods
+    coordinator = "" if observed.snapshot is None else observed.snapshot.pod_uid
+    if answered and coordinator in seated.keys() - answered:
+        return f"no coordinator, and pod {seated[coordinator]}, which was the coordinator, does not respond"
     fence_s = observed.job.world.fence_s
-    if fence_s and seated.keys() & link.answers.pods and reached(link.since + fence_s, now):
+    if fence_s and answered and reached(link.since + fence_s, now):
         return f"no coordinator for {fence_s:g} s, the fenceTimeout: the pods have stopped their workers"
     return ""
 

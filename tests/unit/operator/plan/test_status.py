@@ -99,6 +99,7 @@ def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_told_at_once():
 
 
 TOLD = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+TOLD_BY_A0 = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0)
 LONE = a_snapshot([member(A0, 0)], coordinator=A0)
 #: Nobody trains, as the operator knows without a coordinator: the observation, and the message of condition Recovering.
 NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
@@ -109,6 +110,10 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
     "the node of the coordinator of two pods lost power, and the survivor follows nobody": (
         observed(pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 8, not_ready=["node-a0"], answered=[A1]),
         "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
+    ),
+    "the coordinator, which has a rank, responds neither to the operator nor to the other pod with a rank": (
+        observed(pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 8, answered=[A1]),
+        "no coordinator, and pod a0 (group rank 0), which was the coordinator, does not respond",
     ),
     "the operator has restarted since the node of a pod with a rank lost power": (
         observed(
@@ -131,6 +136,15 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
 MAY_TRAIN: Mapping[str, Observed] = {
     "the operator has searched for less than 8 s": observed(
         pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 7.9, not_ready=["node-a0"], answered=[A1]
+    ),
+    "the coordinator, which has a rank, does not respond, and the other pods with ranks do not either": observed(
+        pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 300
+    ),
+    "the coordinator, which has a rank, has responded: its sidecar was restarted": observed(
+        pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 8, answered=[A0, A1]
+    ),
+    "the coordinator, which has no rank, does not respond": observed(
+        snapshot=a_snapshot(), searches_since=NOW - 8, answered=[A0, A1]
     ),
     "a member names a coordinator that the operator cannot reach": observed(
         pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 300, not_ready=["node-a0"], answered=[A1], named="uid-a0"
