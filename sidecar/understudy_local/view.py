@@ -12,6 +12,8 @@ from rich.text import Text
 
 from understudy_local.cluster import LocalCluster
 from understudy_local.members import member_rows
+from understudy_operator.plan.recoveries import is_open
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.words import Strategy
 
@@ -76,7 +78,7 @@ def drawn(cluster: LocalCluster, now: float) -> RenderableType:
     for row in rows:
         mark = "coordinates" if row.coordinates else ""
         table.add_row(row.node, row.role, row.ranks, Text(row.state, style=row.style), Text(mark, style="dim"))
-    recoveries = [Text(line) for line in recovery_lines(cluster.status.get("recoveries", ()))]
+    recoveries = [Text(line) for line in recovery_lines(cluster.status.get("recoveries", ()), now)]
     head = Text(headline(cluster.status, cluster.snapshot, now - cluster.started_at), "bold")
     hint = Text("try: understudy local kill 0   understudy local kill node-1", style="dim")
     return Group(head, table, *recoveries, hint)
@@ -96,17 +98,21 @@ def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float)
     return "  ".join(parts)
 
 
-def recovery_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The newest recoveries, one a line."""
-    return [_recovery(entry) for entry in entries[-RECOVERIES:]]
+def recovery_lines(entries: Sequence[Mapping[str, Any]], now: float) -> list[str]:
+    """The newest recoveries, one a line; of an open one how long it has lasted."""
+    return [_recovery(entry, now) for entry in entries[-RECOVERIES:]]
 
 
-def _recovery(entry: Mapping[str, Any]) -> str:
+def _recovery(entry: Mapping[str, Any], now: float) -> str:
     cause = entry["cause"]
     who = f"rank {cause['rank']}" if "rank" in cause else "a member"
-    took = "runs again" if "runningAt" in entry else "…"
-    took = f"{entry['seconds']:.2f} s" if "seconds" in entry else took
+    if "seconds" in entry:
+        took = f" {entry['seconds']:.2f} s"
+    elif is_open(entry):
+        took = f", for {max(0, int(now - unix(entry['detectedAt'])))} s so far"
+    else:
+        took = " runs again"
     how = entry.get("strategy", "waits for a member")
     where = f" on {cause['node']}" if cause.get("node") else ""
     why = f" ({entry['reason']})" if entry.get("reason") and how != Strategy.IN_PLACE.value else ""
-    return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how} {took}{why}"
+    return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how}{took}{why}"

@@ -1006,6 +1006,7 @@ STATUS: Manifest = {
     "replicatedJobsStatus": [{"name": "workers", "ready": 2, "succeeded": 0, "failed": 0, "active": 2, "suspended": 0}],
     "members": {"desired": 8, "active": 7, "ready": 6},
     "spares": {"desired": 2, "ready": 1, "claimed": 1},
+    "promotedSpares": [{"pod": "shown-workers-spare-0-fghij", "groupRank": 3}],
     "round": 4,
     "term": 1,
     "coordinator": {"epoch": 0, "term": 1, "podName": "shown-workers-spare-0-abcde", "podUID": "0b5c"},

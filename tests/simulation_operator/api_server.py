@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.simulation_operator.clockwork import EPOCH
+from tests.unit.operator.fake_api import merged
 from understudy_operator.apply.api import ApiError
 
 Raw = dict[str, Any]
@@ -97,16 +98,17 @@ class ApiServer:
 
     def _merge(self, at: Where, body: Raw) -> Raw:
         known = copy.deepcopy(self._known(at))
-        metadata, told = known["metadata"], body["metadata"]
+        metadata, told = known["metadata"], body.get("metadata", {})
         if any(told.get(name, metadata[name]) != metadata[name] for name in ("resourceVersion", "uid")):
             raise ApiError(409, "Conflict", f"{at.name} has been modified")
         for name in ("labels", "annotations"):
-            merged = {**metadata.get(name, {}), **told.get(name, {})}
-            metadata[name] = {key: value for key, value in merged.items() if value is not None}
+            metadata[name] = merged(metadata.get(name, {}), told.get(name, {}))
         if "finalizers" in told:
             metadata["finalizers"] = told["finalizers"] or []
         if "ownerReferences" in told:
             metadata["ownerReferences"] = told["ownerReferences"]
+        if "spec" in body:
+            known["spec"] = merged(known["spec"], body["spec"])
         over = metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
         return self.remove(at.plural, known) if over else self.put(at.plural, known)
 

@@ -12,6 +12,7 @@ from itertools import count
 
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.client import Process
+from tests.simulation_operator.training import SUCCEEDED
 from tests.simulation_operator.world import World
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply.api import ApiError
@@ -106,6 +107,14 @@ def draw_malformed(rng: random.Random) -> list[Fault]:
     return [Fault(rng.uniform(0.0, FAULTS_S), MALFORMED, rng.uniform(1.0, LASTS_S), 0.0)] if rng.random() < 0.3 else []
 
 
+def draw_changes(rng: random.Random) -> list[Fault]:
+    """In one case of three a user suspends a job, or copies one of its Jobs."""
+    if rng.random() < 0.7:
+        return []
+    what = rng.choice(list(CHANGES))
+    return [Fault(rng.uniform(0.0, FAULTS_S), what, rng.uniform(1.0, LASTS_S), rng.random())]
+
+
 def schedule(world: World, faults: tuple[Fault, ...]) -> float:
     """When all of them are over."""
     over = 0.0
@@ -117,7 +126,7 @@ def schedule(world: World, faults: tuple[Fault, ...]) -> float:
 
 def _strike(world: World, fault: Fault) -> None:
     world.say(f"fault: {fault.what} for {fault.lasts_s:.1f} s")
-    (STRIKES | POOL_STRIKES | {MALFORMED: _create_malformed})[fault.what](world, fault)
+    (STRIKES | POOL_STRIKES | CHANGES | {MALFORMED: _create_malformed})[fault.what](world, fault)
 
 
 def _later(world: World, fault: Fault, do: Callable[[], object]) -> None:
@@ -353,6 +362,54 @@ def _create_malformed(world: World, fault: Fault) -> None:
     _later(world, fault, lambda: tell("DELETED"))
 
 
+def _suspend(world: World, fault: Fault) -> None:
+    name = _a_job(world, fault)
+    world.change(name, lambda spec: spec.update(suspend=True))
+    _later(world, fault, lambda: world.change(name, lambda spec: spec.update(suspend=False)))
+
+
+def _finish_and_suspend(world: World, fault: Fault) -> None:
+    """The coordinator has closed the rendezvous, and no operator has heard of it yet."""
+    job = world.job(_a_job(world, fault))
+    training = world.trainings.get(job["metadata"]["uid"]) if job else None
+    whole = training is not None and len(training.seats) == training.actives
+    if training is not None and training.in_office and whole and all(map(training.seated, training.seats.values())):
+        training.closed = SUCCEEDED
+    _suspend(world, fault)
+
+
+def _change_while_suspended(world: World, fault: Fault) -> None:
+    """The Job beside the world has another node selector once the job is resumed."""
+    name = _a_job(world, fault)
+
+    def change(spec: Raw) -> None:
+        for entry in spec["replicatedJobs"]:
+            if entry["name"] == "aside":
+                entry["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
+
+    _suspend(world, fault)
+    _later(world, replace(fault, lasts_s=0.7 * fault.lasts_s), lambda: world.change(name, change))
+
+
+def _copy_child(world: World, fault: Fault) -> None:
+    """Somebody copies the YAML of a Job, labels included, to debug it. The copy fails, and is nobody's."""
+    children = [job for job in world.server.of("jobs") if job["metadata"].get("ownerReferences")]
+    if not children:
+        return
+    child = children[int(fault.draw * 1000) % len(children)]
+    own = ("uid", "resourceVersion", "creationTimestamp", "ownerReferences")
+    metadata = {name: value for name, value in child["metadata"].items() if name not in own}
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "exit code 1"}
+    status = {"failed": 1, "conditions": [failed | {"lastTransitionTime": world.server.timestamp()}]}
+    world.server.put("jobs", {**child, "metadata": {**metadata, "name": "my-debug"}, "status": status})
+
+
+CHANGES: dict[str, Callable[[World, Fault], None]] = {
+    "suspend": _suspend,
+    "finish and suspend": _finish_and_suspend,
+    "change while suspended": _change_while_suspended,
+    "copy child": _copy_child,
+}
 POOL_STRIKES: dict[str, Callable[[World, Fault], None]] = {
     "kill at claim": _kill_at_claim,
     "lose pods": _lose_pods,

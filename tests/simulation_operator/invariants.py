@@ -13,6 +13,7 @@ from tests.simulation_operator.client import Process
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
 from understudy_operator.observe.store import Kind, Owner, owners_of
+from understudy_operator.plan.jobset import keys
 from understudy_protocol import pod as names
 
 #: Everything is listed this often here, so what was lost is known again.
@@ -77,6 +78,7 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
         wanted += 1  # there were spares once: one of them coordinates, and stays for that
     if (len(running), len(alive)) != (wanted, wanted):
         yield f"{name} wants {wanted} pods: {len(running)} run of {len(alive)}"
+    yield from _children(world, job)
     if len(training.seats) != training.actives or not all(map(training.seated, training.seats.values())):
         yield f"{name} does not train: {training.seats}"
     if status.get("phase") != "Running" or status.get("round") != training.round:
@@ -89,6 +91,18 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
     refused = [entry for entry in status["conditions"] if entry["type"] in ("Invalid", "Blocked")]
     if any(entry["status"] == "True" for entry in refused):
         yield f"{name} is well: {refused}"
+
+
+def _children(world: World, job: Raw) -> Iterator[str]:
+    """The pod template of each Job that the job owns has the node selector that the job's spec has."""
+    wanted = {entry["name"]: entry["template"]["spec"]["template"]["spec"] for entry in job["spec"]["replicatedJobs"]}
+    for child in world.server.of("jobs", **{names.LABEL_JOB_UID: job["metadata"]["uid"]}):
+        if not child["metadata"].get("ownerReferences"):
+            continue
+        told = child["spec"]["template"]["spec"].get("nodeSelector", {})
+        selector = wanted[child["metadata"]["labels"][keys.REPLICATED_JOB]].get("nodeSelector", {})
+        if told != selector:
+            yield f"pods of {child['metadata']['name']} need nodes with {told}, and its spec says {selector}"
 
 
 def _events(world: World, job: Raw) -> Iterator[str]:

@@ -22,16 +22,21 @@ from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.keyring import Keyring
+from understudy_operator.observe import store
 from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
 from understudy_operator.operator import Operator
 from understudy_operator.plan import objects
+from understudy_operator.plan.intents import Plan
+from understudy_operator.plan.jobset import children
+from understudy_operator.plan.jobset.manifests import Written
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.pool import adopting, claiming, reconcile
 from understudy_operator.plan.secret_writes import SecretWrites, can_be_mounted
 from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
+from understudy_protocol import pod as names
 
-_gather = JobWorker._gather
+_gather, _merged = JobWorker._gather, children.merged
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,20 @@ def _creates_what_cannot_be_mounted(name: str, writes: SecretWrites, pods: Any, 
     return not can_be_mounted(name, writes, pods)
 
 
+async def _never_asks_the_coordinator(self: JobWorker, plan: Plan) -> bool:
+    del self, plan
+    return False
+
+
+def _owner_by_label(raw: Raw) -> str:
+    return str(raw["metadata"].get("labels", {}).get(names.LABEL_JOB_UID, ""))
+
+
+def _keeps_what_it_has_written(there: Raw, wanted: Raw, written: Written) -> Raw:
+    del written
+    return _merged(there, wanted, {})
+
+
 CALM: Mapping[str, Any] = {
     "jobs": ((4, 0),),
     **dict.fromkeys(("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late"), 0.0),
@@ -149,6 +168,30 @@ MUTATIONS = (
         _creates_what_cannot_be_mounted,
         setup=CALM,
         faults=[(0.0, "delete secret"), (0.1, "lose pods")],
+    ),
+    Mutation(
+        "an object is of the job that its label names",
+        store,
+        "owner_uid",
+        _owner_by_label,
+        setup={"aside": True},
+        faults=[(0.0, "copy child")],
+    ),
+    Mutation(
+        "a suspension does not ask the coordinator",
+        JobWorker,
+        "_has_ended_by_itself",
+        _never_asks_the_coordinator,
+        setup=CALM,
+        faults=[(0.0, "finish and suspend")],
+    ),
+    Mutation(
+        "fields that a suspended job loses stay on its pods",
+        children,
+        "merged",
+        _keeps_what_it_has_written,
+        setup={**CALM, "aside": True},
+        faults=[(0.0, "change while suspended")],
     ),
     Mutation(
         "the operator has another key than the pods",

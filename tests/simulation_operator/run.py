@@ -17,6 +17,7 @@ from tests.simulation_operator.clockwork import run_simulated
 from tests.simulation_operator.faults import (
     Fault,
     Setup,
+    draw_changes,
     draw_faults,
     draw_malformed,
     draw_pool_faults,
@@ -57,6 +58,7 @@ def draw_case(seed: int) -> Case:
     beside = random.Random(f"aside-{seed}")
     setup = replace(draw_setup(rng), aside=beside.random() < 0.5, list_unanswered=beside.choice([0.0, 0.3]))
     faults = [*draw_faults(rng), *draw_malformed(random.Random(f"malformed-{seed}"))]
+    faults += draw_changes(random.Random(f"changes-{seed}"))
     return Case(seed, setup, tuple(sorted(faults, key=lambda fault: fault.at)))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.clockwork import EPOCH
@@ -17,11 +16,12 @@ from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
-from understudy_protocol.observer import Appoint, Lost, MemberView, Snapshot
+from understudy_protocol.observer import Appoint, End, Lost, MemberView, Snapshot
 from understudy_protocol.recovery import Cause, Recovery
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
 
 SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+SUSPENDED = Close(CloseReason.SUSPENDED, "the job is suspended")
 LOST_KEPT = 20
 RECOVERIES_KEPT = 10
 TICK_S = 0.5
@@ -85,6 +85,18 @@ class Training:
         if not restarted:
             self.returned[pod_uid] = self.now
         self.tick()
+
+    def suspend(self) -> Close | None:
+        """The operator asks for a close; an earlier one counts. None: nobody is in office."""
+        self.tick()
+        if self.in_office and self.closed is None:
+            self.closed = SUSPENDED
+        return self.closed if self.in_office else None
+
+    def begin_attempt(self) -> None:
+        """Status says that the former attempt has ended: what its members know does not count any more."""
+        self.in_office, self.round, self.closed, self.snapshot = "", -1, None, None
+        self.seats, self._members, self._lost, self._recoveries = {}, {}, [], []
 
     def end(self) -> None:
         """The close has reached everybody."""
@@ -193,8 +205,10 @@ class Link:
                     self._appointed, self._since = callee.appoint.epoch, self._training.now
                 self._training.appoint(callee.pod_uid, callee.appoint)
 
-    async def end(self, end: Any) -> None:
-        del end  # the garbage collector ends them
+    async def end(self, end: End) -> Close | None:
+        if self._training is None or end.reason is not CloseReason.SUSPENDED:
+            return None  # the garbage collector ends them
+        return self._training.suspend()
 
     async def close(self) -> None:
         if self._training is not None and self in self._training.links:

@@ -15,7 +15,7 @@ from tests.simulation_operator.claims import ClaimWatch
 from tests.simulation_operator.client import Process, Trouble
 from tests.simulation_operator.clockwork import clock_of
 from tests.simulation_operator.cluster import Cluster
-from tests.simulation_operator.training import TICK_S, Link, Training
+from tests.simulation_operator.training import SUCCEEDED, TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from understudy_operator.observe.adoption_link import AdoptionKeys
@@ -58,6 +58,7 @@ class World:
     last_write_at: float = 0.0
     deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
     violations: list[str] = field(default_factory=list)
+    _attempts: dict[str, int] = field(default_factory=dict)  # by job uid, as status names it
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
 
@@ -80,7 +81,8 @@ class World:
         told: Raw = {"replicas": spares, "pool": pool} if pool else {"replicas": spares}
         spec: Raw = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": told}
         if self.aside:
-            aside = {"name": "aside", "template": {"spec": {"template": TEMPLATE}}}
+            template = {"spec": {**TEMPLATE["spec"], "nodeSelector": {"pool": "a"}}}
+            aside = {"name": "aside", "template": {"spec": {"template": template}}}
             spec |= {"replicatedJobs": [replicated, aside], "successPolicy": {"targetReplicatedJobs": ["workers"]}}
             spec["successPolicy"]["operator"] = "All"
             spec["launcher"]["targetReplicatedJobs"] = ["workers"]
@@ -120,8 +122,12 @@ class World:
         return copy.deepcopy(raw) if raw is not None else None
 
     def change_spares(self, name: str, spares: int) -> None:
+        self.change(name, lambda spec: spec["spares"].update(replicas=spares))
+
+    def change(self, name: str, change: Callable[[Raw], None]) -> None:
+        """Of the job's spec."""
         if raw := self.job(name):
-            raw["spec"]["spares"]["replicas"] = spares
+            change(raw["spec"])
             raw["metadata"]["generation"] += 1
             self.server.put("trainingjobs", raw)
 
@@ -176,7 +182,8 @@ class World:
 
     def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> Link:
         """In CoordinatorLink's place."""
-        return Link(self.trainings.get(job_uid), before, on_change, lambda pod_uid: self._called(pod_uid, keys))
+        training = next((x for uid, x in self.trainings.items() if f"{job_uid}-".startswith(f"{uid}-")), None)
+        return Link(training, before, on_change, lambda pod_uid: self._called(pod_uid, keys))
 
     def _called(self, pod_uid: str, keys: Keys) -> None:
         for pod in self.server.of("pods"):
@@ -240,6 +247,9 @@ class World:
         holds = lease is not None and lease["spec"]["holderIdentity"] in ("", process.name)
         if self.has_lease and not holds:
             self.violate(f"{process.name} writes, and does not hold the lease")
+        there = self.server.objects.get((at.plural, at.namespace, at.name), {"metadata": {"ownerReferences": True}})
+        if method == "DELETE" and not there["metadata"].get("ownerReferences"):
+            self.violate(f"{at.plural}/{at.name} is no job's and is deleted")
         if method == "DELETE" and at.plural == "pods":
             self._may_go(at.name, (body or {}).get("preconditions", {}).get("resourceVersion", ""))
 
@@ -272,9 +282,23 @@ class World:
             self.claims.told(kind, raw, self._writer)
         if plural == "trainingjobs" and kind == "DELETED":
             self.trainings.pop(raw["metadata"]["uid"], None)
+            self._attempts.pop(raw["metadata"]["uid"], None)
+        elif plural == "trainingjobs":
+            self._find_attempt(raw)
         for training in list(self.trainings.values()):
             if plural in ("pods", "nodes"):
                 self.loop.call_soon(training.tick)
+
+    def _find_attempt(self, raw: Raw) -> None:
+        """Status ends an attempt of the job, which must not have succeeded."""
+        uid, status = raw["metadata"]["uid"], raw.get("status", {})
+        attempt = status.get("coordinator", {}).get("formerEpoch", 0)
+        if attempt == self._attempts.setdefault(uid, 0) or uid not in self.trainings:
+            return
+        self._attempts[uid], training = attempt, self.trainings[uid]
+        if training.closed == SUCCEEDED:
+            self.violate(f"{raw['metadata']['name']} has succeeded, and another attempt of it begins")
+        training.begin_attempt()
 
     def _tick(self) -> None:
         self.claims.tick()

@@ -4,9 +4,10 @@ A pod's labels, annotations, variables and messages are anything that its namesp
 pods from their templates: so no text there makes a pod malformed, or the operator would not see the pods that it makes.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TypeVar, cast
 
+from understudy_operator.observe import shapes
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.read_status import read_job_status
@@ -21,6 +22,7 @@ from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
 
+T = TypeVar("T", shapes.Container, shapes.ContainerStatus)
 #: Condition of a pod whose kubelet has mounted its volumes, and then given it a network.
 _HAS_NETWORK = "PodReadyToStartContainers"
 #: Conditions of a pod that somebody takes away: Kubernetes' own, and Kueue's.
@@ -61,10 +63,12 @@ def counted(labels: Mapping[str, str], name: str) -> int:
     return number_in(labels.get(name)) or 0
 
 
-def read_pod(raw: Raw) -> Pod:
+def read_pod(kept: Raw) -> Pod:
+    """kept: the fields of a pod that trim.trimmed_pod has kept."""
+    raw = cast(shapes.Pod, kept)
     metadata, status = raw["metadata"], raw.get("status", {})
-    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
-    sidecar = _container(status.get("initContainerStatuses", ()), names.SIDECAR_CONTAINER)
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    sidecar = _container(status.get("initContainerStatuses"), names.SIDECAR_CONTAINER) or {}
     spec = raw["spec"]
     deleted = metadata.get("deletionTimestamp")
     index = number_in(_environment(spec, names.ENV_INDEX))
@@ -79,9 +83,9 @@ def read_pod(raw: Raw) -> Pod:
         index=index,
         labels=labels,
         annotations=annotations,
-        created_at=unix(metadata["creationTimestamp"]),
-        deleting_since=unix(deleted) - int(metadata.get("deletionGracePeriodSeconds", 0)) if deleted else None,
-        grace_s=float(spec.get("terminationGracePeriodSeconds", 30)),
+        created_at=unix(metadata["creationTimestamp"] or ""),
+        deleting_since=unix(deleted) - (metadata.get("deletionGracePeriodSeconds") or 0) if deleted else None,
+        grace_s=_grace_s(spec),
         sidecar_started=bool(sidecar.get("started")) and "running" in sidecar.get("state", {}),
         sidecar_ran=sidecar_ran,
         close=_close(sidecar),
@@ -89,8 +93,8 @@ def read_pod(raw: Raw) -> Pod:
         out_of_memory=_out_of_memory(spec, status),
         attempt=counted(labels, names.LABEL_ATTEMPT),
         version=metadata.get("resourceVersion", ""),
-        gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
-        finalizers=tuple(metadata.get("finalizers", ())),
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         disruption=_disruption(status),
         held_by=_held_by(metadata),
         waits_since=_waits_since(status),
@@ -99,50 +103,63 @@ def read_pod(raw: Raw) -> Pod:
         ready=_is_true(status, "Ready"),
         unready_since=_unready_since(status),
         nominated=status.get("nominatedNodeName", ""),
-        owner=owner_uid(raw),
-        controller=Controller(*(str(controller_of(raw).get(field, "")) for field in ("kind", "name", "uid"))),
+        owner=owner_uid(kept),
+        controller=Controller(*(str(controller_of(kept).get(field, "")) for field in ("kind", "name", "uid"))),
         secrets=_secrets(spec),
         volumes_mounted=_is_true(status, _HAS_NETWORK),
     )
 
 
-def _secrets(spec: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(secret_of(volume) for volume in spec.get("volumes", ()) if volume.get("name") in SECRET_VOLUMES)
+def _grace_s(spec: shapes.PodSpec) -> float:
+    told = spec.get("terminationGracePeriodSeconds")
+    return 30.0 if told is None else float(told)
 
 
-def _is_true(status: Mapping[str, Any], condition: str) -> bool:
-    return any(x["type"] == condition and x["status"] == "True" for x in status.get("conditions", ()))
+def _secrets(spec: shapes.PodSpec) -> frozenset[str]:
+    return frozenset(secret_of(volume) for volume in spec.get("volumes") or () if volume.get("name") in SECRET_VOLUMES)
 
 
-def _unready_since(status: Mapping[str, Any]) -> float:
-    told = (x for x in status.get("conditions", ()) if x["type"] == "Ready" and x["status"] == "False")
-    condition: Raw = next(told, {})
-    since = condition.get("lastTransitionTime")
+def _is_true(status: shapes.PodStatus, condition: str) -> bool:
+    return any(x["type"] == condition and x["status"] == "True" for x in status.get("conditions") or ())
+
+
+def _unready_since(status: shapes.PodStatus) -> float:
+    return _since(status, "Ready", "False")
+
+
+def _since(status: shapes.PodStatus, condition: str, value: str) -> float:
+    """When the condition got that value; 0 if it has another one."""
+    told = (x for x in status.get("conditions") or () if x["type"] == condition and x["status"] == value)
+    since = next((x.get("lastTransitionTime") for x in told), None)
     return unix(since) if since else 0.0
 
 
-def told_address(raw: Raw) -> str:
+def told_address(kept: Raw) -> str:
     """The address of the coordinator's Service that a pod was made with."""
-    return _environment(raw["spec"], names.ENV_COORDINATOR)
+    return _environment(cast(shapes.Pod, kept)["spec"], names.ENV_COORDINATOR)
 
 
-def _container(statuses: Any, name: str) -> Mapping[str, Any]:
-    return next((status for status in statuses if status.get("name") == name), {})
+def _container(entries: Iterable[T] | None, name: str) -> T | None:
+    return next((entry for entry in entries or () if entry.get("name") == name), None)
 
 
-def _environment(spec: Mapping[str, Any], variable: str) -> str:
+def _environment(spec: shapes.PodSpec, variable: str) -> str:
     """Of the sidecar: every other init container is the template's own."""
-    sidecar = _container(spec.get("initContainers", ()), names.SIDECAR_CONTAINER)
-    told = (entry.get("value", "") for entry in sidecar.get("env", ()) if entry.get("name") == variable)
+    sidecar = _container(spec.get("initContainers"), names.SIDECAR_CONTAINER) or {}
+    told = (entry.get("value", "") for entry in sidecar.get("env") or () if entry.get("name") == variable)
     return str(next(told, ""))
 
 
-def _ended_once(container: Mapping[str, Any]) -> bool:
-    return "terminated" in container.get("state", {}) or "terminated" in container.get("lastState", {})
+def _ended_once(container: shapes.ContainerStatus) -> bool:
+    return any("terminated" in state for state in _states(container))
 
 
-def _close(sidecar: Mapping[str, Any]) -> Close | None:
-    for state in (sidecar.get("state", {}), sidecar.get("lastState", {})):
+def _states(container: shapes.ContainerStatus) -> tuple[shapes.State, shapes.State]:
+    return container.get("state", {}), container.get("lastState", {})
+
+
+def _close(sidecar: shapes.ContainerStatus) -> Close | None:
+    for state in _states(sidecar):
         try:
             close = wire.decode(state.get("terminated", {}).get("message", ""), {"Close": Close})
         except wire.WireError:
@@ -152,53 +169,53 @@ def _close(sidecar: Mapping[str, Any]) -> Close | None:
     return None
 
 
-def _out_of_memory(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    trainer = next((c for c in spec.get("containers", ()) if names.ENV_NPROC in _variables(c)), None)
+def _out_of_memory(spec: shapes.PodSpec, status: shapes.PodStatus) -> str:
+    trainer = next((c for c in spec.get("containers") or () if names.ENV_NPROC in _variables(c)), None)
     if trainer is None:
         return ""
-    told = _container(status.get("containerStatuses", ()), trainer["name"])
-    ends = (told.get(state, {}).get("terminated", {}) for state in ("state", "lastState"))
-    if not any(end.get("reason") == "OOMKilled" for end in ends):
+    told = _container(status.get("containerStatuses"), trainer["name"]) or {}
+    if not any(state.get("terminated", {}).get("reason") == "OOMKilled" for state in _states(told)):
         return ""
-    limit = trainer.get("resources", {}).get("limits", {}).get("memory", "")
+    limit = ((trainer.get("resources") or {}).get("limits") or {}).get("memory", "")
     return f"container {trainer['name']} ran out of memory" + (f" (limit {limit})" if limit else "")
 
 
-def _disruption(status: Mapping[str, Any]) -> str:
-    for condition in status.get("conditions", ()):
+def _disruption(status: shapes.PodStatus) -> str:
+    for condition in status.get("conditions") or ():
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
             return f"it was taken away: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
 
 
-def _held_by(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+def _held_by(metadata: shapes.Metadata) -> tuple[str, ...]:
     """A pod whose grace is 0 is gone, in its kubelet's word or by somebody's order, but for its finalizers."""
     over = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
-    return tuple(metadata.get("finalizers", ())) if over else ()
+    return tuple(metadata.get("finalizers") or ()) if over else ()
 
 
-def _waits_since(status: Mapping[str, Any]) -> float:
+def _waits_since(status: shapes.PodStatus) -> float:
     """When it got its node, if no container of it has begun yet."""
-    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-    if any({"running", "terminated"} & entry.get("state", {}).keys() or entry.get("lastState") for entry in containers):
-        return 0.0
-    told = (x for x in status.get("conditions", ()) if x["type"] == "PodScheduled" and x["status"] == "True")
-    condition: Raw = next(told, {})
-    since = condition.get("lastTransitionTime")
-    return unix(since) if since else 0.0
+    for entry in _containers(status):
+        if {"running", "terminated"} & entry.get("state", {}).keys() or entry.get("lastState"):
+            return 0.0
+    return _since(status, "PodScheduled", "True")
 
 
-def _variables(container: Mapping[str, Any]) -> set[str]:
-    return {entry.get("name", "") for entry in container.get("env", ())}
+def _containers(status: shapes.PodStatus) -> tuple[shapes.ContainerStatus, ...]:
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
-def _trouble(status: Mapping[str, Any]) -> str:
-    for condition in status.get("conditions", ()):
+def _variables(container: shapes.Container) -> set[str]:
+    return {entry.get("name", "") for entry in container.get("env") or ()}
+
+
+def _trouble(status: shapes.PodStatus) -> str:
+    for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition.get("reason") == "SchedulingGated":
                 return ""  # somebody keeps it from being scheduled, on purpose
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+    for container in _containers(status):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
             return f"container {container['name']}: {waiting['reason']}: {waiting.get('message', '')}"

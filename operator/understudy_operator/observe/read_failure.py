@@ -4,16 +4,15 @@ A kubelet may refuse a pod that the scheduler gave it (its devices are broken, i
 container whose command is not in its image cannot be started: nothing of the job's has run in either.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from understudy_operator.observe.shapes import PodStatus, Terminated
 from understudy_protocol import pod as names
 
-Raw = Mapping[str, Any]
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
 
 
-def failure(status: Raw) -> str:
+def failure(status: PodStatus) -> str:
     """In words; "" of a pod that has not failed."""
     if status.get("phase") != "Failed":
         return ""
@@ -26,15 +25,15 @@ def failure(status: Raw) -> str:
     return _joined("", status.get("message", ""))
 
 
-def could_start(status: Raw, sidecar_ran: bool) -> bool:
+def could_start(status: PodStatus, sidecar_ran: bool) -> bool:
     """Of a pod that has failed; True of any other."""
     if status.get("phase") != "Failed":
         return True
     return sidecar_ran and not any(end.get("reason") in _NOT_STARTED for _, end in _ends(status))
 
 
-def _ends(status: Raw) -> Iterator[tuple[str, Raw]]:
-    for container in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())):
+def _ends(status: PodStatus) -> Iterator[tuple[str, Terminated]]:
+    for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
         yield container["name"], container.get("state", {}).get("terminated", {})
 
 

@@ -5,7 +5,9 @@ nobody asks for, wakes no job but by the labels themselves.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
+from understudy_operator.observe import shapes
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.elections import OUT_OF_SERVICE
 from understudy_operator.plan.faults.built_in import BUILT_IN
@@ -21,36 +23,38 @@ class NodeReader:
     def __init__(self, table: Sequence[Source] = BUILT_IN) -> None:
         self._table = tuple(table)
 
-    def __call__(self, raw: Raw) -> Node:
+    def __call__(self, kept: Raw) -> Node:
+        """kept: the fields of a node that trim.trimmed_node has kept."""
+        raw = cast(shapes.Node, kept)
         metadata, spec = raw["metadata"], raw.get("spec", {})
-        conditions = raw.get("status", {}).get("conditions", ())
-        ready: Raw = next((entry for entry in conditions if entry["type"] == READY), {})
-        annotations = metadata.get("annotations", {})
+        conditions = raw.get("status", {}).get("conditions") or ()
+        ready = next((entry for entry in conditions if entry["type"] == READY), shapes.Condition())
+        annotations = metadata.get("annotations") or {}
         return Node(
             name=metadata["name"],
             ready=ready.get("status") == "True",
             since=_at(ready.get("lastTransitionTime")) or 0.0,
-            labels=metadata.get("labels", {}),
+            labels=metadata.get("labels") or {},
             findings=findings(_signals(raw), annotations, self._table),
-            out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in spec.get("taints", ())),
+            out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in spec.get("taints") or ()),
             created_at=_at(metadata.get("creationTimestamp")) or 0.0,
             forgiven_at=_forgiven_at(annotations.get(names.ANNOTATION_FORGIVEN)),
         )
 
 
-def _signals(raw: Raw) -> Iterator[Signal]:
+def _signals(raw: shapes.Node) -> Iterator[Signal]:
     metadata, spec = raw["metadata"], raw.get("spec", {})
-    for entry in raw.get("status", {}).get("conditions", ()):
+    for entry in raw.get("status", {}).get("conditions") or ():
         words = (entry["type"], entry.get("reason", ""), entry.get("message", ""))
         text = ": ".join(word.strip() for word in words if word)
         since = _at(entry.get("lastTransitionTime"))
         yield Signal(SignalKind.CONDITION, entry["type"], entry.get("status", ""), text, since)
-    for key, value in metadata.get("labels", {}).items():
+    for key, value in (metadata.get("labels") or {}).items():
         yield Signal(SignalKind.LABEL, key, value)
-    for key, value in metadata.get("annotations", {}).items():
+    for key, value in (metadata.get("annotations") or {}).items():
         ours = key in (names.ANNOTATION_FAULTY, names.ANNOTATION_MAINTENANCE)
         yield Signal(SignalKind.ANNOTATION, key, value, value.strip() if ours else "")
-    for taint in spec.get("taints", ()):
+    for taint in spec.get("taints") or ():
         text = f"taint {taint['key']}" + (f"={taint['value']}" if taint.get("value") else "")
         since, soft = _at(taint.get("timeAdded")), taint.get("effect") == "PreferNoSchedule"
         yield Signal(SignalKind.TAINT, taint["key"], taint.get("value", ""), text, since, soft)

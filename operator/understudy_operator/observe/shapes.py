@@ -1,8 +1,9 @@
 """The fields of pods and nodes that the operator decodes, keeps and reads: the one list of them, with their types.
 
 There are thousands of both: a pod of 10 KB becomes the objects of 2 KB, and no more are ever made. trim.py keeps these
-fields also of an object that was decoded whole, so that a field that read.py needs and this list lacks is missing in
-every test. An object whose fields have other types is decoded whole, and the store refuses it: so the items of a list,
+fields also of an object that was decoded whole. read.py, read_failure.py and read_node.py read a pod and a node as the
+types below: the type checker rejects a read of a field that this list lacks, and the readers' tests read trimmed
+objects. An object whose fields have other types is decoded whole, and the store refuses it: so the items of a list,
 and the lines of a watch, are decoded one by one, and none of them spoils the others.
 """
 
@@ -58,7 +59,7 @@ class _Resources(TypedDict, total=False):
     limits: dict[str, str | int | float] | None
 
 
-class _Container(TypedDict, total=False):
+class Container(TypedDict, total=False):
     name: str
     env: list[_Variable] | None
     resources: _Resources | None
@@ -68,7 +69,7 @@ class _Source(TypedDict, total=False):
     secretName: str
 
 
-class _Volume(TypedDict, total=False):
+class Volume(TypedDict, total=False):
     name: str
     secret: _Source | None
 
@@ -77,13 +78,13 @@ class _Gate(TypedDict, total=False):
     name: str
 
 
-class _PodSpec(TypedDict, total=False):
+class PodSpec(TypedDict, total=False):
     nodeName: str
     terminationGracePeriodSeconds: int | None
     schedulingGates: list[_Gate] | None
-    initContainers: list[_Container] | None
-    containers: list[_Container] | None
-    volumes: list[_Volume] | None
+    initContainers: list[Container] | None
+    containers: list[Container] | None
+    volumes: list[Volume] | None
 
 
 class _Waiting(TypedDict, total=False):
@@ -91,28 +92,28 @@ class _Waiting(TypedDict, total=False):
     message: str
 
 
-class _Terminated(TypedDict, total=False):
+class Terminated(TypedDict, total=False):
     exitCode: int
     reason: str
     message: str
 
 
-class _State(TypedDict, total=False):
+class State(TypedDict, total=False):
     running: dict[str, Any]
     waiting: _Waiting
-    terminated: _Terminated
+    terminated: Terminated
 
 
-class _ContainerStatus(TypedDict, total=False):
+class ContainerStatus(TypedDict, total=False):
     name: str
-    state: _State
-    lastState: _State
+    state: State
+    lastState: State
     started: bool | None
     ready: bool
     restartCount: int
 
 
-class _Condition(TypedDict, total=False):
+class Condition(TypedDict, total=False):
     type: str
     status: str
     reason: str
@@ -120,24 +121,24 @@ class _Condition(TypedDict, total=False):
     lastTransitionTime: str | None
 
 
-class _PodStatus(TypedDict, total=False):
+class PodStatus(TypedDict, total=False):
     phase: str
     podIP: str
     nominatedNodeName: str
     reason: str
     message: str
-    initContainerStatuses: list[_ContainerStatus] | None
-    containerStatuses: list[_ContainerStatus] | None
-    conditions: list[_Condition] | None
+    initContainerStatuses: list[ContainerStatus] | None
+    containerStatuses: list[ContainerStatus] | None
+    conditions: list[Condition] | None
 
 
-class _Pod(TypedDict, total=False):
+class Pod(TypedDict, total=False):
     metadata: Metadata
-    spec: _PodSpec
-    status: _PodStatus
+    spec: PodSpec
+    status: PodStatus
 
 
-class _Taint(TypedDict, total=False):
+class Taint(TypedDict, total=False):
     key: str
     value: str
     effect: str
@@ -145,15 +146,15 @@ class _Taint(TypedDict, total=False):
 
 
 class _NodeSpec(TypedDict, total=False):
-    taints: list[_Taint] | None
+    taints: list[Taint] | None
     unschedulable: bool | None
 
 
 class _NodeStatus(TypedDict, total=False):
-    conditions: list[_Condition] | None
+    conditions: list[Condition] | None
 
 
-class _Node(TypedDict, total=False):
+class Node(TypedDict, total=False):
     metadata: Metadata
     spec: _NodeSpec
     status: _NodeStatus
@@ -218,8 +219,8 @@ class Told(msgspec.Struct):
 Decode = Callable[[bytes | msgspec.Raw], Any]
 _ANY: Decode = msgspec.json.Decoder().decode
 _OBJECTS: dict[str, Decode] = {
-    "pods": msgspec.json.Decoder(_Pod).decode,
-    "nodes": msgspec.json.Decoder(_Node).decode,
+    "pods": msgspec.json.Decoder(Pod).decode,
+    "nodes": msgspec.json.Decoder(Node).decode,
 }
 _PAGE = msgspec.json.Decoder(_Page).decode
 _TOLD = msgspec.json.Decoder(Told).decode
@@ -237,12 +238,12 @@ def told(line: bytes) -> Told:
 
 def pod_fields(raw: Any) -> Raw:
     """A new object with the listed fields of a pod. Raises Malformed."""
-    return _fields(raw, _Pod)
+    return _fields(raw, Pod)
 
 
 def node_fields(raw: Any) -> Raw:
     """A new object with the listed fields of a node. Raises Malformed."""
-    return _fields(raw, _Node)
+    return _fields(raw, Node)
 
 
 def check_job(raw: Any) -> None:

@@ -157,7 +157,7 @@ def _waits_for(observed: Observed, pods: Iterable[str], now: float) -> str:
     parts += told_of_job_pods(observed, now)
     if job.spec.world is None:
         return "; ".join([*parts, *_refusals(observed)])
-    parts += filter(None, [unreported_loss(observed), waits_for_election(observed, now)])
+    parts += filter(None, [unreported_loss(observed, now), waits_for_election(observed, now)])
     if observed.snapshot is not None and observed.snapshot.waiting_for:
         parts.append(f"waiting for {observed.snapshot.waiting_for}")
     return "; ".join([*parts, *pods, *stuck_ends(observed, now), *_refusals(observed)])

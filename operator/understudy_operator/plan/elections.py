@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, office_of
+from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import COORDINATOR_PORT
 from understudy_protocol.words import Office
@@ -57,22 +58,47 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
     return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
 
 
-def unreported_loss(observed: Observed) -> str:
-    """A message about a pod with a rank that has failed or is gone while the job has no coordinator; "" if none has.
+def unreported_loss(observed: Observed, now: float) -> str:
+    """A message about why the job does not train while it has no coordinator; "" if it may train.
 
-    A coordinator that the operator has found, or that members name, reports the loss itself.
+    A coordinator that the operator has found, or that members name, reports losses itself.
     """
-    snapshot = observed.snapshot
-    if snapshot is None or observed.coordination.in_office or _named(observed, provably_ended(observed)):
+    link = observed.coordination
+    if observed.job.round < 0 or link.in_office or _named(observed, provably_ended(observed)):
         return ""
     pods = {pod.uid: pod for pod in (*observed.pods, *observed.claimed)}
-    for member in snapshot.members:
-        pod = pods.get(member.pod_uid)
-        if member.group_rank is None or (pod is not None and pod.phase != "Failed"):
-            continue
-        how = "is gone" if pod is None else f"has failed{pod.failure and ': '}{pod.failure}"
-        return f"no coordinator, and pod {member.pod_name} (group rank {member.group_rank}) {how}"
+    seated = _seated(observed)
+    for uid, name in seated.items():
+        pod = pods.get(uid)
+        if pod is None or pod.phase == "Failed":
+            how = "is gone" if pod is None else f"has failed{pod.failure and ': '}{pod.failure}"
+            return f"no coordinator, and pod {name} {how}"
+    if all(pod.over for pod in pods.values()):
+        return "no coordinator, and no pod of the job is left"
+    if not reached(link.since + UNREACHABLE_S, now):
+        return ""
+    for uid, name in seated.items():
+        node = pods[uid].node
+        if node and not pods[uid].over and not observed.node_ready(node):
+            return f"no coordinator, and pod {name} is on node {node}, which is not ready"
+    answered = seated.keys() & link.answers.pods
+    coordinator = "" if observed.snapshot is None else observed.snapshot.pod_uid
+    if answered and coordinator in seated.keys() - answered:
+        return f"no coordinator, and pod {seated[coordinator]}, which was the coordinator, does not respond"
+    fence_s = observed.job.world.fence_s
+    if fence_s and answered and reached(link.since + fence_s, now):
+        return f"no coordinator for {fence_s:g} s, the fenceTimeout: the pods have stopped their workers"
     return ""
+
+
+def _seated(observed: Observed) -> dict[str, str]:
+    """The pods that held ranks of the newest round, in words, by uid; by their labels if no coordinator was heard."""
+    told = observed.snapshot
+    if told is None:
+        held = (pod for pod in observed.pods if pod.labels.get(names.LABEL_ROLE) == names.ROLE_ACTIVE and not pod.over)
+        return {pod.uid: pod.name for pod in held}
+    seated = (member for member in told.members if member.group_rank is not None)
+    return {member.pod_uid: f"{member.pod_name} (group rank {member.group_rank})" for member in seated}
 
 
 def waits_for_election(observed: Observed, now: float) -> str:
@@ -81,9 +107,9 @@ def waits_for_election(observed: Observed, now: float) -> str:
     if observed.job.round < 0 or link.in_office or not reached(link.since + UNREACHABLE_S, now):
         return ""
     if named := _named(observed, provably_ended(observed)):
-        names = {pod.uid: pod.name for pod in observed.pods}
+        name = next((pod.name for pod in observed.pods if pod.uid == named), named)
         return (
-            f"its members follow {names.get(named, named)}, which the operator cannot reach: it needs to reach port "
+            f"its members follow {name}, which the operator cannot reach: it needs to reach port "
             f"{COORDINATOR_PORT} of the job's pods; status stays as it was until then"
         )
     fence_s = observed.job.world.fence_s

@@ -1,8 +1,8 @@
 """What the job is doing, in one word.
 
 Rules: the end goes before all else, then that the job rests, then that a former attempt is still there. A job with a
-world is as its training is; one without, as its Jobs are. While no coordinator tells better the phase stays, unless a
-pod that held a rank has failed or is gone; while all that trained waits in a queue, it is Pending.
+world is as its training is; one without, as its Jobs are. While no coordinator reports, the phase stays unless
+elections.unreported_loss knows that the job does not train; while all that trained waits in a queue, it is Pending.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from understudy_protocol.words import WorkersState
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
 
-def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]) -> str:
+def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView], now: float) -> str:
     """status: this pass's, but for the phase and the conditions."""
     if status.get("terminalState"):
         return _ENDS[status["terminalState"]]
@@ -30,7 +30,7 @@ def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]
         return "Restarting"
     if observed.job.spec.world is None or observed.close is not None:
         return _of_jobs(observed, jobs)
-    return _of_world(observed, status)
+    return _of_world(observed, status, now)
 
 
 def _of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
@@ -41,16 +41,16 @@ def _of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
     return "Running" if sum(view.ready or view.fate is not Fate.OPEN for view in jobs) >= wanted else "Starting"
 
 
-def _of_world(observed: Observed, status: Mapping[str, Any]) -> str:
+def _of_world(observed: Observed, status: Mapping[str, Any], now: float) -> str:
     if waits_whole(observed):
         return "Pending"
     if int(status.get("round", -1)) < 0:
         return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
+    if unreported_loss(observed, now):
+        return "Recovering"
     if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
         former = observed.job.status.get("phase")
         return "Recovering" if former == "Recovering" else "Running"
-    if unreported_loss(observed):
-        return "Recovering"
     last = status.get("lastRecovery")
     lasts = last is not None and is_open(last)
     if observed.snapshot.waiting_for:

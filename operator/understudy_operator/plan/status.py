@@ -65,7 +65,7 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
     status["replicatedJobsStatus"] = list(_replicated_jobs(observed, group_counts(observed)))
     if any(view.active or view.fate is not Fate.OPEN for view in jobs if not view.of_world):
         status.setdefault("startTime", micro_time(now))
-    status["phase"] = phase(observed, status, jobs)
+    status["phase"] = phase(observed, status, jobs, now)
     if isinstance(what, Restart):
         status = restarted(observed, status, what, now)
     elif rests(observed, now):

@@ -98,7 +98,7 @@ def test_kubectl_get_shows_how_the_job_is_doing(version: Schema, fields: dict[st
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
     assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "InPlace", "Swaps", "Age"]
-    assert wide == ["Suspended", "Step", "Coordinator"]
+    assert wide == ["Suspended", "Step", "Coordinator", "Promoted"]
     for column in columns:
         assert column["jsonPath"] == ".metadata.creationTimestamp" or column["jsonPath"].lstrip(".") in fields
 

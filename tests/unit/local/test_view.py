@@ -13,6 +13,7 @@ from understudy_local.options import Options
 from understudy_local.output import Output, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen, headline, recovery_lines
+from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol.observer import Snapshot, StepProgress
 from understudy_protocol.words import RoundToken
 
@@ -43,16 +44,23 @@ def test_recoveries_open_and_done() -> None:
     done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "seconds": 0.0712}
     swap = {**done, "strategy": "SpareSwap", "reason": "pod p failed twice within 1 h"}
     waits = {"fault": "Pod", "round": 2, "cause": {"pod": "", "message": "its connection ended"}}
-    assert recovery_lines([done, swap, waits]) == [
+    waits["detectedAt"] = "2026-11-20T10:00:00.250000Z"
+    assert recovery_lines([done, swap, waits], unix("2026-11-20T10:01:14.000000Z")) == [
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> SpareSwap 0.07 s (pod p failed twice within 1 h)",
-        "round 2: Pod, a member: its connection ended -> waits for a member …",
+        "round 2: Pod, a member: its connection ended -> waits for a member, for 73 s so far",
     ]
+
+
+def test_a_recovery_is_not_open_for_less_than_nothing_where_the_clock_was_set_back() -> None:
+    entry = {"fault": "Pod", "round": 2, "cause": {"message": "gone"}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    (line,) = recovery_lines([entry], unix("2026-11-20T09:59:00.000000Z"))
+    assert line.endswith("waits for a member, for 0 s so far")
 
 
 def test_only_the_newest_are_shown() -> None:
     entry = {"fault": "Pod", "cause": {}, "strategy": "SpareSwap", "seconds": 1.0}
-    lines = recovery_lines([{**entry, "round": number} for number in range(8)])
+    lines = recovery_lines([{**entry, "round": number} for number in range(8)], 0.0)
     assert [line.split(":")[0] for line in lines] == ["round 3", "round 4", "round 5", "round 6", "round 7"]
 
 

@@ -78,7 +78,7 @@ class FakeApi(Api):
         version = body.get("metadata", {}).get("resourceVersion")
         if version not in (None, known["metadata"]["resourceVersion"]):
             raise ApiError(409, "Conflict", "the object has been modified")
-        return self.put(path, _merged(known, body))
+        return self.put(path, merged(known, body))
 
     async def delete(self, path: str, body: Mapping[str, Any]) -> Raw:
         known = self._called("DELETE", path)
@@ -125,12 +125,12 @@ def _at(raw: Raw, field: str) -> object:
     return raw
 
 
-def _merged(known: Raw, patch: Mapping[str, Any]) -> Raw:
+def merged(known: Raw, patch: Mapping[str, Any]) -> Raw:
     """As RFC 7396 says."""
     told = {name: value for name, value in known.items() if patch.get(name, "") is not None}
     for name, value in patch.items():
         if isinstance(value, Mapping):
-            told[name] = _merged(told.get(name, {}), value)
+            told[name] = merged(told.get(name, {}), value)
         elif value is not None:
             told[name] = value
     return told

@@ -35,6 +35,7 @@ from tests.unit.operator.given import (
 from tests.unit.operator.golden_plans import write
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
+from understudy_operator.observe.trim import trimmed_node
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.intents import (
     Create,
@@ -134,7 +135,7 @@ def _node(name: str, told: Raw) -> Node:
     metadata = {"name": name, "labels": told.get("labels", {}), "annotations": told.get("annotations", {})}
     spec = {field: told[field] for field in ("taints", "unschedulable") if field in told}
     conditions = [{"type": "Ready", "status": "True"}, *told.get("conditions", ())]
-    return read_node({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
+    return read_node(trimmed_node({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}}))
 
 
 def _objects(facts: Raw) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
-from tests.unit.operator.given import IMAGE, KEYRING, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
+from tests.unit.operator.given import IMAGE, KEYRING, NOW, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
 from understudy_operator.apply.api import ApiError, NotLeading
@@ -907,11 +907,51 @@ async def test_a_success_that_a_pod_reports_counts_though_the_job_was_suspended_
         world.wake()
         await world.until(lambda: asked == 1 and world.status().get("phase") == "Suspended")
         # and the kubelet reports then that the pod has succeeded
-        message = wire.encode(SUCCEEDED)
-        sidecar = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 0, "message": message}}}
-        pod["status"] = {"phase": "Succeeded", "initContainerStatuses": [sidecar]}
-        world.store.put(Kind.POD, world.api.put(POD, pod))
-        world.wake()
+        pod_succeeds(world, pod)
         # then the job has
         await world.until(lambda: world.status().get("phase") == "Succeeded")
     assert world.status()["terminalState"] == "Completed"
+
+
+def virtual_clock() -> Clock:
+    loop = asyncio.get_running_loop()
+    return Clock(lambda: NOW + loop.time(), loop.time)
+
+
+def pod_succeeds(world: World, pod: Raw) -> None:
+    """As its kubelet reports, with the close that its sidecar has left."""
+    message = wire.encode(SUCCEEDED)
+    sidecar = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 0, "message": message}}}
+    pod["status"] = {"phase": "Succeeded", "initContainerStatuses": [sidecar]}
+    world.store.put(Kind.POD, world.api.put(POD, pod))
+    world.wake()
+
+
+@pytest.mark.parametrize(
+    ("report_after_s", "phase", "trains_again"), [(9.5, "Succeeded", False), (11.0, "Suspended", True)]
+)
+@in_virtual_time
+async def test_pods_have_10_s_to_report_a_success_just_before_a_suspension_where_the_coordinator_is_gone(
+    world: World, links: list[FakeLink], report_after_s: float, phase: str, trains_again: bool
+):
+    # given a training that has succeeded: its coordinator has ended, and no kubelet has reported the end of a pod yet
+    clock = virtual_clock()
+    world.apply_job(status=APPOINTED, spares={"replicas": 1})
+    pod = a_pod_of_the_job(world)
+    async with at_work(world, clock):
+        await world.until(lambda: bool(links))
+        links[0].coordination = Coordination(a_snapshot(), since=clock.wall())
+        # when the job is suspended 0.03 s later
+        await asyncio.sleep(0.03)
+        world.apply_job(status=world.status(), spares={"replicas": 1}, suspend=True)
+        world.wake()
+        await world.until(lambda: world.status().get("phase") == "Suspended")
+        attempt = world.status()["coordinator"].get("formerEpoch")
+        # and a kubelet reports late
+        await asyncio.sleep(report_after_s)
+        ended = world.status()["coordinator"].get("formerEpoch") != attempt
+        pod_succeeds(world, pod)
+        # then the success counts, unless the attempt has ended by then
+        await asyncio.sleep(1.0)
+        assert (world.status()["phase"], ended) == (phase, trains_again)
+    assert world.status().get("terminalState") == (None if trains_again else "Completed")

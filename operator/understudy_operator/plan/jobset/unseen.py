@@ -8,6 +8,7 @@ differs proves nothing by itself, for a newer CRD may have other defaults: an up
 generation that was acted on last there must have been two changes, to suspend and to resume. Whatever carries no hash,
 because a former version made it, stays. The world ends as by the suspension, and Jobs are deleted one by one. Until all
 of that is under way status keeps the former generation: so whoever goes on, another operator included, goes on with it.
+Status also keeps it until all Jobs of a suspended job are suspended, because the user may resume the job before that.
 """
 
 from collections.abc import Iterator
@@ -34,8 +35,7 @@ def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
         return
     wanted = {group.name: group.made_of for group in observed.job.spec.children}
     for child in observed.children:
-        rests = child.suspended and not child.queue  # it gets the newest template when it is resumed
-        if rests or child.ended or child.deleting or not child.made_of or not is_current(observed, child):
+        if _rests(child) or child.ended or child.deleting or not child.made_of or not is_current(observed, child):
             continue
         if child.made_of != wanted[child.group]:
             yield child
@@ -44,7 +44,20 @@ def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
 def acted_on(observed: Observed) -> int:
     """The generation that status tells."""
     missed = is_missed_by_world(observed) or any(True for _ in outdated_jobs(observed))
-    return _before(observed) if missed else observed.job.generation
+    return _before(observed) if missed or _still_to_suspend(observed) else observed.job.generation
+
+
+def _still_to_suspend(observed: Observed) -> bool:
+    """Whether a Job of a suspended job runs or queues: if the user changes and resumes the job now, it is outdated."""
+    return observed.job.spec.suspend and any(
+        not (_rests(child) or child.ended or child.deleting) and is_current(observed, child)
+        for child in observed.children
+    )
+
+
+def _rests(child: ChildJob) -> bool:
+    """It gets the newest template when it is resumed."""
+    return child.suspended and not child.queue
 
 
 def _missed(observed: Observed) -> bool:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe.read import read_job, read_pod
-from understudy_operator.observe.read_node import read_node
-from understudy_operator.plan.observed import Node
+from understudy_operator.observe import read, shapes
+from understudy_operator.observe.read import read_job
+from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.trim import trimmed_node, trimmed_pod
+from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.rfc3339 import unix
 from understudy_protocol import pod as names
@@ -69,6 +71,24 @@ POD: dict[str, Any] = {
         "initContainerStatuses": [{"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}],
     },
 }
+
+
+def read_pod(raw: dict[str, Any]) -> Pod:
+    """The fact that the operator has: a field that it does not keep is not read."""
+    return read.read_pod(trimmed_pod(raw))
+
+
+def read_node(raw: dict[str, Any]) -> Node:
+    return NodeReader()(trimmed_node(raw))
+
+
+def no_reader_may_use_a_field_that_is_not_listed(pod: shapes.Pod, node: shapes.Node) -> list[str]:
+    """mypy checks this function: strict mode rejects an ignore comment that ignores no error."""
+    return [
+        pod["status"]["hostIP"],  # type: ignore[typeddict-item]
+        pod["status"].get("hostIP", ""),  # type: ignore[list-item]
+        node["spec"]["podCIDR"],  # type: ignore[typeddict-item]
+    ]
 
 
 def pod_with(**sidecar: Any) -> dict[str, Any]:

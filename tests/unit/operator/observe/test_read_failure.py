@@ -4,10 +4,26 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe.read_failure import could_start, failure
+from understudy_operator.observe import read_failure
+from understudy_operator.observe.shapes import PodStatus
+from understudy_operator.observe.trim import trimmed_pod
 from understudy_protocol import pod as names
 
 CLOSE = '{"type":"Close","reason":"Failed"}'
+
+
+def kept(status: dict[str, Any]) -> PodStatus:
+    """The fields that the operator keeps of a pod with that status."""
+    trimmed: PodStatus = trimmed_pod({"metadata": {"name": "llm-0"}, "status": status})["status"]
+    return trimmed
+
+
+def failure(status: dict[str, Any]) -> str:
+    return read_failure.failure(kept(status))
+
+
+def could_start(status: dict[str, Any], *, sidecar_ran: bool) -> bool:
+    return read_failure.could_start(kept(status), sidecar_ran)
 
 
 def ended(name: str, exit_code: int, **more: Any) -> dict[str, Any]:

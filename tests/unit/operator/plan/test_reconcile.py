@@ -30,6 +30,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.observe.read import read_pod
+from understudy_operator.observe.trim import trimmed_pod
 from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.coordination import FAREWELL
 from understudy_operator.plan.intents import (
@@ -241,7 +242,7 @@ class World:
                 self.created += 1
                 metadata = {**manifest["metadata"], "uid": manifest["metadata"]["name"]}
                 raw = {**manifest, "metadata": {**metadata, "creationTimestamp": "2026-11-20T10:00:00Z"}}
-                pod = replace(read_pod(raw), created_at=self.now + self.serial / 1000)
+                pod = replace(read_pod(trimmed_pod(raw)), created_at=self.now + self.serial / 1000)
                 assert pod.uid not in self.pods, "a name is never used twice"
                 self.pods[pod.uid] = pod
             case DeletePod(uid=uid, grace_s=grace_s):

@@ -34,6 +34,7 @@ from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_operator.plan.status import PROGRESS_EVERY_S, is_news, worth_writing
+from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot, StepProgress
 from understudy_protocol.words import CloseReason, WorkersState
@@ -95,6 +96,91 @@ def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_told_at_once():
     assert status_of(observed(pods=pods, snapshot=told))["phase"] == "Running"
     leaving = (terminating(A0), A1)
     assert status_of(observed(pods=leaving, snapshot=told, searches_since=NOW))["phase"] == "Running"
+
+
+TOLD = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+TOLD_BY_A0 = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0)
+LONE = a_snapshot([member(A0, 0)], coordinator=A0)
+#: Nobody trains, as the operator knows without a coordinator: the observation, and the message of condition Recovering.
+NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
+    "the node of a lone pod lost power": (
+        observed(a_job(status=in_round(0), parallelism=1), (A0,), LONE, searches_since=NOW - 8, not_ready=["node-a0"]),
+        "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
+    ),
+    "the node of the coordinator of two pods lost power, and the survivor follows nobody": (
+        observed(pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 8, not_ready=["node-a0"], answered=[A1]),
+        "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
+    ),
+    "the coordinator, which has a rank, responds neither to the operator nor to the other pod with a rank": (
+        observed(pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 8, answered=[A1]),
+        "no coordinator, and pod a0 (group rank 0), which was the coordinator, does not respond",
+    ),
+    "the operator has restarted since the node of a pod with a rank lost power": (
+        observed(
+            pods=[replace(x, labels={names.LABEL_ROLE: names.ROLE_ACTIVE}) for x in (A0, A1)],
+            searches_since=NOW - 8,
+            not_ready=["node-a1"],
+        ),
+        "no coordinator, and pod a1 is on node node-a1, which is not ready",
+    ),
+    "a pod with a rank has followed nobody for the fenceTimeout": (
+        observed(pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 30, answered=[A1]),
+        "no coordinator for 30 s, the fenceTimeout: the pods have stopped their workers",
+    ),
+    "no pod is left, and the operator has just started": (
+        observed(pods=(), searches_since=NOW),
+        "no coordinator, and no pod of the job is left",
+    ),
+}
+#: The pods may train on.
+MAY_TRAIN: Mapping[str, Observed] = {
+    "the operator has searched for less than 8 s": observed(
+        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 7.9, not_ready=["node-a0"], answered=[A1]
+    ),
+    "the coordinator, which has a rank, does not respond, and the other pods with ranks do not either": observed(
+        pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 300
+    ),
+    "the coordinator, which has a rank, has responded: its sidecar was restarted": observed(
+        pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 8, answered=[A0, A1]
+    ),
+    "the coordinator, which has no rank, does not respond": observed(
+        snapshot=a_snapshot(), searches_since=NOW - 8, answered=[A0, A1]
+    ),
+    "a member names a coordinator that the operator cannot reach": observed(
+        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 300, not_ready=["node-a0"], answered=[A1], named="uid-a0"
+    ),
+    "the coordinator is connected, and the node is cut off from the API server only": observed(
+        pods=(A0, A1), snapshot=TOLD, not_ready=["node-a0"]
+    ),
+    "the node of a spare is not ready": observed(snapshot=a_snapshot(), searches_since=NOW - 8, not_ready=["node-s"]),
+    "a pod with a rank has followed nobody for less than the fenceTimeout": observed(
+        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 29.9, answered=[A1]
+    ),
+    "only a spare has followed nobody for the fenceTimeout": observed(
+        snapshot=a_snapshot(), searches_since=NOW - 30, answered=[S]
+    ),
+    "no pod has answered: the operator itself may be cut off": observed(
+        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 300
+    ),
+    "fenceTimeout is Off": observed(
+        a_job(status=in_round(0), fence_s=0.0), (A0, A1), TOLD, searches_since=NOW - 300, answered=[A0, A1]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOBODY_TRAINS)
+def test_the_phase_is_recovering_while_nobody_trains_and_no_coordinator_reports(case: str):
+    given, message = NOBODY_TRAINS[case]
+    status = status_of(given)
+    assert status["phase"] == "Recovering"
+    recovering = condition(status, "Recovering")
+    assert recovering["status"] == "True"
+    assert recovering["message"].split("; ")[0] == message
+
+
+@pytest.mark.parametrize("case", MAY_TRAIN)
+def test_the_phase_stays_running_while_pods_may_train(case: str):
+    assert status_of(MAY_TRAIN[case])["phase"] == "Running"
 
 
 # Counts -------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_the_scheduler_keeps_pods_off_cordoned_tainted_and_unready_nodes_by_itse
     known = {
         name: held.known_to_scheduler
         for name, told in NODES.items()
-        if (held := read_node(a_node(told)).held(NOW)) is not None
+        if (held := read_node(trimmed_node(a_node(told))).held(NOW)) is not None
     }
     assert {name for name, by_itself in known.items() if by_itself} == {
         "GKE, a node that is taken away",
