@@ -15,7 +15,9 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.words import NO_ELECTORATE, CloseReason
 from understudy_sidecar import client as client_module
-from understudy_sidecar.client import MESSAGE_BYTES, Address
+from understudy_sidecar.client import Address
+
+MESSAGE_BYTES = 4 << 20
 
 # Whom it dials, and when
 

@@ -16,7 +16,9 @@ from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, f
 from understudy_protocol.membership import Port
 from understudy_protocol.sessions import Session, SharedKeyCalled, SharedKeyCaller
 from understudy_sidecar import link as link_module
-from understudy_sidecar.link import UNSENT_BYTES, Link
+from understudy_sidecar.link import Link
+
+UNSENT_BYTES = 1 << 20
 
 HEAD = b"HEAD\r\n\r\n"
 

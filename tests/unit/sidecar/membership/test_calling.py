@@ -1,8 +1,12 @@
 """Whom a member without a coordinator calls, in which order, and how long it waits there."""
 
 from understudy_protocol.membership import Heir
-from understudy_sidecar.membership.calling import CALL_AGAIN_S, LONG_S, SHORT_S, Calls
+from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import SERVICE
+
+CALL_AGAIN_S = 0.25
+LONG_S = 10.0
+SHORT_S = 2.0
 
 HEIRS = tuple(Heir(name, name.upper()) for name in "abc")
 

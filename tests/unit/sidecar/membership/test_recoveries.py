@@ -4,7 +4,9 @@ import pytest
 
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy
-from understudy_sidecar.membership.recoveries import KEPT, NOT_COUNTED, RecoveryBook
+from understudy_sidecar.membership.recoveries import NOT_COUNTED, RecoveryBook
+
+KEPT = 10
 
 WORKER = Cause(3, "pod-1", "node-1", 1, None, "exit code 1")
 POD = Cause(0, "pod-0", "node-0", None, None, "its connection ended")

@@ -1,8 +1,9 @@
 """A coordinator that nobody watches, and that can only wait, makes way: another may have been appointed."""
 
 from tests.unit.sidecar.membership.driven import Driven, running
-from understudy_sidecar.membership.coordinator import RESIGN_S
 from understudy_sidecar.membership.events import Watched
+
+RESIGN_S = 15.0
 
 
 def deposed() -> Driven:

@@ -9,8 +9,12 @@ import pytest
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.silence import HEARTBEATS, Patience, SilenceWatch
-from understudy_sidecar.membership.stall import LEAST_STALL_S, REPORT_EVERY_S, StepWatch
+from understudy_sidecar.membership.silence import Patience, SilenceWatch
+from understudy_sidecar.membership.stall import StepWatch
+
+HEARTBEATS = 3
+LEAST_STALL_S = 1.0
+REPORT_EVERY_S = 0.5
 
 PATIENCE = Patience()
 EVERYBODY = ("active-0", "active-1", "spare-0")
