@@ -25,7 +25,7 @@ def told(*pods: Pod) -> list[str]:
 def test_a_pod_that_only_finalizers_hold_is_over_and_named_with_them():
     assert held(A1).over
     assert not held(A1).alive
-    assert told(A0, held(A1), S) == [
+    assert told(A0, held(A1, NOW - HELD_S), S) == [
         "pod a1 is over, and its object stays until somebody removes its finalizers: example.com/audit"
     ]
     assert told(A0, held(A1, NOW - HELD_S + 0.1), S) == []
