@@ -7,8 +7,10 @@ import yaml
 
 from scripts.metrics_docs import ROOT, alerts
 from tests.integration.test_chart import template
-from understudy_operator.metrics.serving import ENV_PORT, port_of
+from understudy_operator.metrics.serving import port_of
 from understudy_protocol import pod as names
+
+ENV_PORT = "UNDERSTUDY_METRICS_PORT"
 
 HEALTH_PORT = 8479
 

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.launcher.driven import Driven, ended, start
 from tests.unit.launcher.fake_sidecar import Launched, children
 from understudy_launcher import events as e
-from understudy_launcher.readiness import SILENT
 from understudy_protocol.launcher import CheckReadiness, Readiness, TakeOver
+
+SILENT = "its devices did not answer within 5 s"
 
 CHECK_WITHIN_S = 5.0
 LOOK_WITHIN_S = 5.0

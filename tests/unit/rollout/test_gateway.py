@@ -16,8 +16,10 @@ from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
 from understudy_rollout.gateway.flights import Flights, Policy
 from understudy_rollout.gateway.keeper import Keeper
-from understudy_rollout.gateway.proxy import VERSION_HEADER, Proxy
+from understudy_rollout.gateway.proxy import Proxy
 from understudy_rollout.weights import Weights
+
+VERSION_HEADER = "Understudy-Weight-Version"
 
 AWAIT_LIMIT_S = 45.0
 LOOK_EVERY_S = 1.0

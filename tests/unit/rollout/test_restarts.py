@@ -13,7 +13,8 @@ from tests.unit.rollout.model import OF_ENGINES, PATIENT, Broken, Cluster, Place
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import State, WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
-from understudy_rollout.gateway.proxy import VERSION_HEADER
+
+VERSION_HEADER = "Understudy-Weight-Version"
 
 LOOK_EVERY_S = 1.0
 

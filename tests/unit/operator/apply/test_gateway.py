@@ -15,8 +15,10 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, ReleasePod
-from understudy_operator.plan.refusals import ADDRESS_TAKEN, Why
+from understudy_operator.plan.refusals import Why
 from understudy_protocol import pod as names
+
+ADDRESS_TAKEN = "already allocated"
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 AT_ONCE = 256

@@ -4,7 +4,9 @@ import pytest
 
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy
-from understudy_sidecar.membership.recoveries import NOT_COUNTED, RecoveryBook
+from understudy_sidecar.membership.recoveries import RecoveryBook
+
+NOT_COUNTED = "a former coordinator was cut off before it had counted it"
 
 KEPT = 10
 

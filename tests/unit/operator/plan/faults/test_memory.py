@@ -8,8 +8,9 @@ from understudy_operator.plan.faults import memory
 from understudy_operator.plan.faults.memory import NOTHING, Memory, Offence, offences_of, offenders, score
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_protocol.recovery import SWAPPED
 from understudy_protocol.words import Fault
+
+SWAPPED = "it is swapped before it fails"
 
 HALF_LIFE_S = 24 * 3600.0
 NODES_KEPT = 400
