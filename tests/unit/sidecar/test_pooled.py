@@ -45,9 +45,6 @@ from understudy_sidecar import pooled, records
 from understudy_sidecar.client import Address
 from understudy_sidecar.settings import read_spare
 
-COORDINATOR_PORT = 8478
-HEALTH_PORT = 8479
-
 POOL, POOL_KEY, POD = "pool-uid", bytes(range(200, 232)), "pod-uid"
 TAKE_OVER = TakeOver(("python", "train.py"), {"LR": "0.1"})
 ORDER = Order(JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0), "127.0.0.1:1", KEY.hex(), TAKE_OVER)
@@ -99,14 +96,14 @@ class Spare:
     async def ready(self) -> int:
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"http://{self.host}:{HEALTH_PORT}/ready") as got,
+            session.get(f"http://{self.host}:{pod.HEALTH_PORT}/ready") as got,
         ):
             return got.status
 
     @asynccontextmanager
     async def line(self, as_caller: Caller) -> AsyncIterator[SealedCaller]:
         """Through the handshake. Raises handshake.NotProven, or EOFError where the sidecar hangs up."""
-        url = f"http://{self.host}:{COORDINATOR_PORT}{pod.MEMBERSHIP_PATH}"
+        url = f"http://{self.host}:{pod.COORDINATOR_PORT}{pod.MEMBERSHIP_PATH}"
         async with aiohttp.ClientSession() as session, session.ws_connect(url) as link:
             sealed = await begin(link, as_caller, answered_by=POD)
             if sealed is None:
@@ -288,7 +285,7 @@ async def test_an_order_for_one_spare_cannot_be_passed_on_to_another_one(spare: 
     # given a relay at the address of another spare of the pool
     await eventually(spare.ready)
     other = replace(intent(spare), pod_uid="uid-of-the-other-spare", ip="127.0.0.2")
-    async with relayed(Address(spare.host, COORDINATOR_PORT), other.ip, COORDINATOR_PORT) as relay:
+    async with relayed(Address(spare.host, pod.COORDINATOR_PORT), other.ip, pod.COORDINATOR_PORT) as relay:
         # when the operator calls that address, and the relay passes the call on to this spare
         with pytest.raises(Broken, match="hung up"):
             await adopt(other, KEYS)
