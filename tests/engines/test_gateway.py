@@ -19,7 +19,9 @@ from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.flights import Flights
 from understudy_rollout.gateway.keeper import kept
 from understudy_rollout.gateway.listener import address_of, listener_at
-from understudy_rollout.gateway.proxy import VERSION_HEADER, Proxy
+from understudy_rollout.gateway.proxy import Proxy
+
+VERSION_HEADER = "Understudy-Weight-Version"
 
 pytestmark = pytest.mark.timeout(600)
 LONG = {"max_new_tokens": 50, "temperature": 0, "ignore_eos": True}

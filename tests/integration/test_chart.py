@@ -20,6 +20,8 @@ from understudy_operator.plan.faults.built_in import BUILT_IN
 from understudy_operator.plan.network_policy import Rules
 from understudy_protocol import pod as names
 
+COORDINATOR_PORT = 8478
+
 CHART = CHECKOUT / "charts" / "understudy"
 
 Documents = dict[str, dict[str, Any]]
@@ -401,7 +403,7 @@ def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_
         "namespaceSelector": {},
         "podSelector": {"matchExpressions": [{"key": names.LABEL_JOB_UID, "operator": "Exists"}]},
     }
-    sidecars = {"ports": [{"protocol": "TCP", "port": names.COORDINATOR_PORT}], "to": [pods]}
+    sidecars = {"ports": [{"protocol": "TCP", "port": COORDINATOR_PORT}], "to": [pods]}
     assert found["understudy-operator-egress"]["egress"] == [api_server, sidecars]
     assert found["understudy-webhook-egress"]["egress"] == []
     assert found["understudy-rotation-egress"]["egress"] == [api_server]
@@ -440,7 +442,7 @@ def test_the_operator_is_told_who_reaches_jobs_and_may_write_their_policies_only
     assert verbs == ["list", "create", "update"]
     assert rules is not None
     (operator,) = rules
-    assert operator["ports"] == [{"protocol": "TCP", "port": names.COORDINATOR_PORT}]
+    assert operator["ports"] == [{"protocol": "TCP", "port": COORDINATOR_PORT}]
     (peer,) = operator["from"]
     assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "system"}}
     assert peer["podSelector"] == deployment("operator")["spec"]["selector"]

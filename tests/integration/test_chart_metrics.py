@@ -7,8 +7,12 @@ import yaml
 
 from scripts.metrics_docs import ROOT, alerts
 from tests.integration.test_chart import template
-from understudy_operator.metrics.serving import ENV_PORT, port_of
+from understudy_operator.metrics.serving import port_of
 from understudy_protocol import pod as names
+
+ENV_PORT = "UNDERSTUDY_METRICS_PORT"
+
+HEALTH_PORT = 8479
 
 ALL = tuple(f"metrics.{part}.enabled=true" for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard"))
 Document = dict[str, Any]
@@ -72,7 +76,7 @@ def test_coordinators_are_scraped_at_their_probes_port_by_the_operators_label():
     assert spec["selector"] == {"matchLabels": {names.LABEL_COORDINATOR: "true"}}
     assert spec["podTargetLabels"] == [names.LABEL_JOB]
     (relabeling,) = spec["podMetricsEndpoints"][0]["relabelings"]
-    assert relabeling["replacement"] == f"$1:{names.HEALTH_PORT}"
+    assert relabeling["replacement"] == f"$1:{HEALTH_PORT}"
 
 
 def test_alerts_are_those_of_the_files_and_the_webhooks_go_with_the_webhook():

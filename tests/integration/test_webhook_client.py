@@ -16,8 +16,10 @@ from tests.unit.webhook.golden import pod as golden_pod
 from tests.unit.webhook.test_certificates import HOST, write
 from tests.unit.webhook.test_hostile_callers import called, certificate, results
 from understudy_webhook import openssl
-from understudy_webhook.rotation import LIFE_S, Made
+from understudy_webhook.rotation import Made
 from understudy_webhook.serving import Clients, Serving
+
+LIFE_S = 90 * 24 * 3600.0
 
 PAGE = CHECKOUT / "docs" / "install.md"
 FENCE = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)

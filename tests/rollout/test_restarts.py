@@ -19,7 +19,8 @@ from benchmarks.child import CHECKOUT
 from tests.e2e.waiting import wait_until
 from understudy_rollout.failures import AdmissionRefused
 from understudy_rollout.gateway import Gateway
-from understudy_rollout.weights import NO_FENCE
+
+NO_FENCE = (0, 0, 0)
 
 TOKEN = "secret"
 SERVER = """

@@ -19,8 +19,10 @@ from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import A_PEER_FAILED, Worker
 from tests.simulation.world import Violation
 from understudy_protocol.observer import Recovery
-from understudy_protocol.words import GIVEN_UP_EXIT_CODE, NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
+from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
+
+GIVEN_UP_EXIT_CODE = 84
 
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0

@@ -14,6 +14,8 @@ from understudy_protocol.handshake import Called, Role
 from understudy_protocol.noise import public_key
 from understudy_protocol.observer import TO_SIDECAR, Appoint, Observe, Refused, Snapshot, Stepping
 
+COORDINATOR_PORT = 8478
+
 #: Turns of the event loop from a connection's acceptance until its server knows it; asyncio takes three.
 ACCEPTANCE_TURNS = 10
 HANDSHAKE_S = 5.0
@@ -50,7 +52,7 @@ class FakeSidecar:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         assert self._runner.server is not None
-        self._server = await loop.create_server(self._runner.server, self.ip, names.COORDINATOR_PORT)
+        self._server = await loop.create_server(self._runner.server, self.ip, COORDINATOR_PORT)
 
     async def stop(self) -> None:
         if self._runner is None or self._server is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.integration.operator.coordinator import KEYS, OPERATOR_PUBLIC, FakeSidecar
+from tests.integration.operator.coordinator import COORDINATOR_PORT, KEYS, OPERATOR_PUBLIC, FakeSidecar
 from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.coordinator_link import CoordinatorLink
@@ -210,9 +210,19 @@ async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars:
     await sidecars[0].stop()
     await learner.until(lambda known: not known.in_office)
     since, changes = learner.knows.since, learner.changes
-    await asyncio.sleep(0.1)
+    # when it is dialed in vain
+    dials = 0
+
+    def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dials
+        dials += 1
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, sidecars[0].ip, COORDINATOR_PORT):
+        await learner.until(lambda _: dials >= 3)
+    # then that it has gone is told once, however often it is dialed
     assert learner.knows == Coordination(in_seventh(4), since=since)
-    assert learner.changes == changes  # told once, however often it dials
+    assert learner.changes == changes
 
     # when it comes back
     await start(sidecars[0])

@@ -20,11 +20,13 @@ import yaml
 from tests.integration.operator.conftest import ROOT, SYSTEM, must
 from tests.integration.operator.kube import Kube
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.plan.injection.care import NO_LIMIT
 from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
 from understudy_webhook.serving import Serving
+
+NO_LIMIT = 2**31 - 1
+COORDINATOR_PORT = 8478
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -144,7 +146,7 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
     assert made is not None
     told = json.loads(base64.b64decode(made["data"][names.INJECTED_FILE]))
     (service,) = [x for x in await kube.list("services") if x["metadata"]["name"] == "job-train-understudy"]
-    assert told["coordinator"] == f"{service['spec']['clusterIP']}:{names.COORDINATOR_PORT}"
+    assert told["coordinator"] == f"{service['spec']['clusterIP']}:{COORDINATOR_PORT}"
     assert (told["shape"]["actives"], told["shape"]["nproc_per_node"], told["shape"]["uid"]) == (2, 8, uid)
 
     async def limit() -> bool:

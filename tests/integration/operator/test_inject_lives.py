@@ -17,8 +17,9 @@ from tests.integration.operator.test_inject import (
     pods_of,
     webhook,  # noqa: F401 (a fixture)
 )
-from understudy_operator.plan.injection.care import NO_LIMIT
 from understudy_protocol import pod as names
+
+NO_LIMIT = 2**31 - 1
 
 pytestmark = pytest.mark.usefixtures("webhook")
 

@@ -9,13 +9,15 @@ import pytest
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training, is_spare, node_of, secret_name
-from understudy_operator.plan.elections import UNREACHABLE_S
-from understudy_operator.plan.retries import TRY_AGAIN_S
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, End, Lost, NodeFact, Nodes, Observe, Recovery
 from understudy_protocol.words import CloseReason, Fault, Strategy
+
+UNREACHABLE_S = 8.0
+TRY_AGAIN_S = 10.0
+COORDINATOR_PORT = 8478
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +48,7 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     owners = [owner for raw in (*made, *pods) for owner in raw["metadata"]["ownerReferences"]]
     assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]] * 6
     assert sorted(is_spare(pod) for pod in pods) == [False, False, True]
-    address = f"{made[2]['spec']['clusterIP']}:{names.COORDINATOR_PORT}"
+    address = f"{made[2]['spec']['clusterIP']}:{COORDINATOR_PORT}"
     for pod in pods:
         variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["initContainers"][0]["env"]}
         assert variables[names.ENV_COORDINATOR] == address

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from understudy_launcher import events as e
-from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as m
 from understudy_protocol.words import RoundToken
+
+LEFTOVERS = -2
 
 PORT = 29400
 KILL_LEFTOVERS = e.Signal(LEFTOVERS, e.Aim.KILL_GROUP)

@@ -14,9 +14,10 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import Launched, children, name_of, wait_for
 from understudy_launcher.devices import LIBRARY
-from understudy_launcher.readiness import SILENT
 from understudy_protocol import pod
 from understudy_protocol.launcher import CheckReadiness, Readiness
+
+SILENT = "its devices did not answer within 5 s"
 
 Launch = Callable[..., Launched]
 #: GPUs: how many there are, from a file; a file that is not there: they hang.

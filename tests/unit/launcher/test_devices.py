@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from understudy_launcher.devices import VISIBLE, by_files, by_library, given
+from understudy_launcher.devices import by_files, by_library, given
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 OK, NO_PERMISSION, NOT_FOUND, LOST, UNKNOWN = 0, 4, 6, 15, 999
 GONE = "GPU is lost (NVML 15)"

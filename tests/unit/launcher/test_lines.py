@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.lines import BLOCK_BYTES, HOLD_S, LINE_BYTES, Lines
+from understudy_launcher.lines import Lines
+
+BLOCK_BYTES = 4096
+HOLD_S = 0.2
+LINE_BYTES = 1 << 16
 
 
 def fed(*chunks: bytes) -> list[bytes]:

@@ -17,7 +17,8 @@ import understudy_torch
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_launcher.events import Aim, GroupEmptied, StepsRead, WorkerEnded
 from understudy_launcher.processes import Workers
-from understudy_torch import stacks
+
+SIGNAL = 60
 
 Run = Callable[..., "Running"]
 Capture = pytest.CaptureFixture[str]
@@ -160,7 +161,7 @@ def test_a_dump_changes_nothing_for_the_script(run: Run) -> None:
 
 @pytest.mark.parametrize("use", ["lambda *_: None", "signal.SIG_IGN"])
 def test_a_script_that_has_its_own_use_for_the_signal_keeps_it(run: Run, use: str) -> None:
-    script = f"import signal, time\nsignal.signal({stacks.SIGNAL}, {use})\nstep(1)\ntime.sleep(600)"
+    script = f"import signal, time\nsignal.signal({SIGNAL}, {use})\nstep(1)\ntime.sleep(600)"
     running = run(sys.executable, "-c", STEP + script)
     seen(running)
     assert running.workers.dump_stacks(0) == "its script has a use of its own for that signal"

@@ -12,10 +12,14 @@ import pytest
 from tests.unit.launcher.driven import Driven, ended, start
 from tests.unit.launcher.fake_sidecar import Launched, children
 from understudy_launcher import events as e
-from understudy_launcher.readiness import CHECK_WITHIN_S, LOOK_WITHIN_S, SILENT
-from understudy_launcher.warm import GIVE_UP
-from understudy_launcher.warmup import WARMUP
 from understudy_protocol.launcher import CheckReadiness, Readiness, TakeOver
+
+SILENT = "its devices did not answer within 5 s"
+
+CHECK_WITHIN_S = 5.0
+LOOK_WITHIN_S = 5.0
+GIVE_UP = 3
+WARMUP = -1
 
 Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})

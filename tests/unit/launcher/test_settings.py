@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.__main__ import MISCONFIGURED, USAGE, SettingError, main, read_settings
+from understudy_launcher.__main__ import SettingError, main, read_settings
 from understudy_protocol import pod
+
+MISCONFIGURED = 78
+USAGE = 64
 
 
 def test_a_pod_that_says_nothing() -> None:

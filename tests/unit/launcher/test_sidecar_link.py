@@ -6,9 +6,14 @@ import socket
 
 from tests.unit.launcher.linked import Linked
 from understudy_launcher.events import Connected
-from understudy_launcher.sidecar_link import BUFFER_LIMIT, COMPLAIN_AFTER_S, RETRY_FROM_S, RETRY_TO_S, SidecarLink
+from understudy_launcher.sidecar_link import SidecarLink
 from understudy_protocol import wire
 from understudy_protocol.launcher import NextPort, StopWorkers
+
+BUFFER_LIMIT = 1 << 20
+COMPLAIN_AFTER_S = 10.0
+RETRY_FROM_S = 0.05
+RETRY_TO_S = 1.0
 
 
 def _unheard(_: object) -> None:

@@ -24,13 +24,16 @@ from tests.unit.launcher.driven import (
     token,
 )
 from understudy_launcher import events as e
-from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import Phase
-from understudy_launcher.steps import LOOK_EVERY_S
-from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END, LEAVE_WITHIN_S
-from understudy_launcher.warmup import WARMUP
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, WorkersState
+
+LEFTOVERS = -2
+LOOK_EVERY_S = 0.5
+ENDED_BY_SIGTERM = 143
+KILLED_AT_GRACE_END = 137
+LEAVE_WITHIN_S = 1.0
+WARMUP = -1
 
 # Starting and replacing -----------------------------------------------------------------------------------------------
 

@@ -21,11 +21,14 @@ from tests.unit.launcher.driven import (
     token,
 )
 from understudy_launcher import events as e
-from understudy_launcher.groups import COMPLAIN_EVERY_S, LEFTOVERS
 from understudy_launcher.phases import Phase
-from understudy_launcher.supervise import ENDED_BY_SIGTERM, KILLED_AT_GRACE_END
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, WorkersState
+
+COMPLAIN_EVERY_S = 5.0
+LEFTOVERS = -2
+ENDED_BY_SIGTERM = 143
+KILLED_AT_GRACE_END = 137
 
 CLOSED, DELETED = 82, 83
 SIGTERM = e.AskedToEnd("SIGTERM")

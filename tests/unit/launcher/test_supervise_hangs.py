@@ -8,9 +8,13 @@ import pytest
 
 from tests.unit.launcher.driven import Driven, ended, kills, running, start, steps, token
 from understudy_launcher import events as e
-from understudy_launcher.hangs import AGAIN_S, DUMP_S, SLOT_S
-from understudy_launcher.steps import LATE_S, LOOK_EVERY_S
 from understudy_protocol import launcher as m
+
+AGAIN_S = 10.0
+DUMP_S = 1.0
+SLOT_S = 0.2
+LATE_S = 3.0
+LOOK_EVERY_S = 0.5
 
 TIMEOUT_S = 60.0
 #: A look comes up to LOOK_EVERY_S after a step is due, and what it finds counts at the next one.

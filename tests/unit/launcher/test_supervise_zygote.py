@@ -7,8 +7,10 @@ import pytest
 from tests.unit.launcher.driven import PORT, Driven, ended, kills, start
 from understudy_launcher import events as e
 from understudy_launcher.phases import Phase
-from understudy_launcher.warm import GIVE_UP, LOAD_WITHIN_S
 from understudy_protocol import launcher as m
+
+GIVE_UP = 3
+LOAD_WITHIN_S = 180.0
 
 READY = e.ZygoteReady(2.0, {})
 GONE = e.ZygoteGone("it has ended", final=False)

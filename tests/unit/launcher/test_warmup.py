@@ -13,11 +13,12 @@ from tests.unit.launcher.driven import Driven, ended, kills, start
 from tests.unit.launcher.fake_sidecar import Launched, alive, round_, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.phases import Phase
-from understudy_launcher.warmup import WARMUP
 from understudy_protocol import launcher as m
 from understudy_protocol import pod
 from understudy_protocol.launcher import ExitLauncher, WorkersFinished, WorkersStarted
 from understudy_protocol.words import WorkersState
+
+WARMUP = -1
 
 Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})

@@ -12,6 +12,8 @@ import pytest
 from understudy_local import run_folder
 from understudy_local.options import UsageError
 
+KEPT = 5
+
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -48,10 +50,10 @@ def test_after_a_run_its_logs_stay_and_the_key_goes() -> None:
 
 
 def test_the_newest_few_are_kept() -> None:
-    for number in range(run_folder.KEPT + 3):
+    for number in range(KEPT + 3):
         run_folder.make(f"run-{number}")
     kept = {path.name for path in run_folder.make("last").path.parent.iterdir()}
-    assert len(kept) == run_folder.KEPT
+    assert len(kept) == KEPT
     assert "last" in kept
 
 

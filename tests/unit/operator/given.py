@@ -4,13 +4,14 @@ Each builder makes something ordinary; a test says only what is special in it. T
 one spare, it has been running since NOW - 1 h, and every node is ready, unless a test says otherwise.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from understudy_operator.keyring import Keyring
-from understudy_operator.plan.answers import NEVER, Answer, Answers
+from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.object_names import rollout_secret_name, secret_name
@@ -23,6 +24,8 @@ from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, Lost, MemberView, Recovery, Snapshot, StepProgress
 from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.words import CloseReason, Fault, FaultClass, RoundToken, Strategy, WorkersState
+
+NEVER = math.inf
 
 NOW = 1_790_000_000.0
 AN_HOUR_AGO = NOW - 3600

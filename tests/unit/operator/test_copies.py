@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.unit.operator.fake_api import Raw
 from tests.unit.operator.given import TEMPLATE
-from tests.unit.operator.test_worker import SERVICE, FakeLink, World, at_work, links, without_launcher, world
+from tests.unit.operator.test_worker import SERVICE, FakeLink, World, at_work, links, virtual, without_launcher, world
+from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.store import Kind
 from understudy_protocol import pod as names
 from understudy_protocol import wire
@@ -37,14 +38,16 @@ def writes(world: World, path: str) -> list[tuple[str, str]]:
 
 
 async def settled(world: World) -> None:
+    """A minute of virtual time later: whatever follows from a change has followed."""
     world.wake()
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(60.0)
 
 
+@in_virtual_time
 async def test_a_job_is_not_failed_by_a_failed_copy_of_one_of_its_jobs(world: World):
     # given a job whose Jobs run
     without_launcher(world, replicatedJobs=TWO_JOBS)
-    async with at_work(world):
+    async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Job")) == 2)
 
         # when a copy of one of them fails
@@ -61,10 +64,11 @@ async def test_a_job_is_not_failed_by_a_failed_copy_of_one_of_its_jobs(world: Wo
     assert writes(world, f"{JOBS}/my-debug2") == []
 
 
+@in_virtual_time
 async def test_a_copy_of_a_job_is_not_deleted_when_the_job_has_ended(world: World):
     # given a job that has ended
     without_launcher(world, replicatedJobs=TWO_JOBS)
-    async with at_work(world):
+    async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Job")) == 2)
         for path, raw in [(path, raw) for path, raw in world.api.objects.items() if raw.get("kind") == "Job"]:
             world.store.put(Kind.CHILD, world.api.put(path, raw | {"status": FAILED_JOB}))
@@ -79,10 +83,11 @@ async def test_a_copy_of_a_job_is_not_deleted_when_the_job_has_ended(world: Worl
     assert writes(world, f"{JOBS}/my-debug2") == []
 
 
+@in_virtual_time
 async def test_a_copy_of_a_pod_neither_counts_as_a_spare_nor_ends_the_job(world: World):
     # given a job with two pods
     world.apply_job()
-    async with at_work(world):
+    async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
 
         # when a copy of one is there that says that the training has failed

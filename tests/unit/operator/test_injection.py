@@ -11,15 +11,19 @@ from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import IMAGE
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.apply.pace import BURST, WRITES_PER_S, Pace
+from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
-from understudy_operator.injection import LONGEST_RETRY_S, Injection
+from understudy_operator.injection import Injection
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.plan.injection.pods import inject
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.words import Verdict
+
+BURST = 300.0
+WRITES_PER_S = 300.0
+LONGEST_RETRY_S = 30.0
 
 Raw = dict[str, Any]
 UID = golden_pod("job")["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]

@@ -6,9 +6,11 @@ from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.test_worker import World, at_work, without_launcher, world
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
-from understudy_operator.kueue_discovery import EVERY_S, KueueDiscovery
+from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.observe.store import Kind
 from understudy_operator.plan.queue import QUEUE
+
+EVERY_S = 30.0
 
 __all__ = ["world"]  # a fixture
 

@@ -8,15 +8,13 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.pass_loop import (
-    FIRST_BACKOFF_S,
-    LONGEST_BACKOFF_S,
-    LONGEST_REST_S,
-    REST_OF_PASS,
-    REST_S,
-    Passed,
-    PassLoop,
-)
+from understudy_operator.pass_loop import Passed, PassLoop
+
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+LONGEST_REST_S = 0.5
+REST_OF_PASS = 4.0
+REST_S = 1.0
 
 #: Pauses after trouble are of random length: so much of what is said at least, and at most.
 LEAST, MOST = 0.75, 1.25

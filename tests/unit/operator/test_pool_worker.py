@@ -18,10 +18,12 @@ from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.pass_loop import LONGEST_REST_S, REST_S
 from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.pool_worker import PoolWorker
 from understudy_protocol import pod as names
+
+LONGEST_REST_S = 0.5
+REST_S = 1.0
 
 KEY = ("research", "shared")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/hotsparepools/shared"

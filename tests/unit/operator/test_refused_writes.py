@@ -13,8 +13,10 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind
-from understudy_operator.plan.retries import TRY_AGAIN_S, WORDS_S
 from understudy_protocol import pod as names
+
+TRY_AGAIN_S = 10.0
+WORDS_S = 60.0
 
 PODS = "/api/v1/namespaces/research/pods"
 POLICY = "ValidatingAdmissionPolicy 'labels' with binding 'all' denied request: leave them alone"

@@ -9,7 +9,10 @@ import pytest
 from understudy_operator.apply.api import Api, ApiError, Listed
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.resync import PATHS, RESYNC_S, RESYNC_WATCHED_S, Resync
+from understudy_operator.resync import PATHS, Resync
+
+RESYNC_S = 60.0
+RESYNC_WATCHED_S = 600.0
 
 Raw = dict[str, Any]
 PODS = PATHS[Kind.POD][0]

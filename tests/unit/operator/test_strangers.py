@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from tests.unit.operator.given import KEYRING
-from tests.unit.operator.test_worker import FakeLink, World, at_work, links, run_pods, world
+from tests.unit.operator.test_worker import FakeLink, World, at_work, links, run_pods, virtual, world
+from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.read_pool import pods_of_pool
 from understudy_operator.observe.store import Kind, Store
 from understudy_protocol import pod as names
@@ -50,12 +51,13 @@ def attacked(world: World) -> World:
     return world
 
 
+@in_virtual_time
 async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_says_it_has_ended(attacked: World):
     attacked.apply_job()
-    async with at_work(attacked):
+    async with at_work(attacked, virtual()):
         await attacked.until(lambda: len(attacked.api.of_kind("Pod")) == 2)
         attacked.wake()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(60.0)
     assert "terminalState" not in attacked.status()
     assert not [path for _, path in attacked.api.calls if ATTACKER in path]
 

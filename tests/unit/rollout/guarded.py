@@ -20,7 +20,9 @@ from understudy_rollout.gateway.flights import Flights, Policy
 from understudy_rollout.gateway.keeper import kept
 from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
-from understudy_rollout.weights import NO_FENCE, Fence
+from understudy_rollout.weights import Fence
+
+NO_FENCE = (0, 0, 0)
 
 TOKEN = "secret"
 

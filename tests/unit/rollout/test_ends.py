@@ -13,7 +13,8 @@ from tests.unit.rollout.guarded import until
 from tests.unit.rollout.model import PATIENT, TENSORS, Broken, Cluster, Fault, Kind, ModelEngine, Place, notes
 from tests.unit.virtual_time import in_virtual_time, run
 from understudy_rollout import JobLink, Replica, State, WeightUpdate
-from understudy_rollout.weights import NO_FENCE
+
+NO_FENCE = (0, 0, 0)
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.flights import Flights
 from understudy_rollout.gateway.keeper import Keeper
 from understudy_rollout.gateway.proxy import Proxy
-from understudy_rollout.weights import NO_FENCE, Fence, Former, Weights
+from understudy_rollout.weights import Fence, Former, Weights
+
+NO_FENCE = (0, 0, 0)
 
 Adapter = SglangEngine | VllmEngine
 

@@ -15,9 +15,12 @@ from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
 from understudy_rollout.engines.http import NotDelivered, Refused, Server
 from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
 from understudy_rollout.gateway import Gateway
-from understudy_rollout.gateway.flights import CALLS_LIMIT_S, Policy
-from understudy_rollout.gateway.proxy import VERSION_HEADER
+from understudy_rollout.gateway.flights import Policy
 from understudy_rollout.weights import Fence
+
+VERSION_HEADER = "Understudy-Weight-Version"
+
+CALLS_LIMIT_S = 10.0
 
 OLD, NEW = (1, 2, 3), (1, 2, 4)
 

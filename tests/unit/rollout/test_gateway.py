@@ -14,11 +14,16 @@ from understudy_rollout import WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
-from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, Flights, Policy
+from understudy_rollout.gateway.flights import Flights, Policy
 from understudy_rollout.gateway.keeper import Keeper
-from understudy_rollout.gateway.proxy import VERSION_HEADER, Proxy
-from understudy_rollout.gateway.watch import LOOK_EVERY_S
-from understudy_rollout.weights import NO_FENCE, Weights
+from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.weights import Weights
+
+VERSION_HEADER = "Understudy-Weight-Version"
+
+AWAIT_LIMIT_S = 45.0
+LOOK_EVERY_S = 1.0
+NO_FENCE = (0, 0, 0)
 
 
 @in_virtual_time

@@ -13,8 +13,10 @@ from tests.unit.rollout.model import OF_ENGINES, PATIENT, Broken, Cluster, Place
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import State, WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
-from understudy_rollout.gateway.proxy import VERSION_HEADER
-from understudy_rollout.gateway.watch import LOOK_EVERY_S
+
+VERSION_HEADER = "Understudy-Weight-Version"
+
+LOOK_EVERY_S = 1.0
 
 CALLS = tuple(method for method in OF_ENGINES if method not in ("join_group", "receive", "leave_group"))
 

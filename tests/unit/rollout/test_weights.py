@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from understudy_rollout.weights import (
-    NEVER_UPDATED,
     Abandon,
     Begin,
     Call,
@@ -19,6 +18,8 @@ from understudy_rollout.weights import (
     State,
     Weights,
 )
+
+NEVER_UPDATED = "no update has reached this server yet"
 
 GROUP = Group("10.0.0.7", 29500, 9, "of-this-update")
 

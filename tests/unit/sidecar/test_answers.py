@@ -208,9 +208,19 @@ async def test_a_timer_that_fires_late_gives_the_peer_as_long_again(
     """As after a freeze of this process."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
     monkeypatch.setattr(client_module, "LATE_S", -1.0)  # all timers fire late
+    limits: list[int] = []  # by port, of the address that was given one
+    allow = client_module._Call._allow
+
+    def allowed(call: client_module._Call, limit_s: float) -> None:
+        limits.append(call._port)
+        allow(call, limit_s)
+
+    monkeypatch.setattr(client_module._Call, "_allow", allowed)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with dialing(Address(*mute.getsockname()), at(served)) as calls:
-            await asyncio.sleep(0.4)
+            # two are regular: to connect, and to answer
+            await until(lambda: len(limits) == 5)
+            assert limits == [mute.getsockname()[1]] * 5
             assert calls.ups == []
             monkeypatch.setattr(client_module, "LATE_S", 1.0)
             await until(lambda: calls.ups)

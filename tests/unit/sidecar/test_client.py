@@ -15,7 +15,9 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.words import NO_ELECTORATE, CloseReason
 from understudy_sidecar import client as client_module
-from understudy_sidecar.client import MESSAGE_BYTES, Address
+from understudy_sidecar.client import Address
+
+MESSAGE_BYTES = 4 << 20
 
 # Whom it dials, and when
 
@@ -60,9 +62,10 @@ async def test_an_address_that_is_none_is_passed_over(served: Served) -> None:
         await until(lambda: calls.ups)
 
 
-async def test_a_new_dial_replaces_the_one_under_way(served: Served) -> None:
+async def test_a_new_dial_replaces_the_one_under_way(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     async with dialing(refusing()) as calls:
-        await asyncio.sleep(0.02)
+        await until(lambda: "no coordinator yet" in caplog.text)
         calls.client.dial((at(served),))
         await until(lambda: calls.ups)
 
@@ -77,10 +80,11 @@ async def test_a_new_dial_replaces_a_link_that_is_up(served: Served) -> None:
         assert [fd is None for fd in calls.sockets] == [False, True, False]
 
 
-async def test_after_close_nothing_is_dialed(served: Served) -> None:
-    async with dialing(refusing(), at(served)) as calls:
+@in_virtual_time
+async def test_after_close_nothing_is_dialed() -> None:
+    async with serving() as served, dialing(refusing(), at(served)) as calls:
         calls.client.close()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(60)
         assert calls.ups == []
 
 
@@ -100,12 +104,13 @@ async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
 # How a link ends
 
 
-async def test_it_hears_that_its_link_has_ended_and_does_not_dial_by_itself(served: Served) -> None:
-    async with dialing(at(served)) as calls:
+@in_virtual_time
+async def test_it_hears_that_its_link_has_ended_and_does_not_dial_by_itself() -> None:
+    async with serving() as served, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.hall.links[0].hangup()
         await until(lambda: calls.downs)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(60)
         assert (len(calls.ups), calls.downs) == (1, 1)
         assert calls.sockets[-1] is None
 
@@ -119,13 +124,15 @@ async def test_after_a_hangup_it_hears_nothing_more(served: Served) -> None:
         assert calls.sockets[-1] is None
 
 
-async def test_a_hangup_within_on_up_ends_the_link(served: Served) -> None:
+@in_virtual_time
+async def test_a_hangup_within_on_up_ends_the_link() -> None:
     calls = Calls()
     calls.client._on_up = lambda host: calls.client.hangup()  # the member's machine may have no launcher any more
-    calls.client.dial((at(served),))
-    await until(lambda: served.hall.ends == [False])
-    await asyncio.sleep(0.1)
-    assert calls.downs == 0
+    async with serving() as served:
+        calls.client.dial((at(served),))
+        await until(lambda: served.hall.ends == [False])
+        await asyncio.sleep(60)
+        assert calls.downs == 0
 
 
 async def test_what_was_sent_last_arrives(served: Served) -> None:
@@ -169,12 +176,13 @@ async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
     ["no json", '{"type":"Assign"}', wire.encode(m.Close(CloseReason.FAILED, "x" * MESSAGE_BYTES))],
     ids=["no-json", "field-missing", "too-long"],
 )
-async def test_garbage_of_the_coordinator_ends_the_link_once(served: Served, text: str) -> None:
-    async with dialing(at(served)) as calls:
+@in_virtual_time
+async def test_garbage_of_the_coordinator_ends_the_link_once(text: str) -> None:
+    async with serving() as served, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.hall.links[0].send_encoded(text.encode())
         await until(lambda: calls.downs)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(60)
         assert (len(calls.ups), calls.downs) == (1, 1)
 
 

@@ -6,7 +6,10 @@ import logging
 
 import pytest
 
-from understudy_sidecar.complaints import LINES, QUIET_S, Complaints
+from understudy_sidecar.complaints import Complaints
+
+LINES = 100
+QUIET_S = 60.0
 
 
 class Clock:

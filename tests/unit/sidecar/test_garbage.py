@@ -29,11 +29,12 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Hello, Role
-from understudy_protocol.sessions import TAG_BYTES
 from understudy_protocol.words import CloseReason
 from understudy_sidecar import link as link_module
-from understudy_sidecar.link import UNSENT_BYTES
-from understudy_sidecar.server import MEMBER_BYTES
+
+TAG_BYTES = 16
+UNSENT_BYTES = 1 << 20
+MEMBER_BYTES = 64 * 1024
 
 MEBIBYTE = 1 << 20
 pytestmark = pytest.mark.usefixtures("healthy")

@@ -26,7 +26,9 @@ from understudy_protocol.launcher import (
     Terminating,
 )
 from understudy_protocol.words import NO_ROUND, WorkersState
-from understudy_sidecar.launcher_link import UNSENT_BYTES, LauncherLink
+from understudy_sidecar.launcher_link import LauncherLink
+
+UNSENT_BYTES = 1024 * 1024
 
 KNOWN = wire.message_types(messages)
 LIMIT_S = 10.0

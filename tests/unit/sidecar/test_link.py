@@ -16,7 +16,9 @@ from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, f
 from understudy_protocol.membership import Port
 from understudy_protocol.sessions import Session, SharedKeyCalled, SharedKeyCaller
 from understudy_sidecar import link as link_module
-from understudy_sidecar.link import UNSENT_BYTES, Link
+from understudy_sidecar.link import Link
+
+UNSENT_BYTES = 1 << 20
 
 HEAD = b"HEAD\r\n\r\n"
 
@@ -159,7 +161,8 @@ async def test_flushed_waits_until_all_is_read() -> None:
     async with linked() as (link, peer):
         link.send_encoded(b"x" * (3 << 20))
         flushed = asyncio.create_task(link.flushed(5.0))
-        await asyncio.sleep(0.05)
+        for _ in range(16):  # some of it
+            assert await asyncio.get_running_loop().sock_recv(peer, 1 << 16)
         assert not flushed.done()
         await all_of(peer)
         peer.close()
@@ -178,9 +181,9 @@ async def test_flushed_waits_no_longer_than_it_was_told() -> None:
 
 async def test_one_long_message_is_no_reason_to_cut_off_and_the_next_one_is() -> None:
     """What waits already counts, not what comes: an heir's electorate may be longer than the limit."""
-    async with linked() as (link, _peer):
+    async with linked() as (link, peer):
         link.send_encoded(b"x" * (16 << 20))
-        await asyncio.sleep(0.05)
+        assert await asyncio.get_running_loop().sock_recv(peer, 1000)  # it is being written
         assert link.unsent() > UNSENT_BYTES
         assert link.ends == []
         link.send(Port(1))

@@ -33,10 +33,11 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.handshake import Role
 from understudy_protocol.observer import Appoint, Observe, Refused
-from understudy_protocol.sessions import TAG_BYTES
 from understudy_protocol.words import NO_ROUND, CloseReason
 from understudy_sidecar.link import Link
-from understudy_sidecar.server import MEMBER_BYTES
+
+TAG_BYTES = 16
+MEMBER_BYTES = 64 * 1024
 
 # Who is let in
 

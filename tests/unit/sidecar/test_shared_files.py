@@ -32,6 +32,8 @@ from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.records import CannotRead
 from understudy_sidecar.rollouts_link import RolloutsLink
 
+VOW_FILE = "vow.json"
+
 KEY = "ab" * 32
 XID = NodeVerdict(Verdict.FAULTY, "Xid 79")
 VOW = Vow(Office(7, 3))
@@ -148,7 +150,7 @@ async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obst
 # The sidecar reads its own state
 
 READ: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "vow": (records.VOW_FILE, records.recorded_vow),
+    "vow": (VOW_FILE, records.recorded_vow),
     "close": (records.CLOSE_FILE, records.recorded_close),
     "told-verdict": (records.TOLD_FILE, records.recorded_told),
     "order": (records.ORDER_FILE, records.recorded_order),
@@ -224,7 +226,7 @@ def test_a_sidecar_whose_vow_is_a_link_to_the_key_ends_with_one_line_and_no_key(
         (folder / name).mkdir()
     (folder / "key" / pod.KEY_FILE).write_text(KEY)
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
-    (folder / "state" / records.VOW_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
+    (folder / "state" / VOW_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
     shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
     env = {
         **os.environ,
@@ -245,7 +247,7 @@ def test_a_sidecar_whose_vow_is_a_link_to_the_key_ends_with_one_line_and_no_key(
     # then it ends with an error that names the file, and shows neither the key nor a traceback
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert str(folder / "state" / records.VOW_FILE) in line
+    assert str(folder / "state" / VOW_FILE) in line
     assert KEY[:8] not in ended.stderr + ended.stdout
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from understudy_protocol.frames import Broken
-from understudy_protocol.upgrade import HEAD_BYTES, accept, check_answer, request, take_head
+from understudy_protocol.upgrade import accept, check_answer, request, take_head
+
+HEAD_BYTES = 4096
 
 PATH = "/v1/membership"
 

@@ -12,7 +12,10 @@ from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
 from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
 from understudy_torchrun import calls as c
-from understudy_torchrun.agent import DOUBT_S, PATIENCE_S, Agent, State
+from understudy_torchrun.agent import Agent, State
+
+DOUBT_S = 2.0
+PATIENCE_S = 2.0
 
 PORT, STORE = 29400, 29500
 KILL, TERM = c.SignalWorkers(e.Aim.KILL_GROUP), c.SignalWorkers(e.Aim.TERM_WORKER)

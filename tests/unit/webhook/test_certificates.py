@@ -15,8 +15,10 @@ import pytest
 from tests.unit.webhook.golden import IMAGE, pod
 from understudy_webhook import openssl
 from understudy_webhook.certificates import Files
-from understudy_webhook.rotation import LIFE_S, Made
+from understudy_webhook.rotation import Made
 from understudy_webhook.serving import Serving
+
+LIFE_S = 90 * 24 * 3600.0
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 HOST = "localhost"

@@ -15,10 +15,15 @@ from tests.unit.webhook.golden import IMAGE, pod
 from tests.unit.webhook.test_certificates import HOST, REVIEW, ask, listening, until, write
 from understudy_webhook import openssl
 from understudy_webhook.certificates import Files
-from understudy_webhook.metrics import ALLOWED, INJECTED, REFUSED, result_of
+from understudy_webhook.metrics import result_of
 from understudy_webhook.review import mutate
-from understudy_webhook.rotation import LIFE_S
 from understudy_webhook.serving import Serving
+
+ALLOWED = "Allowed"
+INJECTED = "Injected"
+REFUSED = "Refused"
+
+LIFE_S = 90 * 24 * 3600.0
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 ENDS = ("understudy_webhook_certificate_expiry_timestamp_seconds",)

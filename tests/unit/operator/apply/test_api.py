@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import ATTEMPTS, PAGE, Api, ApiError, Listed, NotLeading, Query, Raw
+from understudy_operator.apply.api import Api, ApiError, Listed, NotLeading, Query, Raw
+
+ATTEMPTS = 5
+PAGE = 500
 
 Answer = Raw | Exception
 ONE: Raw = {"metadata": {"name": "one"}}

@@ -11,13 +11,17 @@ from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
-from understudy_operator.apply.gateway import ADDRESS_PAUSES_S, Gateway
-from understudy_operator.apply.parallel import AT_ONCE
+from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, ReleasePod
-from understudy_operator.plan.refusals import ADDRESS_TAKEN, Why
+from understudy_operator.plan.refusals import Why
 from understudy_protocol import pod as names
+
+ADDRESS_TAKEN = "already allocated"
+
+ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
+AT_ONCE = 256
 
 PODS = "/api/v1/namespaces/research/pods"
 JOB_PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"

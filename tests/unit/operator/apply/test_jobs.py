@@ -9,10 +9,11 @@ from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import a_group, a_job
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.parallel import FIRST_AT_ONCE
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import CreateJob, DeleteJob, PatchJob
 from understudy_operator.plan.jobset.manifests import job_manifest
+
+FIRST_AT_ONCE = 4
 
 GROUP = a_group("workers", 20, 1)
 JOB = a_job(spec={"replicated_jobs": (GROUP,), "world": None})

@@ -9,11 +9,13 @@ from tests.unit.operator.fake_api import CREATED, FakeApi
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply import network_policies
 from understudy_operator.apply.api import ApiError, Listed
-from understudy_operator.apply.network_policies import GROUP, NetworkPolicies
+from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
 from understudy_operator.network_settings import read_network_rules
 from understudy_operator.observe.store import Kind, Store
+
+GROUP = "/apis/networking.k8s.io/v1"
 
 PATH = f"{GROUP}/namespaces/research/networkpolicies/llm-members"
 

@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 
-from understudy_operator.apply.parallel import AT_ONCE, FIRST_AT_ONCE, slow_start
+from understudy_operator.apply.parallel import slow_start
 from understudy_operator.plan.refusals import Refusal
+
+AT_ONCE = 256
+FIRST_AT_ONCE = 4
 
 
 class Server:

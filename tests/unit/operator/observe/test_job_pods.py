@@ -9,8 +9,9 @@ from tests.unit.operator.fake_api import owned_by
 from tests.unit.operator.given import NOW, a_job
 from tests.unit.operator.observe.test_read import POD
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.plan.jobset.job_pods import EVERY_S
 from understudy_operator.plan.observed import ChildJob, Pod
+
+EVERY_S = 2.5
 
 WAITS = ChildJob("uid-w", "llm-workers-0", "workers", 0, attempt=0, own_attempt=0, wanted=1, created_at=NOW - 60)
 CONDITION = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}

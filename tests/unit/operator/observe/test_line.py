@@ -25,6 +25,8 @@ from understudy_protocol.words import Office
 from understudy_sidecar.link import Link
 from understudy_sidecar.server import Me, Server
 
+COORDINATOR_PORT = 8478
+
 JOB_UID, POD_UID = "job-uid", "pod-uid"
 LIMIT_S = 10.0
 MESSAGE_BYTES = 1 << 20
@@ -102,7 +104,7 @@ async def peer(do: Do) -> AsyncIterator[str]:
     def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         calls.append(asyncio.create_task(answer(reader, writer)))
 
-    server = await asyncio.start_server(serve, ip, names.COORDINATOR_PORT)
+    server = await asyncio.start_server(serve, ip, COORDINATOR_PORT)
     try:
         yield ip
     finally:
@@ -247,7 +249,7 @@ async def test_a_redirect_is_not_followed(status: str):
     async with peer(target) as elsewhere:
 
         async def redirect(peer: Peer) -> None:
-            url = f"http://{elsewhere}:{names.COORDINATOR_PORT}{names.MEMBERSHIP_PATH}"
+            url = f"http://{elsewhere}:{COORDINATOR_PORT}{names.MEMBERSHIP_PATH}"
             await peer.send(f"HTTP/1.1 {status}\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode())
 
         assert f"Broken: expected status 101, got b'HTTP/1.1 {status}'" == await failure_of(redirect)

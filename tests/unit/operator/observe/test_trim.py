@@ -11,11 +11,13 @@ from tests.unit.operator.observe.test_read import AT, LIMITED, POD
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
-from understudy_operator.observe.trim import LONGEST_ANNOTATION, trimmed, trimmed_node, trimmed_pod
+from understudy_operator.observe.trim import trimmed, trimmed_node, trimmed_pod
 from understudy_operator.plan.faults.avoidance import avoided_by, prefers_not
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
+
+LONGEST_ANNOTATION = 1024
 
 
 def a_whole_pod() -> dict[str, Any]:

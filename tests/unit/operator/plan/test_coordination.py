@@ -26,8 +26,7 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.plan.coordination import FAREWELL, REFUSED_S, Office, plan_label, plan_link, plan_office
-from understudy_operator.plan.elections import UNREACHABLE_S
+from understudy_operator.plan.coordination import FAREWELL, Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.observed import Coordination, Node, Observed
@@ -36,6 +35,9 @@ from understudy_protocol import words
 from understudy_protocol.membership import Seat
 from understudy_protocol.observer import Appoint, End, NodeFact
 from understudy_protocol.words import CloseReason, FaultClass
+
+REFUSED_S = 1.0
+UNREACHABLE_S = 8.0
 
 NEW_JOB = a_job()
 AT = int(NOW)  # an epoch is the time of its appointment

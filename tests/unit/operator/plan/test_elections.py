@@ -25,9 +25,11 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan.coordination import Office, plan_office
-from understudy_operator.plan.elections import REACHED_S, UNREACHABLE_S
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol.observer import Snapshot
+
+REACHED_S = 2.0
+UNREACHABLE_S = 8.0
 
 AT = int(NOW)
 T, U = a_pod("t"), a_pod("u")

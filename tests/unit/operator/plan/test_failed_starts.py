@@ -22,11 +22,13 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from understudy_operator.plan import failed_starts
 from understudy_operator.plan.intents import CreatePod
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_protocol import pod as names
+
+ALL = 5
+WINDOW_S = 600.0
 
 WHY = "UnexpectedAdmissionError: no healthy devices present"
 
@@ -59,7 +61,7 @@ def test_others_are_not_held_up_by_it():
 
 
 def test_where_that_many_fail_at_once_nobody_is_made():
-    failed = [refused(f"a{i}", i) for i in range(failed_starts.ALL)]
+    failed = [refused(f"a{i}", i) for i in range(ALL)]
     assert created(observed(a_job(parallelism=8), (*failed, S))) == {}
 
 
@@ -78,7 +80,7 @@ def test_before_the_first_round_every_pod_that_fails_has_failed_to_start_and_lat
 
 
 def test_what_failed_long_ago_is_forgotten():
-    assert created(observed(a_job(), (A0, refused("a1", 1, 6, failed_starts.WINDOW_S), S))) == {"1": ""}
+    assert created(observed(a_job(), (A0, refused("a1", 1, 6, WINDOW_S), S))) == {"1": ""}
 
 
 def test_it_is_told_until_all_pods_have_started():

@@ -26,13 +26,15 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan import queue as kueue
-from understudy_operator.plan.gang import YIELD_S, gang
+from understudy_operator.plan.gang import gang
 from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy, World
 from understudy_protocol import pod as names
+
+YIELD_S = 5.0
 
 TEAM = Queue("team")
 

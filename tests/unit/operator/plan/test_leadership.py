@@ -8,16 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from understudy_operator.plan.leadership import (
-    LOOK_EVERY_S,
-    RETRY_S,
-    Candidate,
-    Lease,
-    Look,
-    Rest,
-    Times,
-    Write,
-)
+from understudy_operator.plan.leadership import Candidate, Lease, Look, Rest, Times, Write
+
+LOOK_EVERY_S = 0.5
+RETRY_S = 0.2
 
 LEASE_S, GIVE_UP_S, RENEW_EVERY_S = 15.0, 10.0, 2.0
 TIMES = Times(LEASE_S, GIVE_UP_S, RENEW_EVERY_S)

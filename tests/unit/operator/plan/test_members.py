@@ -27,15 +27,18 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.plan import members
 from understudy_operator.plan.faults.avoidance import avoided_by
-from understudy_operator.plan.faults.silence import SUSPECT_S
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault, FaultClass
+
+SUSPECT_S = 60.0
+FAILED_PODS_KEPT = 5
+RETURN_S = 15.0
+SETTLED_S = 30.0
 
 AVOIDED_FIELD = "metadata.name"
 
@@ -193,9 +196,9 @@ def test_a_lost_pod_on_a_well_node_may_come_back_for_a_while():
         snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, at=NOW - seconds)])
         return observed(snapshot=snapshot)
 
-    assert deleted(after(members.RETURN_S - 0.1)) == {}
-    assert deleted(after(members.RETURN_S)) == {"a1": None}
-    assert "it was lost (Pod): its connection ended" in reasons(after(members.RETURN_S))
+    assert deleted(after(RETURN_S - 0.1)) == {}
+    assert deleted(after(RETURN_S)) == {"a1": None}
+    assert "it was lost (Pod): its connection ended" in reasons(after(RETURN_S))
 
 
 def test_a_pod_lost_with_its_node_is_deleted_at_once():
@@ -432,7 +435,7 @@ def test_nor_is_one_removed_while_a_coordinator_that_is_new_in_office_asks_who_h
     assert deleted(observed(nodes=broken, snapshot=asks)) == {}
     waits = a_snapshot([member(A0, 0), member(A1, None), member(S, None)], waiting_for="1 of 2 pods")
     given = observed(nodes=broken, snapshot=waits)
-    long_found = replace(given, coordination=replace(given.coordination, since=NOW - members.SETTLED_S))
+    long_found = replace(given, coordination=replace(given.coordination, since=NOW - SETTLED_S))
     assert deleted(long_found) == {"a1": None}
 
 
@@ -440,13 +443,13 @@ def test_nor_is_one_removed_while_a_coordinator_that_is_new_in_office_asks_who_h
 
 
 def test_the_newest_failed_pods_stay_for_their_logs():
-    failed = [ended(a_pod(f"f{i}", created_at=AN_HOUR_AGO + i)) for i in range(members.FAILED_PODS_KEPT + 2)]
+    failed = [ended(a_pod(f"f{i}", created_at=AN_HOUR_AGO + i)) for i in range(FAILED_PODS_KEPT + 2)]
     given = observed(pods=(A0, A1, S, *failed), snapshot=a_snapshot())
     assert deleted(given) == {"f0": None, "f1": None}
 
 
 def test_a_failed_pod_that_is_being_deleted_is_not_deleted_again():
-    failed = [ended(a_pod(f"f{i}", created_at=AN_HOUR_AGO + i)) for i in range(members.FAILED_PODS_KEPT)]
+    failed = [ended(a_pod(f"f{i}", created_at=AN_HOUR_AGO + i)) for i in range(FAILED_PODS_KEPT)]
     given = observed(pods=(A0, A1, S, terminating(ended(a_pod("old", created_at=0.0))), *failed))
     assert deleted(given) == {}
 

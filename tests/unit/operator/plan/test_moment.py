@@ -11,8 +11,12 @@ from tests.unit.operator.golden_plans import read
 from tests.unit.operator.scenario_plans import FOLDER, planned
 from understudy_operator.plan.moment import Moment, reached
 from understudy_operator.plan.observed import Pod
-from understudy_operator.plan.reconcile import AT_ONCE_S, LOOK_ANYWAY_S, reconcile
-from understudy_operator.plan.stuck import SLOW_START_S, stuck_starts
+from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.stuck import stuck_starts
+
+AT_ONCE_S = 0.2
+LOOK_ANYWAY_S = 30.0
+SLOW_START_S = 60.0
 
 SCENARIOS = read(FOLDER)
 #: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.

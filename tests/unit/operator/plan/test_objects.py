@@ -29,9 +29,12 @@ from understudy_operator.plan.objects import has_secrets, plan_objects
 from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
-from understudy_operator.plan.secret_writes import AGAIN_S, SecretWrites
+from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import RolloutGateway, Rollouts
 from understudy_protocol import pod as names
+
+AGAIN_S = 30.0
+COORDINATOR_PORT = 8478
 
 NOTHING: dict[str, Any] = {
     "secret_writes": SecretWrites(),
@@ -317,7 +320,7 @@ def test_the_coordinators_service_selects_the_labelled_pod_also_while_it_is_not_
     assert spec["selector"] == {names.LABEL_JOB_UID: "job-uid", names.LABEL_COORDINATOR: "true"}
     assert spec["publishNotReadyAddresses"] is True
     assert "clusterIP" not in spec  # it gets one, which pods are told instead of a name
-    assert [port["port"] for port in spec["ports"]] == [names.COORDINATOR_PORT]
+    assert [port["port"] for port in spec["ports"]] == [COORDINATOR_PORT]
 
 
 def test_the_hostnames_service_is_headless_and_has_all_pods():

@@ -47,15 +47,18 @@ from understudy_operator.plan.intents import (
     Unfollow,
 )
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
-from understudy_operator.plan.reconcile import LOOK_AGAIN_S, LOOK_ANYWAY_S, reconcile
+from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.retries import TRY_AGAIN_S
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Lost, Snapshot
 from understudy_protocol.words import Fault
+
+LOOK_AGAIN_S = 2.0
+LOOK_ANYWAY_S = 30.0
+TRY_AGAIN_S = 10.0
 
 #: The node controller gives pods on a node that is not ready so long (Kubernetes' default).
 EVICTION_S = 300.0

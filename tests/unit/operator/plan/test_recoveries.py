@@ -1,10 +1,11 @@
 """The recoveries that status tells, over coordinators that come and go."""
 
 from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapshot, after, in_round, member
-from understudy_operator.plan.recoveries import RECOVERIES_KEPT
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy, WorkersState
+
+RECOVERIES_KEPT = 10
 
 
 def test_recoveries_are_counted_by_strategy_and_are_no_restarts_of_the_job():

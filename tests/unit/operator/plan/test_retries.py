@@ -6,15 +6,12 @@ import pytest
 
 from understudy_operator.plan.intents import CREATE_POD, CreatePod, Intent, PatchPod, Plan, intent_key
 from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.retries import (
-    KNOWN_S,
-    RETRIES_PER_S,
-    TRY_AGAIN_S,
-    WORDS_S,
-    Retries,
-    alike,
-    without_paused,
-)
+from understudy_operator.plan.retries import Retries, alike, without_paused
+
+KNOWN_S = 20.0
+RETRIES_PER_S = 20.0
+TRY_AGAIN_S = 10.0
+WORDS_S = 60.0
 
 CREATION, PATCH, OTHER = CreatePod({"kind": "Pod"}, "it is missing"), PatchPod("a"), PatchPod("b")
 NOW = 1_790_000_000.0

@@ -1,14 +1,15 @@
 """Whom the operator calls to find who is in office, whom it believes, and what it says."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
 
 from tests.unit.operator.given import A0, A1, NOW, S, a_pod, a_snapshot, member
-from understudy_operator.plan.answers import NEVER, Answer, Answers
+from understudy_operator.plan.answers import Answer, Answers
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination, Pod
-from understudy_operator.plan.search import LINES, LINGER_S, RETRY_REPLACED_S, RETRY_S, VISIT_S, Say, Search
+from understudy_operator.plan.search import Say, Search
 from understudy_protocol.observer import (
     Appoint,
     End,
@@ -22,6 +23,13 @@ from understudy_protocol.observer import (
     Superseded,
 )
 from understudy_protocol.words import CloseReason, Office
+
+NEVER = math.inf
+LINES = 8
+LINGER_S = 1.0
+RETRY_REPLACED_S = 5.0
+RETRY_S = 0.5
+VISIT_S = 1.0
 
 T, U = a_pod("t"), a_pod("u")
 CROWD = [a_pod(f"c{number}", number) for number in range(20)]

@@ -33,11 +33,13 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.coordination import Office
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.status import PROGRESS_EVERY_S, is_news, worth_writing
+from understudy_operator.plan.status import is_news, worth_writing
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot, StepProgress
 from understudy_protocol.words import CloseReason, WorkersState
+
+PROGRESS_EVERY_S = 10.0
 
 ALL_JOINED = a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=-1)
 

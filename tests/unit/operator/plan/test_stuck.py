@@ -6,7 +6,11 @@ from tests.unit.operator.given import A0, A1, NOW, S, a_job, a_pod, in_round, ob
 from understudy_operator.plan.jobset.children import blocked
 from understudy_operator.plan.observed import ChildJob, Pod
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
-from understudy_operator.plan.stuck import HELD_S, OVERDUE_S, SLOW_START_S, left_of_former, stuck_ends, stuck_starts
+from understudy_operator.plan.stuck import left_of_former, stuck_ends, stuck_starts
+
+HELD_S = 5.0
+OVERDUE_S = 30.0
+SLOW_START_S = 60.0
 
 
 def held(pod: Pod, since: float = NOW - 60) -> Pod:
@@ -21,7 +25,7 @@ def told(*pods: Pod) -> list[str]:
 def test_a_pod_that_only_finalizers_hold_is_over_and_named_with_them():
     assert held(A1).over
     assert not held(A1).alive
-    assert told(A0, held(A1), S) == [
+    assert told(A0, held(A1, NOW - HELD_S), S) == [
         "pod a1 is over, and its object stays until somebody removes its finalizers: example.com/audit"
     ]
     assert told(A0, held(A1, NOW - HELD_S + 0.1), S) == []

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol.words import Fault
 from understudy_sidecar.membership.backoff import Backoff
-from understudy_sidecar.membership.coordinator import STARTED_WELL_S
+
+STARTED_WELL_S = 60.0
 
 BOTH = ("active-0", "active-1")
 

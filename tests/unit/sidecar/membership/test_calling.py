@@ -7,6 +7,10 @@ from understudy_protocol.membership import Heir
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import SERVICE
 
+CALL_AGAIN_S = 0.25
+LONG_S = 10.0
+SHORT_S = 2.0
+
 HEIRS = tuple(Heir(name, name.upper()) for name in "abc")
 
 

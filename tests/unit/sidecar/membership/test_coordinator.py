@@ -9,9 +9,10 @@ from understudy_protocol import membership as m
 from understudy_protocol.observer import FreshStarts
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership.desk import State
-from understudy_sidecar.membership.ending import CLOSE_ACK_S
 from understudy_sidecar.membership.events import Received
-from understudy_sidecar.membership.rounds import FIRST_ROUND_PATIENCE_S
+
+CLOSE_ACK_S = 3.0
+FIRST_ROUND_PATIENCE_S = 30.0
 
 R0 = RoundToken(1, 1, 0)
 

@@ -9,10 +9,12 @@ from understudy_protocol.launcher import ExitLauncher, LauncherHello
 from understudy_protocol.observer import Appoint, End, Observe, Snapshot, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import GIVEN_UP_EXIT_CODE, NO_ROUND, CloseReason, Office, WorkersState
+from understudy_protocol.words import NO_ROUND, CloseReason, Office, WorkersState
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverUp, StoreFailed
 from understudy_sidecar.membership.identity import Identity
+
+GIVEN_UP_EXIT_CODE = 84
 
 SHAPE = JobShape("job-uid", "ns", "job", 2, 1, 10, 3600.0)
 ME = Identity("uid", "pod-0", "node-0", "10.0.0.1", 0)

@@ -8,9 +8,10 @@ from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.observer import End, NodeFact, Nodes
 from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, Verdict, WorkersState
-from understudy_sidecar.membership.desk import SUCCESSION_S
 from understudy_sidecar.membership.events import Dropped, Told
-from understudy_sidecar.membership.faults import GATHER_S
+
+SUCCESSION_S = 0.5
+GATHER_S = 0.02
 
 EVERYBODY = ("active-0", "active-1", "active-2", "spare-0", "spare-1")
 TWICE = "pod active-1 failed twice within 1 h"

@@ -8,7 +8,9 @@ from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership.desk import State
-from understudy_sidecar.membership.hangs import GATHER_S, STACKS_S
+
+GATHER_S = 3.0
+STACKS_S = 8.0
 
 EVERYBODY = ("active-0", "active-1", "active-2", "spare-0")
 

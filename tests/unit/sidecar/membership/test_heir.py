@@ -9,8 +9,10 @@ from understudy_protocol import membership as m
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_ROUND, CloseReason, ElectorateVersion, Office, WorkersState
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.heir import AGAIN_S, HeirMachine, Known, State
+from understudy_sidecar.membership.heir import HeirMachine, Known, State
 from understudy_sidecar.membership.voter import Voter
+
+AGAIN_S = 0.1
 
 E1, E2 = ElectorateVersion(1, 1, 1), ElectorateVersion(1, 1, 2)
 O1, O2, O3 = Office(1, 1), Office(1, 2), Office(1, 3)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sidecar.membership.driven import START, Driven, running
-from understudy_launcher.error_files import MESSAGE_LIMIT
 from understudy_protocol import compiled
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import History, Offence
 from understudy_protocol.words import ElectorateVersion, Fault, Office, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.desk import SUCCESSION_S, State
-from understudy_sidecar.membership.escalation import FAULTY_TOLD
-from understudy_sidecar.membership.offences import INHERITED
-from understudy_sidecar.membership.settling import SETTLE_S
-from understudy_sidecar.server import MEMBER_BYTES
+from understudy_sidecar.membership.desk import State
+
+MESSAGE_LIMIT = 500
+SUCCESSION_S = 0.5
+FAULTY_TOLD = 200
+INHERITED = 100
+SETTLE_S = 12.0
+MEMBER_BYTES = 64 * 1024
 
 V1 = ElectorateVersion(1, 1, 1)
 ROUND = RoundToken(1, 1, 3)

@@ -23,8 +23,12 @@ from understudy_protocol.words import (
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.lease import Lease
-from understudy_sidecar.membership.member import DEFAULT_HEARTBEAT_S, HEARTBEATS, LINGER_S, Member, State
+from understudy_sidecar.membership.member import Member, State
 from understudy_sidecar.membership.voter import Voter
+
+DEFAULT_HEARTBEAT_S = 5.0
+HEARTBEATS = 3
+LINGER_S = 3.0
 
 HEARD_S = HEARTBEATS * DEFAULT_HEARTBEAT_S
 FENCE_S = 30.0

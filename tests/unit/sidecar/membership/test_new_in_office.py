@@ -6,7 +6,8 @@ from tests.unit.sidecar.membership.driven import Driven
 from understudy_protocol import membership as m
 from understudy_protocol.words import CloseReason, ElectorateVersion, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership.desk import State
-from understudy_sidecar.membership.settling import SETTLE_S
+
+SETTLE_S = 12.0
 
 ROUND = RoundToken(1, 1, 3)
 RUNNING, FINISHED = WorkersState.RUNNING, WorkersState.FINISHED

@@ -4,7 +4,11 @@ import pytest
 
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy
-from understudy_sidecar.membership.recoveries import KEPT, NOT_COUNTED, RecoveryBook
+from understudy_sidecar.membership.recoveries import RecoveryBook
+
+NOT_COUNTED = "a former coordinator was cut off before it had counted it"
+
+KEPT = 10
 
 WORKER = Cause(3, "pod-1", "node-1", 1, None, "exit code 1")
 POD = Cause(0, "pod-0", "node-0", None, None, "its connection ended")

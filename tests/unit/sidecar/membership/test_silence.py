@@ -9,10 +9,14 @@ import pytest
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.silence import HEARTBEATS, Patience, SilenceWatch
-from understudy_sidecar.membership.stall import LEAST_STALL_S, REPORT_EVERY_S, StepWatch
+from understudy_sidecar.membership.silence import Patience, SilenceWatch
+from understudy_sidecar.membership.stall import StepWatch
 
-PATIENCE = Patience()
+HEARTBEATS = 3
+LEAST_STALL_S = 1.0
+REPORT_EVERY_S = 0.5
+
+PATIENCE = Patience(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
 EVERYBODY = ("active-0", "active-1", "spare-0")
 STALL_S = LEAST_STALL_S + REPORT_EVERY_S
 R0 = RoundToken(1, 1, 0)
@@ -91,6 +95,23 @@ def test_a_stall_that_everybody_survives_is_no_fault() -> None:
 def test_a_member_that_answers_no_heartbeat_is_lost_although_the_training_goes_on() -> None:
     office = running()
     steps_for(office, PATIENCE.heartbeat_s * (HEARTBEATS + 1) + 1, "active-0", "spare-0")
+    assert office.lost() == {"active-1": "Node"}
+
+
+def test_a_heartbeat_lost_before_the_coordinator_stood_still_does_not_count() -> None:
+    # given a member that has left three heartbeats unanswered
+    office = running()
+    steps_for(office, PATIENCE.heartbeat_s * HEARTBEATS, "active-0", "spare-0")
+    assert office.lost() == {}
+    # when the coordinator stands still for a minute, and the training goes on
+    office.now += 60.0
+    office.stepped("active-0")
+    office.answers("active-0", "spare-0")
+    assert any("stood still" in line for line in office.said)
+    # then the next heartbeat is the first unanswered one, and the fourth loses the member
+    steps_for(office, PATIENCE.heartbeat_s * (HEARTBEATS - 1) + 1, "active-0", "spare-0")
+    assert office.lost() == {}
+    steps_for(office, PATIENCE.heartbeat_s, "active-0", "spare-0")
     assert office.lost() == {"active-1": "Node"}
 
 

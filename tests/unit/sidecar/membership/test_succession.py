@@ -6,9 +6,11 @@ from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint, Superseded
 from understudy_protocol.words import ElectorateVersion, Office, RoundToken, WorkersState
-from understudy_sidecar.membership.coordinator import LATE_S
-from understudy_sidecar.membership.desk import SUCCESSION_S, State
+from understudy_sidecar.membership.desk import State
 from understudy_sidecar.membership.events import Tick, Told
+
+LATE_S = 1.0
+SUCCESSION_S = 0.5
 
 EVERYBODY = ("active-0", "active-1", "spare-0")
 V1 = ElectorateVersion(1, 1, 1)

@@ -6,8 +6,10 @@ from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint
 from understudy_protocol.words import CloseReason, Fault, Strategy
-from understudy_sidecar.membership.coordinator import LATE_S
-from understudy_sidecar.membership.desk import SUCCESSION_S, State
+from understudy_sidecar.membership.desk import State
+
+LATE_S = 1.0
+SUCCESSION_S = 0.5
 
 ACTIVES = ("active-0", "active-1", "active-2")
 EVERYBODY = (*ACTIVES, "spare-0", "spare-1")

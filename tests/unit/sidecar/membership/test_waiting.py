@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from understudy_protocol.launcher import CheckReadiness, ExitLauncher, LauncherHello, Readiness
-from understudy_protocol.words import NO_ROUND, UNFIT_EXIT_CODE, WorkersState
+from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, Tick, ToLauncher
-from understudy_sidecar.membership.waiting import (
-    ANSWER_S,
-    CHECK_READY_S,
-    CHECK_WARMING_S,
-    UNFIT_S,
-    Event,
-    State,
-    Waiting,
-)
+from understudy_sidecar.membership.waiting import Event, State, Waiting
+
+UNFIT_EXIT_CODE = 85
+ANSWER_S = 8.0
+CHECK_READY_S = 10.0
+CHECK_WARMING_S = 1.0
+UNFIT_S = 60.0
 
 HELLO = LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4711)
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from tests.unit.operator.given import A0, A1, NOW, XID_79, S, a_snapshot, ended, observed, pending
-from understudy_operator.observe.trim import LONGEST_ANNOTATION
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.observed import Node, Observed, Pod
@@ -11,6 +10,8 @@ from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.words import FaultClass, Verdict
+
+LONGEST_ANNOTATION = 1024
 
 KNOWN = {"NodeVerdict": NodeVerdict}
 BROKEN = NodeVerdict(Verdict.FAULTY, "nvsentinel-xid: Xid 79", None, FaultClass.HARDWARE, at=NOW)

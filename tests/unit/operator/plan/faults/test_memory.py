@@ -5,11 +5,16 @@ from typing import Any
 import pytest
 
 from understudy_operator.plan.faults import memory
-from understudy_operator.plan.faults.memory import HALF_LIFE_S, NOTHING, Memory, Offence, offences_of, offenders, score
+from understudy_operator.plan.faults.memory import NOTHING, Memory, Offence, offences_of, offenders, score
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_protocol.recovery import SWAPPED
 from understudy_protocol.words import Fault
+
+SWAPPED = "it is swapped before it fails"
+
+HALF_LIFE_S = 24 * 3600.0
+NODES_KEPT = 400
+OFFENCES_KEPT = 6
 
 NOW = 1_790_000_000.0
 NODES = {"n1": Node("n1", True, created_at=NOW - 1e7)}
@@ -120,11 +125,11 @@ def test_names_and_words_of_other_namespaces_are_not_shown():
 
 
 def test_it_is_bounded():
-    many = [(f"n{number}", offence(NOW - age)) for number in range(memory.NODES + 50) for age in range(10)]
+    many = [(f"n{number}", offence(NOW - age)) for number in range(NODES_KEPT + 50) for age in range(10)]
     kept = NOTHING.with_offences([*many, *[("worst", offence(job=job)) for job in "abcdef"]], NOW)
-    assert len(kept.by_node) == memory.NODES
+    assert len(kept.by_node) == NODES_KEPT
     assert "worst" in kept.by_node
-    assert {len(known) for node, known in kept.by_node.items() if node != "worst"} == {memory.OFFENCES}
+    assert {len(known) for node, known in kept.by_node.items() if node != "worst"} == {OFFENCES_KEPT}
     assert kept.by_node["n0"][-1].at == NOW
 
 

@@ -26,7 +26,7 @@ from tests.unit.operator.given import (
 )
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read_injected import read_injected
-from understudy_operator.plan.injection.care import NO_LIMIT, as_found
+from understudy_operator.plan.injection.care import as_found
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
@@ -37,6 +37,8 @@ from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
+
+NO_LIMIT = 2**31 - 1
 
 Raw = dict[str, Any]
 

@@ -7,8 +7,11 @@ import pytest
 
 from tests.unit.operator.given import NOW, a_group, a_job, a_pod, condition, observed, pending, status_of, terminating
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.job_pods import EVERY_S, SELDOM_S, asks, pause_s
+from understudy_operator.plan.jobset.job_pods import asks, pause_s
 from understudy_operator.plan.observed import ChildJob, Node, Pod
+
+EVERY_S = 2.5
+SELDOM_S = 30.0
 
 PENDING = "status.phase=Pending"
 NODES = {name: Node(name, name == "n1") for name in ("n1", "n2", "n3")}

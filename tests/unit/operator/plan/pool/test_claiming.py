@@ -33,13 +33,16 @@ from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.gang import SCHEDULERS_MARKS
 from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim, intent_key
 from understudy_operator.plan.observed import Node, Observed, Pod
-from understudy_operator.plan.pool.claiming import CLAIMED_GRACE_S
-from understudy_operator.plan.pool.vacancies import BOUND_S, PREEMPTING_S
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.retries import TRY_AGAIN_S, Retries
+from understudy_operator.plan.retries import Retries
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault, FaultClass
+
+CLAIMED_GRACE_S = 1
+BOUND_S = 10.0
+PREEMPTING_S = 60.0
+TRY_AGAIN_S = 10.0
 
 P, Q = a_spare("p"), a_spare("q", created_at=NOW - 60)
 CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)

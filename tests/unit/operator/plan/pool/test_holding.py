@@ -11,9 +11,11 @@ from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.placement import PREFERRED, REQUIRED
-from understudy_operator.plan.pool.holding import UNREADY_S, plan_spares
+from understudy_operator.plan.pool.holding import plan_spares
 from understudy_protocol import pod as names
 from understudy_protocol.words import FaultClass
+
+UNREADY_S = 600.0
 
 CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
 LEAVES = Finding("gke-maintenance", FaultClass.MAINTENANCE, "ONGOING")

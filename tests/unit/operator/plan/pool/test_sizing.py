@@ -8,8 +8,12 @@ from tests.unit.operator.given import NOW
 from tests.unit.operator.given_pool import a_pool, observed_pool
 from understudy_operator.plan.pool import sizing
 from understudy_operator.plan.pool.facts import AutoSize, Client, ObservedPool
-from understudy_operator.plan.pool.sizing import DAY_S, HALF_LIFE_S, SHRINK_AFTER_S, desired, history, spares_for
+from understudy_operator.plan.pool.sizing import desired, history, spares_for
 from understudy_operator.plan.rfc3339 import micro_time
+
+DAY_S = 86400.0
+HALF_LIFE_S = 30 * DAY_S
+SHRINK_AFTER_S = DAY_S
 
 
 def nodes(count: int) -> frozenset[str]:

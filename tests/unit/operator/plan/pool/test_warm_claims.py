@@ -26,11 +26,14 @@ from tests.unit.operator.given_pool import OLD
 from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_view, claimed_warm
 from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
 from understudy_operator.plan.observed import Node, Observed, Pod, PoolView
-from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S, plan_adoptions
+from understudy_operator.plan.pool.adopting import plan_adoptions
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
 from understudy_protocol.words import Fault
+
+ADOPT_WITHIN_S = 10.0
+REPLACE_FOR_S = 60.0
 
 P, Q = a_warm_spare("p"), a_warm_spare("q", created_at=NOW - 60)
 W = claimed_warm()

@@ -14,13 +14,14 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.comparing import difference
 from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.pool.holding import UNREADY_S
 from understudy_operator.plan.pool.manifest import fingerprint
 from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
 from understudy_operator.plan.pool.warm_manifest import secret_name
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
+
+UNREADY_S = 600.0
 
 P = a_warm_spare("p")
 

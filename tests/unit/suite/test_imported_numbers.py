@@ -1,0 +1,86 @@
+"""A test states the numbers that it expects: it does not import them from the code under test.
+
+With an imported number a test passes for any value of it. The same holds for `module.NUMBER`.
+"""
+
+import ast
+import importlib
+import re
+
+import pytest
+
+from tests.unit.suite.sources import trees
+
+CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
+UNDER_TEST = re.compile(r"understudy_\w+")
+
+#: The file and the numbers that it may import, with the reason.
+EXCEPTIONS = {
+    # simulated edges of the real code: they have its limits, and the invariants state the expected numbers
+    "simulation/clients.py": {"ANSWER_S", "TCP_S"},
+    "simulation/launchers.py": {"LEFTOVERS"},
+    "simulation/sidecars.py": {"GIVEN_UP_EXIT_CODE"},
+    "simulation_operator/client.py": {"REQUEST_S"},
+    # a copy of the real method with one rule broken
+    "simulation/mutations.py": {"KEPT"},
+    # the fixture replaces the ports by free ones
+    "unit/sidecar/test_pooled.py": {"COORDINATOR_PORT", "HEALTH_PORT"},
+    # two packages that may not import each other state the same number, and the test compares them
+    "unit/torch/test_progress.py": {"MAGIC", "PAGE_BYTES"},
+    # the table of codes is the subject: the test compares it with NVIDIA's catalog, the documentation or a row
+    "unit/operator/plan/faults/test_xids.py": {"FATAL"},
+    "unit/operator/plan/faults/test_table.py": {"FATAL"},
+    "unit/docs/test_faults_docs.py": {"FATAL"},
+}
+
+
+def imported_numbers(tree: ast.AST) -> set[str]:
+    """The names of the numeric constants that a file takes from the code under test."""
+    modules: dict[str, str] = {}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {name.asname or name.name: name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and UNDER_TEST.match(node.module or ""):
+            modules |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+            found |= {name.name for name in node.names if _is_number(str(node.module), name.name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            module = modules.get(ast.unparse(node.value), "")
+            if UNDER_TEST.match(module) and _is_number(module, node.attr):
+                found.add(node.attr)
+    return found
+
+
+def _is_number(module: str, name: str) -> bool:
+    if not CONSTANT.fullmatch(name):
+        return False
+    try:
+        value = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):  # a name in a class, or of a module that is not there
+        return False
+    values = value if isinstance(value, list | tuple | set | frozenset | range) else (value,)
+    return bool(values) and all(type(each) in (int, float) for each in values)
+
+
+@pytest.mark.parametrize(
+    ("source", "numbers"),
+    [
+        ("from understudy_sidecar.membership.silence import HEARTBEATS, Patience", {"HEARTBEATS"}),
+        ("from understudy_sidecar.membership import silence as s\nassert s.HEARTBEATS == 3", {"HEARTBEATS"}),
+        ("import understudy_sidecar.client\nunderstudy_sidecar.client.TCP_S", {"TCP_S"}),
+        ("from understudy_operator.apply.gateway import ADDRESS_PAUSES_S", {"ADDRESS_PAUSES_S"}),
+        ("from understudy_protocol.words import NO_ROUND", set()),
+        ("from tests.unit.operator.given import NOW", set()),
+        ("HEARTBEATS = 3", set()),
+    ],
+)
+def test_how_a_file_imports_a_number(source: str, numbers: set[str]) -> None:
+    assert imported_numbers(ast.parse(source)) == numbers
+
+
+def test_only_the_exceptions_import_numbers_from_the_code_under_test() -> None:
+    found = {
+        path: numbers for path, tree in trees(".", containing="understudy_") if (numbers := imported_numbers(tree))
+    }
+    assert found == EXCEPTIONS, "state the number in the test, or add an exception with its reason"
