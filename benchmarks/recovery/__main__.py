@@ -1,9 +1,7 @@
 """`make bench-recovery`: breaks trainings of all systems in turns, and tells how long each took to go on.
 
-build/bench/recovery.json            the records
-build/bench/recovery.samples.jsonl   every run, as it ends: --resume goes on from there
-build/bench/recovery.machine.json    where, when and by which command
-build/bench/logs/                    what the processes of the last session said
+benchmarks/results/recovery.json   every sample, as soon as it is measured: --resume continues from there
+build/bench/logs/                 what the processes of the last session said
 """
 
 from __future__ import annotations
@@ -16,21 +14,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.arguments import listed, some_of
-from benchmarks.child import CHECKOUT, LOGS, ChildFailed, Unfinished
+from benchmarks.child import LOGS, ChildFailed, Unfinished
 from benchmarks.install import VERSIONS, Peers, ensure_peers
-from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.journal import Journal
+from benchmarks.records import Sample
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
 from benchmarks.recovery.plan import LIMIT_S, NODES, Case, Session, System, plan
 from benchmarks.recovery.sigterm import exit_of_a_faulty_member
 from benchmarks.recovery.systems import SETTLE_S, Training
 from benchmarks.recovery.told import Told
-from benchmarks.report import tell, write_facts
+from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
-
-FOLDER = CHECKOUT / "build" / "bench"
-RECORDS, SAMPLES, MACHINE = (FOLDER / f"recovery.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 
 METRICS = dict.fromkeys(Case, ("first_all_reduce_s", "first_step_s")) | {Case.SPARE_EXIT: ("exit_s",)}
 
@@ -86,14 +82,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
     parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
     parser.add_argument("--runs", type=int, help="of each; the default is 12, 3 exits of a spare, 30 of a member")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    add_arguments(parser)
     return parser.parse_args()
 
 
 def main() -> int:
     asked = arguments()
     LOGS.mkdir(parents=True, exist_ok=True)
-    journal = Journal(SAMPLES, resume=asked.resume)
+    journal = open_journal("recovery", asked, VERSIONS)
     sessions = [
         x
         for x in plan(asked.cases, asked.systems, asked.runs)
@@ -101,15 +97,14 @@ def main() -> int:
     ]
     try:
         installed = ensure_peers(Progress())
-        start = time.monotonic()
+        journal.begin()
         run(sessions, journal, installed)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished sessions are kept: go on with --resume", file=sys.stderr)
         return 1
     finally:
-        write_records(RECORDS, sum_up(journal.samples))
-    write_facts(MACHINE, "recovery", time.monotonic() - start, VERSIONS)
-    tell(journal, GOALS, RECORDS)
+        journal.close()
+    show(journal, GOALS)
     return 0
 
 
