@@ -2,7 +2,7 @@
 
     plan      what is to be run, in which order: the systems of a case interleaved, never one after the other
     session   one run of one system: real processes, over loopback; gives numbers, or says why there are none
-    journal   benchmarks/results/NAME.json: every sample, as soon as it is measured (--resume), and each session's command,
+    journal   benchmarks/results/NAME.json: every sample, once it is measured (--resume), and each session's command,
               commit, machine and seconds
     records   sums of samples, in one shape for all benchmarks
     goals     a declared table, printed as met or missed, with the ratio to the peer of the same run

@@ -20,10 +20,11 @@ from benchmarks.journal import Journal
 from benchmarks.records import Sample
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
-from benchmarks.recovery.plan import LIMIT_S, NODES, Case, Session, System, plan
+from benchmarks.recovery.plan import NODES, Case, Session, System, missing, plan
 from benchmarks.recovery.sigterm import exit_of_a_faulty_member
-from benchmarks.recovery.systems import SETTLE_S, Training
 from benchmarks.recovery.told import Told
+from benchmarks.recovery.training import SETTLE_S, Training
+from benchmarks.rendezvous import network
 from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
@@ -35,32 +36,39 @@ def measure(session: Session, installed: Peers) -> Iterator[Sample]:
     """A sample for each run of the session, up to the first that comes to no end."""
     system, case = session.system.value, session.case.value
     if session.case is Case.SIGTERM_FAULTY:
-        for run in range(session.runs):
-            yield Sample(system, case, session.size, run, {"exit_s": exit_of_a_faulty_member(installed, LIMIT_S)})
+        for run in range(session.first_run, session.first_run + session.runs):
+            took_s = exit_of_a_faulty_member(installed, session.limit_s)
+            yield Sample(system, case, session.size, run, {"exit_s": took_s})
         return
-    with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder,
+        network.nodes(systems.nodes_of(session)) as nodes,
+    ):
         told = Told(Path(folder) / "told", NODES)
-        with systems.start(session.system, told, installed, session.spares) as training:
+        with systems.start(session, told, installed, nodes) as training:
             training.await_start()
             for run in range(session.first_run, session.first_run + session.runs):
                 training.ready()
                 time.sleep(SETTLE_S)
                 try:
-                    yield Sample(system, case, NODES, run, _broken(session.case, run, training))
+                    yield Sample(system, case, NODES, run, _broken(session, run, training))
                 except Unfinished as error:
                     yield Sample(system, case, NODES, run, {}, str(error), METRICS[session.case], error.after_s)
                     return
 
 
-def _broken(case: Case, run: int, training: Training) -> dict[str, float]:
-    if case is Case.SPARE_EXIT:
-        return {"exit_s": training.spare_exit(LIMIT_S)}
-    if case is Case.WORKER:
-        at = training.kill_worker(run % NODES)
-    else:
-        at = training.kill_node() if case is Case.NODE else training.kill_coordinator_node()
-    reduced = training.told.last_of_all("all_reduce", at, LIMIT_S, training.alive)
-    stepped = training.told.last_of_all("step", at, LIMIT_S, training.alive)
+def _broken(session: Session, run: int, training: Training) -> dict[str, float]:
+    match session.case:
+        case Case.SPARE_EXIT:
+            return {"exit_s": training.spare_exit(session.limit_s)}
+        case Case.NODE | Case.NODE_STORE_APART:
+            at = training.power_off_node()
+        case Case.COORDINATOR:
+            at = training.power_off_coordinator()
+        case _:
+            at = training.kill_worker(run % NODES)
+    reduced = training.told.last_of_all("all_reduce", at, session.limit_s, training.alive)
+    stepped = training.told.last_of_all("step", at, session.limit_s, training.alive)
     return {"first_all_reduce_s": reduced - at, "first_step_s": stepped - at}
 
 
@@ -81,7 +89,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-recovery ARGS=…", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
     parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
-    parser.add_argument("--runs", type=int, help="of each; the default is 12, 3 exits of a spare, 30 of a member")
+    parser.add_argument("--runs", type=int, help="of each; the default is 12, or 3 of a spare's exit and in process")
     add_arguments(parser)
     return parser.parse_args()
 
@@ -90,11 +98,7 @@ def main() -> int:
     asked = arguments()
     LOGS.mkdir(parents=True, exist_ok=True)
     journal = open_journal("recovery", asked, VERSIONS)
-    sessions = [
-        x
-        for x in plan(asked.cases, asked.systems, asked.runs)
-        if not journal.has(x.system.value, x.case.value, x.size, x.first_run)
-    ]
+    sessions = missing(plan(asked.cases, asked.systems, asked.runs), journal)
     try:
         installed = ensure_peers(Progress())
         journal.begin()

@@ -2,10 +2,12 @@
 
 Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce and at its first step. It ends
 when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
-torchrun's contract gives is used, so that every system can run it.
+torchrun's contract gives is used, so that every system can run it. With BENCH_SAVE_S, a rank that gets SIGTERM or loses
+a peer saves for so long before it ends.
 """
 
 import os
+import signal
 import time
 
 import torch
@@ -23,6 +25,7 @@ except ImportError:
 
 PAUSE_S = 0.02
 TOLD = os.environ["BENCH_TOLD"]
+SAVE_S = float(os.environ["BENCH_SAVE_S"])
 
 
 def tell(event: str) -> None:
@@ -32,9 +35,28 @@ def tell(event: str) -> None:
     os.close(fd)
 
 
+def save(*_: object) -> None:
+    """Once: SIGTERM may come while it saves already."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(SAVE_S)
+    os._exit(1)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    if SAVE_S:
+        signal.signal(signal.SIGTERM, save)
+    try:
+        train()
+    except RuntimeError:
+        if SAVE_S:
+            save()
+        raise
+    dist.destroy_process_group()
+
+
+def train() -> None:
     dist.all_reduce(torch.ones(1))
     tell("all_reduce")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
@@ -52,7 +74,6 @@ def main() -> None:
         ended = torch.tensor([float(os.path.exists(f"{TOLD}.end"))])
         dist.all_reduce(ended)
         time.sleep(PAUSE_S)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
