@@ -120,7 +120,7 @@ logs:  ## the logs of every pod and component, into build/logs
 bench-rendezvous:  ## how long a rendezvous takes, next to its peers: an hour; ARGS="--sizes 64 --runs 1" and the like
 	$(PY) -m benchmarks.rendezvous $(ARGS)
 
-bench-recovery:  ## how long until a training goes on after a fault, next to its peers: 25 minutes; ARGS as above
+bench-recovery:  ## how long until a training goes on after a fault, next to its peers, on network namespaces: hours, in parts with ARGS="--cases worker --resume" and the like
 	$(PY) -m benchmarks.recovery $(ARGS)
 
 bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API server of its own: two hours; ARGS as above

@@ -66,7 +66,7 @@ def _broken(session: Session, run: int, training: Training) -> dict[str, float]:
         case Case.COORDINATOR:
             at = training.power_off_coordinator()
         case _:
-            at = training.kill_worker(run % NODES)
+            at = training.kill_worker(training.rank_to_kill(run))
     reduced = training.told.last_of_all("all_reduce", at, session.limit_s, training.alive)
     stepped = training.told.last_of_all("step", at, session.limit_s, training.alive)
     return {"first_all_reduce_s": reduced - at, "first_step_s": stepped - at}

@@ -10,8 +10,8 @@ _OPTOUT, _TUNED = "torchrun-optout", "torchrun-tuned"
 GOALS = (
     Goal("worker", NODES, "first_all_reduce_s", at_most=0.2, peer=_OPTOUT, at_most_ratio=1 / 25),
     Goal("worker", NODES, "first_all_reduce_s", peer="nvrx", at_most_ratio=1 / 10),
-    Goal("worker-grace", NODES, "first_all_reduce_s", at_most=0.3),
-    Goal("worker-grace-save", NODES, "first_all_reduce_s", at_most=1.5),
+    Goal("worker-grace", NODES, "first_all_reduce_s", at_most=2.0),
+    Goal("worker-grace-save", NODES, "first_all_reduce_s", at_most=3.0),
     Goal("node-power-off", NODES, "first_all_reduce_s", at_most=5.0, peer=_TUNED, at_most_ratio=1.0),
     Goal("node-power-off", NODES, "first_all_reduce_s", peer="nvrx", at_most_ratio=1.0),
     Goal("coordinator-power-off", NODES, "first_all_reduce_s", at_most=10.0),

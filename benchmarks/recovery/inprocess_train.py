@@ -12,7 +12,7 @@ from nvidia_resiliency_ext import inprocess
 from benchmarks.recovery import train
 
 
-@inprocess.Wrapper(
+@inprocess.Wrapper(  # type: ignore[untyped-decorator]
     rank_assignment=inprocess.Compose(
         inprocess.rank_assignment.MaxActiveWorldSize(int(os.environ["BENCH_ACTIVE"])),
         inprocess.rank_assignment.ShiftRanks(),

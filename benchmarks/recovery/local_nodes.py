@@ -40,7 +40,7 @@ class PoweredNode:
 class OnNode(Started):
     """A process on a node: as long as the node is off, nothing tells that the process has ended."""
 
-    def __init__(self, started: Started, node: PoweredNode) -> None:  # noqa: super is the wrapped one
+    def __init__(self, started: Started, node: PoweredNode) -> None:
         self._started, self._node = started, node
 
     @property

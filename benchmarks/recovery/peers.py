@@ -187,3 +187,7 @@ class InProcess(OnNodes):
 
     def ready(self) -> None:
         until(self._spare_is_idle, "the reserve rank waits")
+
+    def rank_to_kill(self, run: int) -> int:
+        """Not the first one, whose process hosts the store: a lost store is another case."""
+        return 1 + run % (NODES - 1)

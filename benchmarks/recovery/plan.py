@@ -56,7 +56,7 @@ SYSTEMS: dict[Case, tuple[System, ...]] = {
     Case.WORKER: _ALL,
     Case.WORKER_GRACE: (System.UNDERSTUDY,),
     Case.WORKER_GRACE_SAVE: (System.UNDERSTUDY,),
-    Case.WORKER_STORE_APART: (System.TORCHRUN,),
+    Case.WORKER_STORE_APART: (System.TORCHRUN, System.NVRX_INPROCESS),
     Case.NODE: _ALL,
     Case.NODE_STORE_APART: (*_TORCHRUN, System.NVRX, System.NVRX_INPROCESS),
     Case.COORDINATOR: _ALL,

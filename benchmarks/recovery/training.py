@@ -76,6 +76,9 @@ class Training(ABC):
             ends = _ends(watched, limit_s)
         return ends[spare] - max(ends[worker] for worker in workers)
 
+    def rank_to_kill(self, run: int) -> int:
+        return run % NODES
+
     def kill_worker(self, rank: int) -> float:
         pid = self.told.pid_of(rank)
         at = time.monotonic()
