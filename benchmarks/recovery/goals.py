@@ -14,6 +14,7 @@ GOALS = (
     Goal("worker-grace-save", NODES, "first_all_reduce_s", at_most=3.0),
     Goal("node-power-off", NODES, "first_all_reduce_s", at_most=5.0, peer=_TUNED, at_most_ratio=1.0),
     Goal("node-power-off", NODES, "first_all_reduce_s", peer="nvrx", at_most_ratio=1.0),
+    Goal("node-power-off", NODES, "first_all_reduce_s", peer="nvrx-heartbeats", at_most_ratio=1.0),
     Goal("coordinator-power-off", NODES, "first_all_reduce_s", at_most=10.0),
     Goal("spare-exit", NODES, "exit_s", at_most=0.3),
     Goal("sigterm-faulty", WORKERS, "exit_s", at_most=0.1),

@@ -22,6 +22,7 @@ SYSTEMS = {
     "torchrun-optout": "torchrun",
     "torchrun-tuned": "torchrun, tuned",
     "nvrx": "NVRx ft_launcher",
+    "nvrx-heartbeats": "NVRx with heartbeats",
     "nvrx-inprocess": "NVRx in-process",
 }
 

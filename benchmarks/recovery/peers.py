@@ -29,7 +29,20 @@ _OF: Mapping[System, Mapping[str, str]] = {
     System.TORCHRUN_OPTOUT: {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     System.TORCHRUN_TUNED: {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     System.NVRX: {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1"},
+    System.NVRX_HEARTBEATS: {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1",
+        "BENCH_HEARTBEATS": "1",
+    },
 }
+_OF_NVRX = (System.NVRX, System.NVRX_HEARTBEATS)
+#: Of NVRx's FaultToleranceConfig. It advises a timeout above the longest step; the defaults are no heartbeats, and 5 s
+#: between checks.
+_HEARTBEATS = (
+    "--ft-initial-rank-heartbeat-timeout=60",
+    "--ft-rank-heartbeat-timeout=3",
+    "--ft-workload-check-interval=1",
+)
 #: Of torch's RendezvousSettings: how often a node sends a keep-alive heartbeat, and after how many missed ones it is
 #: considered dead. The defaults are 5 s and 3.
 _TUNED = "keep_alive_interval=1,keep_alive_max_attempt=3"
@@ -135,7 +148,7 @@ class Agents(OnNodes):
             until(self._spare_is_idle, "the spare waits")
 
     def _start_apart(self) -> None:
-        if self._system is not System.NVRX:
+        if self._system not in _OF_NVRX:
             self._start_store()
             return
         sizes = [f"--nnodes={NODES}:{NODES + self.spares}", "--rdzv-backend=c10d", f"--rdzv-id=bench-{PORT}"]
@@ -149,7 +162,7 @@ class Agents(OnNodes):
         self._agents.append(Agent(self._start(node, [*command, str(TRAIN)], named), node))
 
     def _command(self, node: Node, *, is_host: bool) -> list[str]:
-        nvrx = self._system is System.NVRX
+        nvrx = self._system in _OF_NVRX
         most = NODES + self.spares if nvrx else NODES  # NVRx counts the spare, torchrun lets it wait
         tuned = f",{_TUNED}" if self._system is System.TORCHRUN_TUNED else ""
         return [
@@ -163,6 +176,7 @@ class Agents(OnNodes):
             f"--rdzv-conf=is_host={int(is_host)}{tuned}",
             f"--local-addr={node.ip}",
             *(["--ft-gpu-memory-reclaim-timeout=0"] if nvrx else []),
+            *(_HEARTBEATS if self._system is System.NVRX_HEARTBEATS else ()),
         ]
 
 

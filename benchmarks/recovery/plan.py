@@ -43,6 +43,7 @@ class System(StrEnum):
     TORCHRUN_OPTOUT = "torchrun-optout"
     TORCHRUN_TUNED = "torchrun-tuned"
     NVRX = "nvrx"
+    NVRX_HEARTBEATS = "nvrx-heartbeats"
     NVRX_INPROCESS = "nvrx-inprocess"
 
 
@@ -58,7 +59,7 @@ SYSTEMS: dict[Case, tuple[System, ...]] = {
     Case.WORKER_GRACE_SAVE: (System.UNDERSTUDY,),
     Case.WORKER_STORE_APART: (System.TORCHRUN, System.NVRX_INPROCESS),
     Case.NODE: _ALL,
-    Case.NODE_STORE_APART: (*_TORCHRUN, System.NVRX, System.NVRX_INPROCESS),
+    Case.NODE_STORE_APART: (*_TORCHRUN, System.NVRX, System.NVRX_HEARTBEATS, System.NVRX_INPROCESS),
     Case.COORDINATOR: _ALL,
     Case.SPARE_EXIT: (System.UNDERSTUDY, System.TORCHRUN_OPTOUT, System.NVRX),
     Case.SIGTERM_FAULTY: (System.UNDERSTUDY,),
@@ -83,6 +84,7 @@ _ROUND_S = {
     (System.TORCHRUN_OPTOUT, Case.SPARE_EXIT): 5.0,
     (System.TORCHRUN_TUNED, Case.WORKER): 9.0,
     (System.NVRX, Case.WORKER): 8.0,
+    (System.NVRX_HEARTBEATS, Case.WORKER): 8.0,
     (System.NVRX, Case.SPARE_EXIT): 5.0,
 }
 _START_S = 20.0

@@ -3,12 +3,13 @@
 Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce and at its first step. It ends
 when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
 torchrun's contract gives is used, so that every system can run it. With BENCH_SAVE_S, a rank that gets SIGTERM or loses
-a peer saves for so long before it ends.
+a peer saves for so long before it ends. With BENCH_HEARTBEATS, each step sends NVRx's rank monitor a heartbeat.
 """
 
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -56,6 +57,17 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def heartbeats() -> Callable[[], None]:
+    if "BENCH_HEARTBEATS" not in os.environ:
+        return lambda: None
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    send: Callable[[], None] = client.send_heartbeat
+    return send
+
+
 def train() -> None:
     dist.all_reduce(torch.ones(1))
     tell("all_reduce")
@@ -63,12 +75,14 @@ def train() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     number = 0
     ended = torch.zeros(1)
+    send_heartbeat = heartbeats()
     while not ended.item():
         number += 1
         optimizer.zero_grad()
         model(torch.randn(8, 64)).square().mean().backward()
         optimizer.step()
         report(number)
+        send_heartbeat()
         if number == 1:
             tell("step")
         ended = torch.tensor([float(os.path.exists(f"{TOLD}.end"))])
