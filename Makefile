@@ -117,10 +117,10 @@ cluster-status:  ## what of the local cluster runs
 logs:  ## the logs of every pod and component, into build/logs
 	$(PY) -m tests.cluster logs build/logs
 
-bench-rendezvous:  ## how long a rendezvous takes, next to its peers: 40 minutes; ARGS="--sizes 64 --runs 1" and the like
+bench-rendezvous:  ## how long a rendezvous takes, next to its peers: an hour; ARGS="--sizes 64 --runs 1" and the like
 	$(PY) -m benchmarks.rendezvous $(ARGS)
 
-bench-recovery:  ## how long until a training goes on after a fault, next to its peers: 25 minutes; ARGS as above
+bench-recovery:  ## how long until a training goes on after a fault, next to its peers, on network namespaces: hours, in parts with ARGS="--cases worker --resume" and the like
 	$(PY) -m benchmarks.recovery $(ARGS)
 
 bench-operator:  ## the operator at thousands of pods, next to JobSet, on an API server of its own: two hours; ARGS as above
@@ -133,7 +133,7 @@ bench-hostile:  ## whether callers without the key disturb a coordinator: 500 co
 	$(PY) -m benchmarks.hostile $(ARGS)
 
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
-	$(PY) -m benchmarks.step
+	$(PY) -m benchmarks.step $(ARGS)
 
 bench-rollout:  ## what a weight update and the gateway cost: three minutes; ARGS="--runs 3" and the like
 	$(PY) -m benchmarks.rollout $(ARGS)
@@ -145,7 +145,10 @@ bench-pool:  ## from a node's power-off to the first step, by a pool's spare War
 bench-webhook:  ## how long the injection webhook takes for a pod, also while 1,000 hostile callers ask: two minutes
 	$(PY) -m benchmarks.webhook $(ARGS)
 
-bench-docs:  ## write the tables of docs/benchmarks.md anew from build/bench
+bench-injection:  ## injected trainings through all faults, on the local cluster; KINDS="jobset or torchrun" runs some; each run adds samples
+	UNDERSTUDY_BENCH_RESULTS=benchmarks/results $(PYTEST) tests/e2e/test_inject.py $(if $(KINDS),-k "$(KINDS)")
+
+bench-docs:  ## write the tables of docs/benchmarks.md and README.md from benchmarks/results
 	$(PY) -m benchmarks.docs
 
 release:  ## images, chart, wheel, checksums, SBOMs and provenance, into build/release

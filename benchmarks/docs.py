@@ -1,33 +1,38 @@
-"""`make bench-docs`: writes the tables of docs/benchmarks.md anew, from what is in build/bench.
+"""`make bench-docs`: generates the tables of docs/benchmarks.md and README.md from benchmarks/results.
 
-A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark's, KIND one of records, goals and
-machine. What stands around them is written by hand, and stays. A benchmark that was not run keeps its tables.
+A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals,
+machine and headline. The text around the tables is written by hand and stays. A unit test fails if a page differs
+from what this command would write, so no number of a table can be edited by hand.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from benchmarks import tables
+from benchmarks.archived import Archived, read_archived
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
 from benchmarks.hostile.goals import GOALS as HOSTILE
+from benchmarks.journal import Session, read_sessions
 from benchmarks.nodes import GOALS as NODES
 from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.pool.goals import GOALS as POOL
-from benchmarks.records import read_records
+from benchmarks.records import Record, sum_up
 from benchmarks.recovery.goals import GOALS as RECOVERY
+from benchmarks.recovery.headline import headline_rows
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
+from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
 
-PAGE = CHECKOUT / "docs" / "benchmarks.md"
-BUILT = CHECKOUT / "build" / "bench"
+PAGES = (CHECKOUT / "docs" / "benchmarks.md", CHECKOUT / "README.md")
 GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
     "recovery": RECOVERY,
@@ -40,50 +45,97 @@ GOALS: dict[str, Sequence[Goal]] = {
     "webhook": WEBHOOK,
     "injection": (),  # measured by tests/e2e/test_inject.py
 }
-
+#: Facts of a session that its row has; all others are the machine's.
+_OF_A_RUN = ("command", "commit", "date")
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class UnknownTable(Exception):
-    """The page asks for a table that nothing here makes."""
+    """The page asks for a table that nothing here generates, or of a benchmark without results."""
 
 
-def rewritten(page: str, built: Path) -> str:
-    """The page with its tables made anew. Raises UnknownTable."""
-    return _TABLE.sub(lambda match: _table(match, built), page)
+@dataclass(frozen=True)
+class Source:
+    """Where the numbers of a benchmark come from."""
+
+    records: Sequence[Record]
+    machine: Sequence[tables.Row]
+    measured: str  # when, and whether the samples were kept
 
 
-def _table(match: re.Match[str], built: Path) -> str:
+def rewritten(page: str, results: Path, archived: Mapping[str, Archived]) -> str:
+    """The page with its tables generated again. Raises UnknownTable."""
+    return _TABLE.sub(lambda match: _table(match, results, archived), page)
+
+
+def _table(match: re.Match[str], results: Path, archived: Mapping[str, Archived]) -> str:
     name, kind = match["name"], match["kind"]
     make = _KINDS.get(kind)
     if make is None or name not in GOALS:
         known = ", ".join(f"{some}:{kind}" for some in GOALS for kind in _KINDS)
-        raise UnknownTable(f"the page has the marker {name}:{kind}, and there are {known}: mend the marker")
-    if not (built / f"{name}.json").exists():
-        return match[0]
-    return f"{match[1]}{make(name, built)}\n{match[4]}"
+        raise UnknownTable(f"the page has the marker {name}:{kind}, and there are {known}: fix the marker")
+    return f"{match[1]}{tables.markdown(make(name, _source(name, results, archived)))}\n{match[4]}"
 
 
-def _records(name: str, built: Path) -> str:
-    return tables.markdown(tables.record_rows(read_records(built / f"{name}.json")))
+def _source(name: str, results: Path, archived: Mapping[str, Archived]) -> Source:
+    file = results / f"{name}.json"
+    if file.exists():
+        sessions = read_sessions(file)
+        dates = ", ".join(sorted({session.facts["date"] for session in sessions}))
+        return Source(sum_up(x for session in sessions for x in session.samples), _machine_of(sessions), dates)
+    if name not in archived:
+        raise UnknownTable(f"{file} is missing: run `make bench-{name}`, or remove its tables from the page")
+    facts = archived[name].facts
+    rows = [*facts.items(), ("samples", "not kept: no number can be computed again")]
+    return Source(archived[name].records, rows, f"{facts['date']}, samples not kept")
 
 
-def _goals(name: str, built: Path) -> str:
-    return tables.markdown(tables.goal_rows(check(GOALS[name], read_records(built / f"{name}.json"))))
+def _machine_of(sessions: Sequence[Session]) -> list[tables.Row]:
+    """A row for each command, then the sum of their minutes, then each fact with all of its values."""
+    rows: list[tables.Row] = []
+    for ran, same in groupby(sessions, key=lambda session: tuple(session.facts.get(x, "") for x in _OF_A_RUN)):
+        command, commit, date = ran
+        count = len(list(same))
+        times = f", {count} sessions" if count > 1 else ""
+        rows.append(("command" if not rows else "then", f"`{command}` ({date}, commit {commit}{times})"))
+    rows.append(("minutes", f"{sum(session.seconds for session in sessions) / 60:.1f}"))
+    names = dict.fromkeys(name for session in sessions for name in session.facts if name not in _OF_A_RUN)
+    for name in names:
+        rows.append((name, "; ".join(dict.fromkeys(x.facts[name] for x in sessions if name in x.facts))))
+    return rows
 
 
-def _machine(name: str, built: Path) -> str:
-    facts = json.loads((built / f"{name}.machine.json").read_text())
-    facts["command"] = f"`{facts['command']}`"
-    return tables.markdown([("", ""), *facts.items()])
+def _records(name: str, source: Source) -> list[tables.Row]:
+    return tables.record_rows(source.records)
 
 
-_KINDS: dict[str, Callable[[str, Path], str]] = {"records": _records, "goals": _goals, "machine": _machine}
+def _goals(name: str, source: Source) -> list[tables.Row]:
+    return tables.goal_rows(check(GOALS[name], source.records))
+
+
+def _machine(name: str, source: Source) -> list[tables.Row]:
+    return [("", ""), *source.machine]
+
+
+def _headline(name: str, source: Source) -> list[tables.Row]:
+    if name != "recovery":
+        raise UnknownTable(f"the page has the marker {name}:headline, and recovery alone has one: fix the marker")
+    return headline_rows(source.records, source.measured)
+
+
+_KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
+    "records": _records,
+    "goals": _goals,
+    "machine": _machine,
+    "headline": _headline,
+}
 
 
 def main() -> int:
     try:
-        PAGE.write_text(rewritten(PAGE.read_text(), BUILT))
+        archived = read_archived()
+        for page in PAGES:
+            page.write_text(rewritten(page.read_text(), RESULTS, archived))
     except UnknownTable as error:
         print(error, file=sys.stderr)
         return 1

@@ -22,12 +22,10 @@ from unittest import mock
 
 import msgspec
 
-from benchmarks import tables
 from benchmarks.arguments import listed, some_of
-from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS, Goal, check
-from benchmarks.machine import facts
-from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.goals import OURS, Goal
+from benchmarks.records import Sample
+from benchmarks.report import add_arguments, open_journal, show
 from understudy_operator import worker
 from understudy_operator.apply.api import Api, ApiError, Listed
 from understudy_operator.clock import Clock
@@ -45,7 +43,6 @@ from understudy_protocol import pod as names
 from understudy_protocol.observer import End, MemberView, Snapshot
 from understudy_protocol.words import RoundToken, WorkersState
 
-FOLDER = CHECKOUT / "build" / "bench"
 JOBS, NODES, PODS, UPDATES_PER_S = 500, 5_000, 10, 10.0
 CASES = ("idle", "labels", "heartbeats")
 GOALS = (
@@ -249,18 +246,18 @@ async def change_nodes(cluster: Cluster, case: str, nodes: int, count: int, per_
 
 
 async def measure(
-    cases: Sequence[str], jobs: int, nodes: int, runs: int, seconds: float, keep: Callable[[Sample], None]
+    left: Sequence[tuple[str, int]], jobs: int, nodes: int, seconds: float, keep: Callable[[Sample], None]
 ) -> None:
+    """left: the cases, each with the number of a run."""
     cluster = Cluster(jobs, nodes, PODS)
     async with at_rest(cluster, rest_s=3.0) as counted:
-        for case in cases:
-            for run in range(runs):
-                began, cpu, reconciles = time.perf_counter(), time.process_time(), counted.count
-                await change_nodes(cluster, case, nodes, int(seconds * UPDATES_PER_S), UPDATES_PER_S)
-                took_s = time.perf_counter() - began
-                percent = 100.0 * (time.process_time() - cpu) / took_s
-                values = {"cpu_percent": percent, "reconciles": (counted.count - reconciles) / took_s}
-                keep(Sample(OURS, case, nodes, run, values))
+        for case, run in left:
+            began, cpu, reconciles = time.perf_counter(), time.process_time(), counted.count
+            await change_nodes(cluster, case, nodes, int(seconds * UPDATES_PER_S), UPDATES_PER_S)
+            took_s = time.perf_counter() - began
+            percent = 100.0 * (time.process_time() - cpu) / took_s
+            values = {"cpu_percent": percent, "reconciles": (counted.count - reconciles) / took_s}
+            keep(Sample(OURS, case, nodes, run, values))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -270,18 +267,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each run: each job is looked at every 30 s")
+    add_arguments(parser)
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR)
-    journal = Journal(FOLDER / "nodes.samples.jsonl", resume=False)
-    asyncio.run(
-        measure(chosen.cases, chosen.jobs, chosen.nodes, chosen.runs, chosen.seconds, lambda x: journal.add([x]))
-    )
-    records = sum_up(journal.samples)
-    write_records(FOLDER / "nodes.json", records)
-    told = {"command": " ".join(["make bench-nodes", *arguments]), **facts()}
-    (FOLDER / "nodes.machine.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(f"median [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
-    print(f"{tables.plain(tables.goal_rows(check(GOALS, records)))}\n")
+    journal = open_journal("nodes", chosen)
+    planned = [(case, run) for case in chosen.cases for run in range(chosen.runs)]
+    left = [(case, run) for case, run in planned if not journal.has(OURS, case, chosen.nodes, run)]
+    try:
+        if left:
+            asyncio.run(measure(left, chosen.jobs, chosen.nodes, chosen.seconds, lambda x: journal.add([x])))
+    finally:
+        journal.close()
+    show(journal, GOALS)
     return 0
 
 

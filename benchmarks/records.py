@@ -2,17 +2,15 @@
 
 Rules: a record has one shape in all benchmarks, `{system, case, size, metric, unit, median, min, max, runs}`. A run
 that did not finish counts as longer than all that did: where the median falls on one it is null, and `min` is the time
-that was at least taken. Each sample is appended to a file as soon as it is there: an interrupted benchmark can go on.
+that was at least taken. journal.py keeps the samples.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 #: Every metric's unit; a metric that is not in here is not recorded.
 UNITS = {
@@ -103,44 +101,3 @@ def _finite(value: float) -> float | None:
 
 def _rounded(value: float) -> float:
     return round(value, 4)
-
-
-def write_records(path: Path, records: Sequence[Record]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
-
-
-def read_records(path: Path) -> list[Record]:
-    return [Record(**plain) for plain in json.loads(path.read_text())]
-
-
-def _read(line: str) -> Sample:
-    plain = json.loads(line)
-    return Sample(**{**plain, "metrics": tuple(plain["metrics"])})
-
-
-class Journal:
-    """The samples of a benchmark, one a line, on disk as soon as they are there."""
-
-    def __init__(self, path: Path, *, resume: bool) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.samples: list[Sample] = []
-        if resume and path.exists():
-            self.samples = [_read(line) for line in path.read_text().splitlines()]
-        else:
-            path.write_text("")
-
-    def add(self, samples: Iterable[Sample]) -> None:
-        with self._path.open("a") as file:
-            for sample in samples:
-                self.samples.append(sample)
-                file.write(json.dumps(asdict(sample)) + "\n")
-
-    def has(self, system: str, case: str, size: int, run: int) -> bool:
-        return any((x.system, x.case, x.size, x.run) == (system, case, size, run) for x in self.samples)
-
-    def hopeless(self, system: str, cases: Collection[str], size: int, limit_s: float) -> Sample | None:
-        """A former run of these that had all of its time and came to no end: it need not be tried again."""
-        former = (x for x in self.samples if x.unfinished and x.after_s >= limit_s and x.case in cases)
-        return next((x for x in former if (x.system, x.size) == (system, size)), None)

@@ -1,8 +1,8 @@
-"""What a benchmark against peers leaves: its tables in the terminal, and where, when and how it was run."""
+"""The end of each benchmark's command: its journal's arguments and facts, and its tables in the terminal."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +10,46 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, Verdict, check
+from benchmarks.journal import Journal
 from benchmarks.machine import facts
-from benchmarks.records import Journal, sum_up
+from benchmarks.records import sum_up
+from tests.cluster.commands import run
+
+RESULTS = CHECKOUT / "benchmarks" / "results"
 
 
-def tell(journal: Journal, goals: Sequence[Goal], records: Path) -> None:
-    """Print what was measured, which goals it meets, and what came to no end."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the samples of earlier runs, and measure what is missing"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of NAME.json")
+
+
+def open_journal(name: str, asked: argparse.Namespace, versions: Mapping[str, str] | None = None) -> Journal:
+    """name: of the command, as in `make bench-NAME`. versions: of the programs that are compared or needed."""
+    words = " ".join(sys.argv[1:])
+    command = f"make bench-{name}" + (f' ARGS="{words}"' if words else "")
+    return Journal(asked.results / f"{name}.json", run_facts(command, versions), resume=asked.resume)
+
+
+def run_facts(command: str, versions: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Raises CommandFailed outside of a git checkout."""
+    return {"command": command, "commit": commit(), **facts(), **(versions or {})}
+
+
+def commit() -> str:
+    """The commit that is measured; `+` if tracked files differ from it, other than results and the pages made of them.
+
+    Raises CommandFailed outside of a git checkout.
+    """
+    head = run(["git", "rev-parse", "--short=10", "HEAD"], cwd=CHECKOUT).strip()
+    made = (":!benchmarks/results", ":!docs/benchmarks.md", ":!README.md")
+    changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *made], cwd=CHECKOUT)
+    return head + ("+" if changed.strip() else "")
+
+
+def show(journal: Journal, goals: Sequence[Goal]) -> None:
+    """Print what was measured, which goals it meets, and which runs did not finish."""
     summed = sum_up(journal.samples)
     checked = [x for x in check(goals, summed) if x.verdict is not Verdict.OPEN]
     print(f"\nmedian [min … max] (runs)\n\n{tables.plain(tables.record_rows(summed))}\n")
@@ -23,15 +57,4 @@ def tell(journal: Journal, goals: Sequence[Goal], records: Path) -> None:
     for sample in journal.samples:
         if sample.unfinished:
             print(f"{sample.system}, {sample.case}, {sample.size:,} members: {sample.unfinished}")
-    print(f"written: {records.relative_to(CHECKOUT)}")
-
-
-def write_facts(path: Path, name: str, took_s: float, versions: Mapping[str, str]) -> None:
-    """name: of the command, as in `make bench-NAME`; versions: of what it was compared with, and of what it needs."""
-    told = {
-        "command": f"make bench-{name}" + (f' ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else ""),
-        "minutes": f"{took_s / 60:.0f}",
-        **facts(),
-        **versions,
-    }
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"written: {journal.path}; `make bench-docs` writes its tables into the documentation")

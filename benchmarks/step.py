@@ -6,23 +6,23 @@ launcher does. Half a minute.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from benchmarks import tables
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS, Goal, check
-from benchmarks.records import Sample, sum_up, write_records
+from benchmarks.goals import OURS, Goal
+from benchmarks.records import Sample
+from benchmarks.report import add_arguments, open_journal, show
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.steps import LOOK_EVERY_S
 from understudy_protocol import pod
 
-RECORDS = CHECKOUT / "build" / "bench" / "step.json"
-RUNS, CALLS = 1001, 10_000
+RUNS, CALLS = 101, 100_000
 GOALS = (Goal("in-a-job", 1, "call_us", at_most=2.0), Goal("outside", 1, "call_us", at_most=0.2))
 _STEPS = """
 import sys, time
@@ -65,14 +65,19 @@ def _looked_at(folder: str) -> Iterator[StepFiles]:
         files.close()
 
 
-def main() -> int:
-    records = sum_up([sample for goal in GOALS for sample in measure(goal.case, RUNS, CALLS)])
-    write_records(RECORDS, records)
-    print(f"median [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
-    print(f"{tables.plain(tables.goal_rows(check(GOALS, records)))}\n")
-    print(f"written: {RECORDS.relative_to(CHECKOUT)}")
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make bench-step ARGS=…", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of {CALLS:,} calls each")
+    add_arguments(parser)
+    asked = parser.parse_args(arguments)
+    journal = open_journal("step", asked)
+    for goal in GOALS:
+        if not journal.has(OURS, goal.case, goal.size, asked.runs - 1):
+            journal.add(measure(goal.case, asked.runs, CALLS))
+    journal.close()
+    show(journal, GOALS)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -28,7 +28,7 @@ def record_rows(records: Sequence[Record]) -> list[Row]:
 def goal_rows(checked: Sequence[Checked]) -> list[Row]:
     rows: list[Row] = [("case", "members", "metric", "goal", "measured", "")]
     for x in checked:
-        measured = "" if x.ours is None else _number(x.ours.median)
+        measured = "" if x.ours is None else number(x.ours.median)
         if x.ratio is not None:
             measured += f", {x.ratio:.2f} of {x.goal.peer}"
         rows.append((x.goal.case, f"{x.goal.size:,}", x.goal.metric, _bound(x.goal), measured, x.verdict.value))
@@ -59,8 +59,8 @@ def _cell(record: Record | None) -> str:
         return ""
     if record.median is None:
         return f"not within {record.min:g} ({record.runs})"
-    longest = "∞" if record.max is None else _number(record.max)
-    return f"{_number(record.median)} [{_number(record.min)} … {longest}] ({record.runs})"
+    longest = "∞" if record.max is None else number(record.max)
+    return f"{number(record.median)} [{number(record.min)} … {longest}] ({record.runs})"
 
 
 def _bound(goal: Goal) -> str:
@@ -69,7 +69,7 @@ def _bound(goal: Goal) -> str:
     return " and ".join(parts)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Three digits that count, and never fewer than what a whole number has."""
     if value is None:
         return "none"

@@ -1,6 +1,6 @@
 """`make bench-hostile`: 500 hostile connections to a coordinator while 64 members hold a round.
 
-Writes build/bench/hostile.json. Fails if a member is lost, or if the loop is late.
+Fails if a member is lost, or if the loop is late.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.child import CHECKOUT, Child, ChildFailed, Unfinished
-from benchmarks.goals import Verdict, check
+from benchmarks.child import Child, ChildFailed, Unfinished
+from benchmarks.goals import OURS, Verdict, check
 from benchmarks.hostile.goals import CONNECTIONS, GOALS, OTHERS, SHARED
 from benchmarks.machine import Usage
-from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.records import Sample, sum_up
 from benchmarks.rendezvous.processes import LOOPBACK, NICE, START_S, running
 from benchmarks.rendezvous.understudy import FIRST, first_round, next_round
-from benchmarks.report import tell, write_facts
+from benchmarks.report import add_arguments, open_journal, show
 
-FOLDER = CHECKOUT / "build" / "bench"
-RECORDS, SAMPLES, MACHINE = (FOLDER / f"hostile.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 MEMBERS = 64
 LIMIT_S = 60.0
 CALM = "calm"
@@ -56,26 +54,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--runs", type=int, default=1)
+    add_arguments(parser)
     asked = parser.parse_args(arguments)
-    journal = Journal(SAMPLES, resume=False)
-    start = time.monotonic()
+    journal = open_journal("hostile", asked)
     try:
         for run in range(asked.runs):
             for case in SOURCES:
+                if journal.has(OURS, case, asked.connections, run):
+                    continue
                 try:
                     values = session(case, asked.connections, asked.seconds)
-                    journal.add([Sample("understudy", case, asked.connections, run, values)])
+                    journal.add([Sample(OURS, case, asked.connections, run, values)])
                 except Unfinished as error:
-                    lost = Sample("understudy", case, asked.connections, run, unfinished=str(error))
+                    lost = Sample(OURS, case, asked.connections, run, unfinished=str(error))
                     journal.add([lost])
     except (ChildFailed, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}", file=sys.stderr)
         return 1
-    records = sum_up(journal.samples)
-    write_records(RECORDS, records)
-    write_facts(MACHINE, "hostile", time.monotonic() - start, {})
-    tell(journal, GOALS, RECORDS)
-    missed = [x for x in check(GOALS, records) if x.verdict is Verdict.MISSED]
+    finally:
+        journal.close()
+    show(journal, GOALS)
+    missed = [x for x in check(GOALS, sum_up(journal.samples)) if x.verdict is Verdict.MISSED]
     return 1 if missed or any(sample.unfinished for sample in journal.samples) else 0
 
 

@@ -1,9 +1,7 @@
 """`make bench-operator`: jobs of up to 5,000 pods under our operator and under JobSet, on one API server, in turns.
 
-build/bench/operator.json            the records
-build/bench/operator.samples.jsonl   every case, as it ends: --resume goes on from there
-build/bench/operator.machine.json    where, when and by which command
-build/bench/logs/operator-*.log      what the cluster's programs said
+benchmarks/results/operator.json   every sample, as soon as it is measured: --resume continues from there
+build/bench/logs/operator-*.log   what the cluster's programs said
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,7 +18,8 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.arguments import listed, sizes, some_of
-from benchmarks.child import CHECKOUT, LOGS, ChildFailed
+from benchmarks.child import LOGS, ChildFailed
+from benchmarks.journal import Journal
 from benchmarks.machine import take_open_files
 from benchmarks.operator import cluster, network
 from benchmarks.operator.exposition import MetricMissing
@@ -30,15 +28,12 @@ from benchmarks.operator.jobset_build import Built, ensure_jobset, version
 from benchmarks.operator.kube import Refused
 from benchmarks.operator.plan import NODES, Case, Choice, Session, System, plan
 from benchmarks.operator.session import Skipped, measure
-from benchmarks.records import Journal, Sample, sum_up, write_records
-from benchmarks.report import tell, write_facts
+from benchmarks.records import Sample
+from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster.binaries import ensure_binaries, kubernetes_version
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
 from tests.cluster.paths import Paths
-
-FOLDER = CHECKOUT / "build" / "bench"
-RECORDS, SAMPLES, MACHINE = (FOLDER / f"operator.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 
 
 async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, jobset: Built, nodes: int) -> list[str]:
@@ -89,13 +84,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=sizes, default=(), help="pods, in place of each case's own sizes")
     parser.add_argument("--runs", type=int, help="of each; the default is 3")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"that kwok plays; the default is {NODES}")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    add_arguments(parser)
     return parser.parse_args()
 
 
 def main() -> int:
     asked = arguments()
-    journal = Journal(SAMPLES, resume=asked.resume)
+    versions = {"Kubernetes": kubernetes_version(), "JobSet": version(), "nodes": f"{asked.nodes} (kwok)"}
+    journal = open_journal("operator", asked, versions)
     sessions = missing(plan(Choice(asked.cases, asked.systems, asked.sizes, asked.runs)), journal)
     for log in LOGS.glob("operator-*.log"):
         log.unlink()
@@ -104,7 +100,7 @@ def main() -> int:
         progress, paths = Progress(), Paths.from_environment()
         ensure_binaries(paths, progress, kwok=True)
         jobset = ensure_jobset(progress)
-        start = time.monotonic()
+        journal.begin()
         network.enter()
         take_open_files()
         skipped = asyncio.run(run(sessions, journal, paths.binaries, jobset, asked.nodes))
@@ -112,10 +108,8 @@ def main() -> int:
         print(f"{error or 'interrupted'}\nfinished cases are kept: go on with --resume", file=sys.stderr)
         return 1
     finally:
-        write_records(RECORDS, sum_up(journal.samples))
-    versions = {"Kubernetes": kubernetes_version(), "JobSet": version(), "nodes": f"{asked.nodes} (kwok)"}
-    write_facts(MACHINE, "operator", time.monotonic() - start, versions)
-    tell(journal, GOALS, RECORDS)
+        journal.close()
+    show(journal, GOALS)
     for line in skipped:
         print(line)
     return 0

@@ -1,15 +1,12 @@
 """`make bench-pool`: powers nodes of the local cluster off under a training, and tells how long it took to go on.
 
-build/bench/pool.json            the records
-build/bench/pool.samples.jsonl   every run, as it ends: --resume goes on from there
-build/bench/pool.machine.json    where, when and by which command
+benchmarks/results/pool.json   every sample, as soon as it is measured: --resume continues from there
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +16,8 @@ from benchmarks.child import CHECKOUT
 from benchmarks.goals import OURS
 from benchmarks.pool import verdicts
 from benchmarks.pool.goals import GOALS, NODES, Case
-from benchmarks.records import Journal, Sample, sum_up, write_records
-from benchmarks.report import tell, write_facts
+from benchmarks.records import Sample
+from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster import Cluster, ClusterError
 from tests.e2e.acts import Act
 from tests.e2e.pools import SharedPool
@@ -28,8 +25,6 @@ from tests.e2e.prepare import prepare
 from tests.e2e.waiting import NotInTime
 from tests.e2e.warm import NoVictim, PooledTraining, WarmPool, power_off_away_from
 
-FOLDER = CHECKOUT / "build" / "bench"
-RECORDS, SAMPLES, MACHINE = (FOLDER / f"pool.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 NAMESPACE = "understudy-bench"
 RUNS = 5
 FULL_S = 180.0
@@ -102,16 +97,16 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-pool ARGS=…", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=listed(Case), default=tuple(Case), help=some_of(Case))
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each; the default is {RUNS}")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    add_arguments(parser)
     return parser.parse_args()
 
 
 def main() -> int:
     asked = arguments()
-    journal = Journal(SAMPLES, resume=asked.resume)
-    start = time.monotonic()
+    journal = open_journal("pool", asked)
     try:
         cluster = prepare()
+        journal.begin()
         cluster.kubectl("create", "namespace", NAMESPACE, check=False)
         for case in asked.cases:
             left = [run for run in range(asked.runs) if not journal.has(OURS, case, NODES, run)]
@@ -123,9 +118,8 @@ def main() -> int:
         print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
         return 1
     finally:
-        write_records(RECORDS, sum_up(journal.samples))
-    write_facts(MACHINE, "pool", time.monotonic() - start, {})
-    tell(journal, GOALS, RECORDS)
+        journal.close()
+    show(journal, GOALS)
     return 0
 
 

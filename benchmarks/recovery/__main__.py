@@ -1,9 +1,7 @@
 """`make bench-recovery`: breaks trainings of all systems in turns, and tells how long each took to go on.
 
-build/bench/recovery.json            the records
-build/bench/recovery.samples.jsonl   every run, as it ends: --resume goes on from there
-build/bench/recovery.machine.json    where, when and by which command
-build/bench/logs/                    what the processes of the last session said
+benchmarks/results/recovery.json   every sample, as soon as it is measured: --resume continues from there
+build/bench/logs/                 what the processes of the last session said
 """
 
 from __future__ import annotations
@@ -16,21 +14,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.arguments import listed, some_of
-from benchmarks.child import CHECKOUT, LOGS, ChildFailed, Unfinished
+from benchmarks.child import LOGS, ChildFailed, Unfinished
 from benchmarks.install import VERSIONS, Peers, ensure_peers
-from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.journal import Journal
+from benchmarks.records import Sample
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
-from benchmarks.recovery.plan import LIMIT_S, NODES, Case, Session, System, plan
+from benchmarks.recovery.plan import NODES, Case, Session, System, missing, plan
 from benchmarks.recovery.sigterm import exit_of_a_faulty_member
-from benchmarks.recovery.systems import SETTLE_S, Training
 from benchmarks.recovery.told import Told
-from benchmarks.report import tell, write_facts
+from benchmarks.recovery.training import SETTLE_S, Training
+from benchmarks.rendezvous import network
+from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
-
-FOLDER = CHECKOUT / "build" / "bench"
-RECORDS, SAMPLES, MACHINE = (FOLDER / f"recovery.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 
 METRICS = dict.fromkeys(Case, ("first_all_reduce_s", "first_step_s")) | {Case.SPARE_EXIT: ("exit_s",)}
 
@@ -39,32 +36,39 @@ def measure(session: Session, installed: Peers) -> Iterator[Sample]:
     """A sample for each run of the session, up to the first that comes to no end."""
     system, case = session.system.value, session.case.value
     if session.case is Case.SIGTERM_FAULTY:
-        for run in range(session.runs):
-            yield Sample(system, case, session.size, run, {"exit_s": exit_of_a_faulty_member(installed, LIMIT_S)})
+        for run in range(session.first_run, session.first_run + session.runs):
+            took_s = exit_of_a_faulty_member(installed, session.limit_s)
+            yield Sample(system, case, session.size, run, {"exit_s": took_s})
         return
-    with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder,
+        network.nodes(systems.nodes_of(session)) as nodes,
+    ):
         told = Told(Path(folder) / "told", NODES)
-        with systems.start(session.system, told, installed, session.spares) as training:
+        with systems.start(session, told, installed, nodes) as training:
             training.await_start()
             for run in range(session.first_run, session.first_run + session.runs):
                 training.ready()
                 time.sleep(SETTLE_S)
                 try:
-                    yield Sample(system, case, NODES, run, _broken(session.case, run, training))
+                    yield Sample(system, case, NODES, run, _broken(session, run, training))
                 except Unfinished as error:
                     yield Sample(system, case, NODES, run, {}, str(error), METRICS[session.case], error.after_s)
                     return
 
 
-def _broken(case: Case, run: int, training: Training) -> dict[str, float]:
-    if case is Case.SPARE_EXIT:
-        return {"exit_s": training.spare_exit(LIMIT_S)}
-    if case is Case.WORKER:
-        at = training.kill_worker(run % NODES)
-    else:
-        at = training.kill_node() if case is Case.NODE else training.kill_coordinator_node()
-    reduced = training.told.last_of_all("all_reduce", at, LIMIT_S, training.alive)
-    stepped = training.told.last_of_all("step", at, LIMIT_S, training.alive)
+def _broken(session: Session, run: int, training: Training) -> dict[str, float]:
+    match session.case:
+        case Case.SPARE_EXIT:
+            return {"exit_s": training.spare_exit(session.limit_s)}
+        case Case.NODE | Case.NODE_STORE_APART:
+            at = training.power_off_node()
+        case Case.COORDINATOR:
+            at = training.power_off_coordinator()
+        case _:
+            at = training.kill_worker(training.rank_to_kill(run))
+    reduced = training.told.last_of_all("all_reduce", at, session.limit_s, training.alive)
+    stepped = training.told.last_of_all("step", at, session.limit_s, training.alive)
     return {"first_all_reduce_s": reduced - at, "first_step_s": stepped - at}
 
 
@@ -85,31 +89,26 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-recovery ARGS=…", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
     parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
-    parser.add_argument("--runs", type=int, help="of each; the default is 12, 3 exits of a spare, 30 of a member")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    parser.add_argument("--runs", type=int, help="of each; the default is 12, or 3 of a spare's exit and in process")
+    add_arguments(parser)
     return parser.parse_args()
 
 
 def main() -> int:
     asked = arguments()
     LOGS.mkdir(parents=True, exist_ok=True)
-    journal = Journal(SAMPLES, resume=asked.resume)
-    sessions = [
-        x
-        for x in plan(asked.cases, asked.systems, asked.runs)
-        if not journal.has(x.system.value, x.case.value, x.size, x.first_run)
-    ]
+    journal = open_journal("recovery", asked, VERSIONS)
+    sessions = missing(plan(asked.cases, asked.systems, asked.runs), journal)
     try:
         installed = ensure_peers(Progress())
-        start = time.monotonic()
+        journal.begin()
         run(sessions, journal, installed)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished sessions are kept: go on with --resume", file=sys.stderr)
         return 1
     finally:
-        write_records(RECORDS, sum_up(journal.samples))
-    write_facts(MACHINE, "recovery", time.monotonic() - start, VERSIONS)
-    tell(journal, GOALS, RECORDS)
+        journal.close()
+    show(journal, GOALS)
     return 0
 
 

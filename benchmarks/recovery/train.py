@@ -2,11 +2,14 @@
 
 Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce and at its first step. It ends
 when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
-torchrun's contract gives is used, so that every system can run it.
+torchrun's contract gives is used, so that every system can run it. With BENCH_SAVE_S, a rank that gets SIGTERM or loses
+a peer saves for so long before it ends. With BENCH_HEARTBEATS, each step sends NVRx's rank monitor a heartbeat.
 """
 
 import os
+import signal
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -23,6 +26,7 @@ except ImportError:
 
 PAUSE_S = 0.02
 TOLD = os.environ["BENCH_TOLD"]
+SAVE_S = float(os.environ["BENCH_SAVE_S"])
 
 
 def tell(event: str) -> None:
@@ -32,27 +36,58 @@ def tell(event: str) -> None:
     os.close(fd)
 
 
+def save(*_: object) -> None:
+    """Once: SIGTERM may come while it saves already."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(SAVE_S)
+    os._exit(1)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    if SAVE_S:
+        signal.signal(signal.SIGTERM, save)
+    try:
+        train()
+    except RuntimeError:
+        if SAVE_S:
+            save()
+        raise
+    dist.destroy_process_group()
+
+
+def heartbeats() -> Callable[[], None]:
+    if "BENCH_HEARTBEATS" not in os.environ:
+        return lambda: None
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    send: Callable[[], None] = client.send_heartbeat
+    return send
+
+
+def train() -> None:
     dist.all_reduce(torch.ones(1))
     tell("all_reduce")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     number = 0
     ended = torch.zeros(1)
+    send_heartbeat = heartbeats()
     while not ended.item():
         number += 1
         optimizer.zero_grad()
         model(torch.randn(8, 64)).square().mean().backward()
         optimizer.step()
         report(number)
+        send_heartbeat()
         if number == 1:
             tell("step")
         ended = torch.tensor([float(os.path.exists(f"{TOLD}.end"))])
         dist.all_reduce(ended)
         time.sleep(PAUSE_S)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """`make bench-rendezvous`: runs the plan, keeps every sample, and tells the records and the goals.
 
-build/bench/rendezvous.json            the records
-build/bench/rendezvous.samples.jsonl   every run, as it ends: --resume goes on from there
-build/bench/rendezvous.machine.json    where, when and by which command
-build/bench/logs/                      what the processes of the last session said
+benchmarks/results/rendezvous.json   every sample, as soon as it is measured: --resume continues from there
+build/bench/logs/                   what the processes of the last session said
 """
 
 from __future__ import annotations
@@ -16,19 +14,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.arguments import listed, sizes, some_of
-from benchmarks.child import CHECKOUT, ChildFailed, Unfinished
+from benchmarks.child import ChildFailed, Unfinished
 from benchmarks.install import VERSIONS, Peers, ensure_peers
+from benchmarks.journal import Journal
 from benchmarks.machine import room_for_packets
-from benchmarks.records import Journal, Sample, sum_up, write_records
+from benchmarks.records import Sample
 from benchmarks.rendezvous import peers, understudy
 from benchmarks.rendezvous.goals import GOALS
-from benchmarks.rendezvous.plan import LIMIT_S, Case, Choice, Outcome, Session, System, plan
-from benchmarks.report import tell, write_facts
+from benchmarks.rendezvous.plan import LIMIT_S, TRIES, Case, Choice, Outcome, Session, System, plan
+from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
-
-FOLDER = CHECKOUT / "build" / "bench"
-RECORDS, SAMPLES, MACHINE = (FOLDER / f"rendezvous.{kind}" for kind in ("json", "samples.jsonl", "machine.json"))
 
 T = TypeVar("T")
 #: Of the limit, what a run may have spent before the clock of the part that came to no end.
@@ -74,8 +70,8 @@ def run(sessions: Sequence[Session], journal: Journal, installed: Peers | None, 
     for number, session in enumerate(sessions, 1):
         left_s -= session.expected_s
         hopeless = journal.hopeless(session.system.value, session.cases, session.size, HOPELESS_S)
-        if hopeless is not None:
-            said = f"not tried again: {hopeless.unfinished}"
+        if len(hopeless) >= TRIES:
+            said = f"not tried again: {hopeless[0].unfinished}"
         else:
             start = time.monotonic()
             samples = measure(session, installed, profile)
@@ -97,7 +93,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
     parser.add_argument("--sizes", type=sizes, default=(), help="members, in place of each case's own sizes")
     parser.add_argument("--runs", type=int, help="of each; the default is 5, and 3 at rest")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of the last, perhaps interrupted command")
+    add_arguments(parser)
     parser.add_argument("--profile", type=Path, help="a file for what our coordinator's time went into; it costs time")
     return parser.parse_args()
 
@@ -105,22 +101,21 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     asked = arguments()
     sessions = plan(Choice(asked.cases, asked.systems, asked.sizes, asked.runs))
-    journal = Journal(SAMPLES, resume=asked.resume)
+    journal = open_journal("rendezvous", asked, VERSIONS)
     sessions = [
         x for x in sessions if not all(journal.has(x.system.value, case.value, x.size, x.run) for case in x.cases)
     ]
     try:
         installed = ensure_peers(Progress()) if any(x.system in THEIRS for x in sessions) else None
-        start = time.monotonic()
+        journal.begin()
         with room_for_packets():
             run(sessions, journal, installed, asked.profile)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
         return 1
     finally:
-        write_records(RECORDS, sum_up(journal.samples))
-    write_facts(MACHINE, "rendezvous", time.monotonic() - start, VERSIONS)
-    tell(journal, GOALS, RECORDS)
+        journal.close()
+    show(journal, GOALS)
     return 0
 
 

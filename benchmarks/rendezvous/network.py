@@ -5,8 +5,11 @@ Needs root, and the program `ip`. A process in there has all ports for itself, a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +20,9 @@ from tests.cluster.failures import MissingTool
 #: Of the range for benchmarks, which is routed nowhere.
 _SUBNET = "198.19.255.{}"
 HERE = _SUBNET.format(1)
+#: Of further addresses of nodes; below are those that each node has from the start.
+_FURTHER = 100
+POLL_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,40 @@ class Node:
 
     def pull_the_cable(self) -> None:
         run(["ip", "-n", self.name, "link", "set", "far", "down"])
+
+    def plug_in_the_cable(self) -> None:
+        run(["ip", "-n", self.name, "link", "set", "far", "up"])
+
+    def add_address(self, ip: str) -> None:
+        run(["ip", "-n", self.name, "addr", "add", f"{ip}/24", "dev", "far"])
+
+    def processes(self) -> list[int]:
+        return [int(pid) for pid in run(["ip", "netns", "pids", self.name]).split()]
+
+    def power_off(self) -> float:
+        """Pull the cable, then SIGKILL to all of its processes, so that no FIN or RST leaves the node.
+
+        Returns time.monotonic() from before both. The node is on again after `plug_in_the_cable`.
+        """
+        at = time.monotonic()
+        self.pull_the_cable()
+        self.end_processes()
+        return at
+
+    def end_processes(self) -> None:
+        """SIGKILL, until none is left: a process may have started another one meanwhile."""
+        while pids := self.processes():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+
+
+def further_address(number: int) -> str:
+    """The number counts from 0. Raises ValueError if there are no more."""
+    if _FURTHER + number > 254:
+        raise ValueError(f"the subnet of the benchmark's nodes has {255 - _FURTHER} further addresses")
+    return _SUBNET.format(_FURTHER + number)
 
 
 @contextmanager

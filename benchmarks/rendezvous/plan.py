@@ -1,8 +1,8 @@
 """What is to be run: sessions of one system at one size, the systems of a case interleaved.
 
 Rules: run by run, all systems take their turn (ours, aiohttp, NVRx, torch, ours, …), so that what else the machine does
-meets all of them. The first and the next round are two cases of one session. What is known to come to no end is tried
-once.
+meets all of them. The first and the next round are two cases of one session. A system that is known not to finish is
+tried TRIES times.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 RUNS = 5
+TRIES = 3
 #: Who has not finished by then, never will.
 LIMIT_S = 220.0
 
@@ -109,7 +110,7 @@ def _interleaved(cases: tuple[Case, ...], systems: Mapping[System, Iterable[int]
         for system, sizes in wanted.items()
         if size in sizes
     ]
-    return [turn for turn in turns if turn.cases and (turn.run == 0 or not turn.hopeless)]
+    return [turn for turn in turns if turn.cases and (turn.run < TRIES or not turn.hopeless)]
 
 
 def _of(system: System, cases: tuple[Case, ...]) -> tuple[Case, ...]:

@@ -1,28 +1,24 @@
-"""`make bench-rollout`: what the weight update and its gateway cost. build/bench/rollout.json; two minutes."""
+"""`make bench-rollout`: what the weight update and its gateway cost. Three minutes."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import uvloop
 
-from benchmarks import tables
 from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import check
-from benchmarks.machine import facts
-from benchmarks.records import Sample, sum_up, write_records
+from benchmarks.goals import OURS
+from benchmarks.records import Sample
+from benchmarks.report import add_arguments, open_journal, show
 from benchmarks.rollout import load, updates
 from benchmarks.rollout.goals import GOALS, RATE, REPLICAS
 
-FOLDER = CHECKOUT / "build" / "bench"
 CASES = ("update-overhead", "restore", "gateway")
 
 
@@ -38,17 +34,14 @@ def engines() -> Iterator[int]:
             process.communicate()
 
 
-def measure(cases: Sequence[str], replicas: int, rate: int, runs: int, seconds: float) -> list[Sample]:
-    samples: list[Sample] = []
+def measure(case: str, replicas: int, rate: int, runs: Sequence[int], seconds: float) -> list[Sample]:
     with engines() as port:
-        if "update-overhead" in cases:
-            samples += asyncio.run(updates.overhead(port, replicas, runs))
-        if "restore" in cases:
-            samples += asyncio.run(updates.restore(port, replicas, runs))
-        if "gateway" in cases:
-            with load.gateway(port) as gateway:
-                samples += uvloop.run(load.measure(port, gateway, rate, seconds, runs))
-    return samples
+        if case == "update-overhead":
+            return asyncio.run(updates.overhead(port, replicas, runs))
+        if case == "restore":
+            return asyncio.run(updates.restore(port, replicas, runs))
+        with load.gateway(port) as gateway:
+            return uvloop.run(load.measure(port, gateway, rate, seconds, runs))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,17 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--replicas", type=int, default=REPLICAS)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="of load in each run of the gateway")
+    add_arguments(parser)
     chosen = parser.parse_args(arguments)
-    began = time.monotonic()
-    samples = measure(chosen.cases, chosen.replicas, RATE, chosen.runs, chosen.seconds)
-    records = sum_up(samples)
-    write_records(FOLDER / "rollout.json", records)
-    ran = "make bench-rollout" + (f' ARGS="{" ".join(arguments)}"' if arguments else "")
-    told = {"command": ran, "minutes": f"{(time.monotonic() - began) / 60:.0f}", **facts()}
-    (FOLDER / "rollout.machine.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(f"median [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
-    print(f"{tables.plain(tables.goal_rows(check(GOALS, records)))}\n")
-    print(f"written: {(FOLDER / 'rollout.json').relative_to(CHECKOUT)}")
+    journal = open_journal("rollout", chosen)
+    for case in chosen.cases:
+        size = RATE if case == "gateway" else chosen.replicas
+        runs = [run for run in range(chosen.runs) if not journal.has(OURS, case, size, run)]
+        if runs:
+            journal.add(measure(case, chosen.replicas, RATE, runs, chosen.seconds))
+    journal.close()
+    show(journal, GOALS)
     return 0
 
 

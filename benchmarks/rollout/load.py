@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,14 +49,14 @@ def gateway(engine_port: int) -> Iterator[int]:
             process.stderr.close()
 
 
-async def measure(engine_port: int, gateway_port: int, rate: int, seconds: float, runs: int) -> list[Sample]:
+async def measure(engine_port: int, gateway_port: int, rate: int, seconds: float, runs: Sequence[int]) -> list[Sample]:
     samples = []
     ports = {DIRECT: engine_port, OURS: gateway_port}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         for port in ports.values():
             await _p99_ms(session, port, rate, 1.0)
-        for run in range(runs):
+        for run in runs:
             p99 = {system: await _p99_ms(session, port, rate, seconds) for system, port in ports.items()}
             samples.append(Sample(DIRECT, "gateway", rate, run, {"p99_ms": p99[DIRECT]}))
             values = {"added_p99_ms": p99[OURS] - p99[DIRECT], "p99_ms": p99[OURS]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from benchmarks.goals import OURS
@@ -21,11 +22,11 @@ def replicas(port: int, number: int) -> list[Replica]:
     return [Replica(f"rollout-{n}", SglangEngine(f"http://127.0.0.1:{port}/{n}")) for n in range(number)]
 
 
-async def overhead(port: int, number: int, runs: int) -> list[Sample]:
+async def overhead(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
     """In turns; the first of each is not counted."""
     samples = []
     some = replicas(port, number)
-    for run in range(-1, runs):
+    for run in (-1, *runs):
         for system, update in ((OURS, _update), (BARE, _bare)):
             before = time.monotonic()
             await update(some)
@@ -52,11 +53,11 @@ async def _bare(some: list[Replica]) -> None:
     await asyncio.gather(*(engine.resume_generation() for engine in engines))
 
 
-async def restore(port: int, number: int, runs: int) -> list[Sample]:
+async def restore(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
     """From a transfer that failed to its error, where one replica takes SLOWEST_S to have its KV cache back."""
     samples = []
     some = replicas(port, number)
-    for run in range(runs):
+    for run in runs:
         first, last = some[0].engine, some[-1].engine
         assert isinstance(first, SglangEngine)
         assert isinstance(last, SglangEngine)

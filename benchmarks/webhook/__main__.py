@@ -1,5 +1,5 @@
 """`make bench-webhook`: how long injection takes, a pod at a time, and while hostile callers ask, too.
-build/bench/webhook.json; a minute.
+Two minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,20 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import tables
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import check
-from benchmarks.machine import Usage, facts
-from benchmarks.records import Sample, sum_up, write_records
+from benchmarks.goals import OURS
+from benchmarks.machine import Usage
+from benchmarks.records import Sample
+from benchmarks.report import add_arguments, open_journal, show
 from benchmarks.webhook.goals import GOALS, HOSTILE, PODS
 
-FOLDER = CHECKOUT / "build" / "bench"
 #: The pod of a torchrun in bash, with the other containers, variables and volumes that a real one has.
 POD = CHECKOUT / "tests" / "unit" / "webhook" / "pods" / "torchrun.yaml"
 IMAGE = "example.com/sidecar:1"
 ATTACK_S = 10.0
+ALONE = ("inject", "reinvoke")
+ATTACKED = "attacked"
+Keep = Callable[[list[Sample]], None]
 #: A server in a process of its own: it shares no interpreter with who asks.
 SERVER = (
     "import asyncio, sys; from benchmarks.webhook.server import serve; asyncio.run(serve(sys.argv[1], sys.argv[2]))"
@@ -80,14 +82,14 @@ async def times_ms(port: int, context: ssl.SSLContext, body: bytes, pods: int) -
     return taken
 
 
-async def measure(pods: int, runs: int) -> list[Sample]:
+async def measure(pods: int, runs: Sequence[int], keep: Keep) -> None:
     from understudy_operator.plan.injection.pods import inject
 
-    samples = []
-    cases = {"inject": a_pod(), "reinvoke": inject(a_pod(), IMAGE).pod}
+    cases = dict(zip(ALONE, (a_pod(), inject(a_pod(), IMAGE).pod), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         async with server(Path(folder)) as (pid, port, context):
-            for run in range(runs):
+            for run in runs:
+                samples = []
                 for case, pod in cases.items():
                     before = Usage.of(pid)
                     taken = await times_ms(port, context, review(pod), pods)
@@ -97,18 +99,17 @@ async def measure(pods: int, runs: int) -> list[Sample]:
                         "cpu_ms": 1000 * (after.cpu_s - before.cpu_s) / (pods + pods // 10),
                         "peak_rss_mb": after.peak_rss_mb,
                     }
-                    samples.append(Sample("understudy", case, pods, run, values))
-    return samples
+                    samples.append(Sample(OURS, case, pods, run, values))
+                keep(samples)
 
 
-async def measure_attacked(runs: int) -> list[Sample]:
+async def measure_attacked(runs: Sequence[int], keep: Keep) -> None:
     """A request every 0.1 s, each on a connection of its own, while hostile callers hold as many connections as they
     can.
     """
-    samples = []
     body = review(a_pod())
     with tempfile.TemporaryDirectory() as folder:
-        for run in range(runs):
+        for run in runs:
             async with server(Path(folder)) as (pid, port, context):
                 words = (str(port), str(HOSTILE), str(ATTACK_S))
                 attack = await asyncio.create_subprocess_exec(
@@ -122,25 +123,27 @@ async def measure_attacked(runs: int) -> list[Sample]:
                         taken.append(1000 * ATTACK_S)  # dropped: as bad as an answer after the attack
                     await asyncio.sleep(0.1)
                 values = {"max_ms": max(taken), "peak_rss_mb": Usage.of(pid).peak_rss_mb}
-                samples.append(Sample("understudy", "attacked", HOSTILE, run, values))
-    return samples
+                keep([Sample(OURS, ATTACKED, HOSTILE, run, values)])
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make bench-webhook ARGS=", description=__doc__)
     parser.add_argument("--pods", type=int, default=PODS)
     parser.add_argument("--runs", type=int, default=5)
+    add_arguments(parser)
     chosen = parser.parse_args(arguments)
-    began = time.monotonic()
-    samples = asyncio.run(measure(chosen.pods, chosen.runs)) + asyncio.run(measure_attacked(chosen.runs))
-    records = sum_up(samples)
-    write_records(FOLDER / "webhook.json", records)
-    ran = "make bench-webhook" + (f' ARGS="{" ".join(arguments)}"' if arguments else "")
-    told = {"command": ran, "minutes": f"{(time.monotonic() - began) / 60:.0f}", **facts()}
-    (FOLDER / "webhook.machine.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(f"median [min … max] (runs)\n\n{tables.plain(tables.record_rows(records))}\n")
-    print(f"{tables.plain(tables.goal_rows(check(GOALS, records)))}\n")
-    print(f"written: {(FOLDER / 'webhook.json').relative_to(CHECKOUT)}")
+    journal = open_journal("webhook", chosen)
+
+    def left(cases: Sequence[str], size: int) -> list[int]:
+        return [run for run in range(chosen.runs) if not all(journal.has(OURS, case, size, run) for case in cases)]
+
+    try:
+        if runs := left(ALONE, chosen.pods):
+            asyncio.run(measure(chosen.pods, runs, journal.add))
+        asyncio.run(measure_attacked(left([ATTACKED], HOSTILE), journal.add))
+    finally:
+        journal.close()
+    show(journal, GOALS)
     return 0
 
 

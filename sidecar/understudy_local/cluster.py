@@ -230,14 +230,20 @@ class LocalCluster:
     def _create(self, manifest: Mapping[str, Any]) -> None:
         name = manifest["metadata"]["name"]
         index = manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK)
-        held = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
-        node = node_for(self._nodes, None if index is None else self._nodes[int(index)], held)
+        node = self._node_for(None if index is None else self._nodes[int(index)])
         if node is None:
             self._waits_for_node = True
             return  # the next pass plans it again
+        self.pods[name] = self._pod(manifest, self._place(name, node))
+
+    def _node_for(self, own: str | None) -> str | None:
+        held = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
+        return node_for(self._nodes, own, held)
+
+    def _place(self, name: str, node: str) -> Place:
         self._addresses += 1
         folder = self.folder
-        place = Place(
+        return Place(
             pod_uid=secrets.token_hex(16),
             pod_name=name,
             node=node,
@@ -247,8 +253,9 @@ class LocalCluster:
             shipped=folder.shipped,
             devices=written.devices_of(self._nodes.index(node), len(self._nodes), self.options.nproc, self._devices),
         )
-        sinks = self._output.of_pod(node, folder.log(node))
-        self.pods[name] = LocalPod(manifest, place, self._wake, *sinks)
+
+    def _pod(self, manifest: Mapping[str, Any], place: Place) -> LocalPod:
+        return LocalPod(manifest, place, self._wake, *self._output.of_pod(place.node, self.folder.log(place.node)))
 
     def _delete(self, pod: LocalPod, grace_s: float | None, reason: str) -> None:
         if pod.ended:

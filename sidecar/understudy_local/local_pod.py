@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +162,13 @@ class LocalPod:
             if keeping is not None:
                 await self._end_sidecar(keeping)
 
+    async def _start(self, command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
+        return await process.start(command, env, sink)
+
     async def _run_launcher(self) -> int:
         command = written.launcher_command(self._manifest, self.place)
         env = written.launcher_environment(self._manifest, self.place, os.environ)
-        self._launcher = await process.start(command, env, self._launcher_says)
+        self._launcher = await self._start(command, env, self._launcher_says)
         return await self._launcher.ended()
 
     async def _keep_sidecar(self) -> None:
@@ -173,7 +176,7 @@ class LocalPod:
         sources = str(Path(understudy_sidecar.__file__).parents[1])
         env["PYTHONPATH"] = ":".join(part for part in (sources, env.get("PYTHONPATH")) if part)
         while True:
-            self._sidecar = await process.start([sys.executable, "-m", "understudy_sidecar"], env, self._sidecar_says)
+            self._sidecar = await self._start([sys.executable, "-m", "understudy_sidecar"], env, self._sidecar_says)
             if await self._comes_up(self._sidecar):
                 self._up = self._was_up = True
                 self._first_up.set()

@@ -3,7 +3,8 @@ a Job with the label alone, so without a spare; and a JobSet as JobSet's own PyT
 the label alone.
 
 Each survives a worker that is killed, a pod that is lost and a node that is powered off, with backoffLimit 0, and its
-pods all exit 0, the spare's too. The measured times are in build/bench/injection.json.
+pods all exit 0, the spare's too. The measured times are in build/bench/injection.json; with
+`make bench-injection` in benchmarks/results.
 """
 
 import json
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.records import Sample, read_records, sum_up, write_records
+from benchmarks.journal import Journal
+from benchmarks.records import Sample
+from benchmarks.report import run_facts
 from tests.cluster import Cluster
 from tests.e2e import acts
 from tests.e2e.acts import Act
@@ -35,7 +38,9 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
-RESULTS = CHECKOUT / "build" / "bench" / "injection.json"
+#: `make bench-injection` sets it, so that no other run of these tests changes a file of the repository.
+RESULTS = CHECKOUT / os.environ.get("UNDERSTUDY_BENCH_RESULTS", "build/bench") / "injection.json"
+SIZE = 4  # nodes
 #: kind, torchrun inside of bash, the label alone
 KINDS = {
     "job": ("Job", False, False),
@@ -62,14 +67,11 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def samples() -> Iterator[list[Sample]]:
-    taken: list[Sample] = []
-    yield taken
-    if taken:  # what another run has measured of other kinds stays
-        new = sum_up(taken)
-        measured = {record.case for record in new}
-        known = read_records(RESULTS) if RESULTS.exists() else []
-        write_records(RESULTS, [*(record for record in known if record.case not in measured), *new])
+def journal() -> Iterator[Journal]:
+    """Each run adds a session."""
+    journal = Journal(RESULTS, run_facts("make bench-injection"), resume=True)
+    yield journal
+    journal.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -97,10 +99,12 @@ def training(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Injec
     check_losses(training)
 
 
-def note(samples: list[Sample], training: InjectedTraining, case: str, act: Act) -> None:
+def note(journal: Journal, training: InjectedTraining, fault: str, act: Act) -> None:
     shape = (training.kind, training.bash, training.label_alone)
     what = next(name for name, known in KINDS.items() if known == shape)
-    samples.append(Sample("understudy", f"{what}-{case}", 4, 1, {"first_step_s": act.resumed_s}))
+    case = f"{what}-{fault}"
+    run = journal.next_run("understudy", case, SIZE)
+    journal.add([Sample("understudy", case, SIZE, run, {"first_step_s": act.resumed_s})])
 
 
 def test_pods_with_the_label_train_as_one_and_the_pod_beyond_the_world_size_is_a_spare(
@@ -115,11 +119,11 @@ def test_pods_with_the_label_train_as_one_and_the_pod_beyond_the_world_size_is_a
     wait_until("its Jobs leave faults to the ladder", lambda: limits(training) == {2**31 - 1}, 30)
 
 
-def test_a_killed_worker_restarts_in_place(training: InjectedTraining, samples: list[Sample]) -> None:
+def test_a_killed_worker_restarts_in_place(training: InjectedTraining, journal: Journal) -> None:
     act = acts.kill_worker(training)
     assert (act.fault, act.strategy) == ("Process", "InPlace")
     assert act.pods_after == act.pods_before
-    note(samples, training, "worker", act)
+    note(journal, training, "worker", act)
 
 
 def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
@@ -135,17 +139,17 @@ def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: Injec
 
 
 def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controller_makes(
-    training: InjectedTraining, samples: list[Sample]
+    training: InjectedTraining, journal: Journal
 ) -> None:
     act = acts.delete_pod(training)
     assert act.strategy == training.replacement
-    note(samples, training, "pod", act)
+    note(journal, training, "pod", act)
 
 
-def test_a_powered_off_node_is_replaced(training: InjectedTraining, samples: list[Sample]) -> None:
+def test_a_powered_off_node_is_replaced(training: InjectedTraining, journal: Journal) -> None:
     act = acts.power_off_node(training, WITHOUT_SPARE_S if training.label_alone else acts.RECOVERY_LIMIT_S)
     assert (act.fault, act.strategy) == ("Node", training.replacement)
-    note(samples, training, "node", act)
+    note(journal, training, "node", act)
     wait_until("the dead node's pod is gone", lambda: act.victim.uid not in acts.uids(training), 120)
     training.cluster.restore(act.victim.node)
     acts.settle(training)

@@ -1,4 +1,4 @@
-"""The page's tables are made anew from what was built; what is written by hand stays."""
+"""Every table of the documentation is generated from results; the text around them stays."""
 
 from __future__ import annotations
 
@@ -8,44 +8,114 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.docs import PAGE, UnknownTable, rewritten
-from benchmarks.records import Record, write_records
+from benchmarks.archived import Archived, read_archived
+from benchmarks.docs import PAGES, UnknownTable, rewritten
+from benchmarks.records import Record
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+ARCHIVED = {
+    "rendezvous": Archived({"date": "2026-11-21"}, (Record("understudy", "rest", 1, "rss_mb", "MB", 40, 40, 41, 3),))
+}
+TABLE = "| case | members | metric | understudy |\n| --- | --- | --- | --- |\n"
 
 
-def page(kind: str, table: str = "old\n") -> str:
-    return f"before\n<!-- rendezvous:{kind} -->\n{table}<!-- end -->\nafter, with <!-- end -->\n"
+def page(kind: str, table: str = "old\n", name: str = "rendezvous") -> str:
+    return f"before\n<!-- {name}:{kind} -->\n{table}<!-- end -->\nafter, with <!-- end -->\n"
+
+
+def session(seconds: float, values: list[float], **facts: str) -> dict[str, object]:
+    samples = [
+        {"system": "understudy", "case": "rest", "size": 1, "run": run, "values": {"rss_mb": value}}
+        for run, value in enumerate(values)
+    ]
+    known = {"command": "make it", "commit": "abc", "date": "2026-11-25", "cores": "2", **facts}
+    return {**known, "seconds": seconds, "samples": samples}
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> Path:
-    write_records(tmp_path / "rendezvous.json", [Record("understudy", "rest", 1, "rss_mb", "MB", 40.0, 40.0, 41.0, 3)])
-    (tmp_path / "rendezvous.machine.json").write_text(json.dumps({"command": "make it", "cores": "2"}))
+def results(tmp_path: Path) -> Path:
+    sessions = [session(61.0, [40.0]), session(90.0, [39.0, 42.0], command="make the rest", cores="4")]
+    (tmp_path / "rendezvous.json").write_text(json.dumps({"sessions": sessions}))
     return tmp_path
 
 
-def test_a_table_is_made_anew_and_its_surroundings_stay(built: Path) -> None:
-    table = "| case | members | metric | understudy |\n| --- | --- | --- | --- |\n"
-    new = page("records", f"{table}| rest | 1 | rss_mb | 40 [40 … 41] (3) |\n")
+def test_a_table_is_generated_from_the_samples_of_all_sessions(results: Path) -> None:
+    new = page("records", f"{TABLE}| rest | 1 | rss_mb | 40 [39 … 42] (3) |\n")
 
-    assert rewritten(page("records"), built) == new
-    assert rewritten(new, built) == new
-
-
-def test_goals_and_the_machine_have_tables_too(built: Path) -> None:
-    assert "| rest | 1 | rss_mb | ≤ 45 | 40 | met |" in rewritten(page("goals"), built)
-    assert "| command | `make it` |" in rewritten(page("machine"), built)
+    assert rewritten(page("records"), results, {}) == new
+    assert rewritten(new, results, {}) == new
 
 
-def test_a_benchmark_that_was_not_run_keeps_its_tables(tmp_path: Path) -> None:
-    assert rewritten(page("records"), tmp_path) == page("records")
+def test_goals_have_tables_too(results: Path) -> None:
+    assert "| rest | 1 | rss_mb | ≤ 45 | 40 | met |" in rewritten(page("goals"), results, {})
 
 
-def test_a_marker_that_nothing_makes_is_an_error(built: Path) -> None:
-    with pytest.raises(UnknownTable, match="rendezvous:figures"):
-        rewritten(page("figures"), built)
+def test_the_machine_names_every_session_and_sums_their_minutes(results: Path) -> None:
+    assert rewritten(page("machine"), results, {}) == page(
+        "machine",
+        "|  |  |\n| --- | --- |\n"
+        "| command | `make it` (2026-11-25, commit abc) |\n"
+        "| then | `make the rest` (2026-11-25, commit abc) |\n"
+        "| minutes | 2.5 |\n"
+        "| cores | 2; 4 |\n",
+    )
 
 
-def test_the_page_has_every_table() -> None:
-    markers = re.findall(r"<!-- (rendezvous:[a-z]+) -->", PAGE.read_text())
+def test_numbers_without_samples_are_shown_as_such_until_there_are_results(tmp_path: Path, results: Path) -> None:
+    without = tmp_path / "none"
+    assert "| rest | 1 | rss_mb | 40 [40 … 41] (3) |" in rewritten(page("records"), without, ARCHIVED)
+    assert "| samples | not kept: no number can be computed again |" in rewritten(page("machine"), without, ARCHIVED)
+    assert "not kept" not in rewritten(page("machine"), results, ARCHIVED)
 
-    assert markers == ["rendezvous:machine", "rendezvous:goals", "rendezvous:records"]
+
+def test_the_headline_says_how_each_fault_is_made_and_when_it_was_measured(tmp_path: Path) -> None:
+    samples = [
+        {"system": "understudy", "case": "worker", "size": 4, "run": 0, "values": {"first_all_reduce_s": 0.123}},
+        {
+            "system": "nvrx",
+            "case": "worker",
+            "size": 4,
+            "run": 0,
+            "unfinished": "no",
+            "metrics": ["first_all_reduce_s"],
+            "after_s": 60.0,
+        },
+    ]
+    (tmp_path / "recovery.json").write_text(json.dumps({"sessions": [session(1.0, []) | {"samples": samples}]}))
+
+    assert rewritten(page("headline", name="recovery"), tmp_path, {}) == page(
+        "headline",
+        "| fault (measured 2026-11-25) | Understudy | NVRx ft_launcher |\n| --- | --- | --- |\n"
+        "| SIGKILL to one worker | 0.123 s | not within 60 s (1 try) |\n",
+        name="recovery",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("rendezvous", "figures"), ("other", "records"), ("rendezvous", "headline")]
+)
+def test_a_marker_that_nothing_generates_is_an_error(results: Path, name: str, kind: str) -> None:
+    with pytest.raises(UnknownTable, match=f"{name}:{kind}"):
+        rewritten(page(kind, name=name), results, {})
+
+
+def test_a_table_of_a_benchmark_without_results_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UnknownTable, match="make bench-rendezvous"):
+        rewritten(page("records"), tmp_path, {})
+
+
+@pytest.mark.parametrize("file", ["docs/benchmarks.md", "README.md"])
+def test_no_number_of_a_table_was_edited_by_hand(file: str) -> None:
+    text = (CHECKOUT / file).read_text()
+    assert CHECKOUT / file in PAGES
+    assert rewritten(text, CHECKOUT / "benchmarks" / "results", read_archived()) == text, "run `make bench-docs`"
+
+
+def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
+    markers = re.findall(r"<!-- ([a-z]+):(machine|records) -->", (CHECKOUT / "docs" / "benchmarks.md").read_text())
+
+    names = {
+        *("rendezvous", "recovery", "operator", "pool", "webhook"),
+        *("injection", "nodes", "hostile", "step", "rollout"),
+    }
+    assert {(name, kind) for name in names for kind in ("machine", "records")} == set(markers)

@@ -9,13 +9,14 @@ import pytest
 import yaml
 
 from benchmarks.goals import check
+from benchmarks.journal import Journal
 from benchmarks.operator import manifests, settings
 from benchmarks.operator.__main__ import missing
 from benchmarks.operator.goals import GOALS
 from benchmarks.operator.plan import LIVES, SIZES, Case, Choice, Session, System, plan
 from benchmarks.operator.session import METRICS
 from benchmarks.operator.settings import COUNTED, Files, User
-from benchmarks.records import UNITS, Journal, Sample, sum_up
+from benchmarks.records import UNITS, Sample, sum_up
 
 OURS, JOBSET = System.UNDERSTUDY, System.JOBSET
 
@@ -88,7 +89,7 @@ def test_without_a_choice_all_of_it_is_run() -> None:
 def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
     life = (Case.CREATE, Case.STATUS, Case.DELETE)
     sessions = plan(Choice(cases=life, systems=(OURS,), sizes=(100,), runs=2))
-    journal = Journal(tmp_path / "samples.jsonl", resume=False)
+    journal = Journal(tmp_path / "samples.json", {}, resume=False)
     journal.add(Sample("understudy", case, 100, 0) for case in life)
     journal.add([Sample("understudy", "create", 100, 1)])
 

@@ -25,10 +25,10 @@ def test_torch_has_a_first_round_alone() -> None:
     assert plan(Choice(systems=(TORCH,), cases=(Case.NEXT_ROUND,))) == []
 
 
-def test_what_is_known_to_come_to_no_end_is_tried_once() -> None:
-    runs = [x.size for x in plan(Choice(systems=(TORCH,), runs=3))]
+def test_a_system_that_is_known_not_to_finish_is_tried_three_times() -> None:
+    runs = [x.size for x in plan(Choice(systems=(TORCH,), runs=5))]
 
-    assert {size: runs.count(size) for size in runs} == {64: 3, 256: 1, 1024: 1}
+    assert {size: runs.count(size) for size in runs} == {64: 5, 256: 3, 1024: 3}
 
 
 def test_without_a_choice_all_of_it_is_run() -> None:
@@ -40,8 +40,8 @@ def test_without_a_choice_all_of_it_is_run() -> None:
     assert len(whole) == len(set(whole))
 
 
-def test_all_of_it_takes_less_than_forty_minutes() -> None:
-    assert sum(x.expected_s for x in plan(Choice())) < 40 * 60
+def test_all_of_it_takes_less_than_an_hour() -> None:
+    assert sum(x.expected_s for x in plan(Choice())) < 60 * 60
 
 
 def test_chosen_sizes_replace_those_of_each_case() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.records import Journal, Record, Sample, read_records, sum_up, write_records
+from benchmarks.records import Record, Sample, sum_up
 
 
 def sample(run: int, seconds: float, **more: float) -> Sample:
@@ -47,31 +45,3 @@ def test_where_none_came_to_an_end_the_least_is_what_they_had() -> None:
 def test_a_metric_without_a_unit_is_refused() -> None:
     with pytest.raises(KeyError, match="parsecs"):
         sum_up([sample(0, 1.0, parsecs=12.0)])
-
-
-def test_records_come_back_from_their_file(tmp_path: Path) -> None:
-    records = sum_up([sample(0, 3.0), unfinished(1, 5.0)])
-    write_records(tmp_path / "new" / "records.json", records)
-
-    assert read_records(tmp_path / "new" / "records.json") == records
-
-
-def test_a_journal_is_on_disk_after_every_run_and_goes_on(tmp_path: Path) -> None:
-    Journal(tmp_path / "samples", resume=False).add([sample(0, 3.0)])
-
-    resumed = Journal(tmp_path / "samples", resume=True)
-
-    assert resumed.samples == [sample(0, 3.0)]
-    assert resumed.has("understudy", "next-round", 64, 0)
-    assert not resumed.has("understudy", "next-round", 64, 1)
-    assert Journal(tmp_path / "samples", resume=False).samples == []
-
-
-def test_a_journal_knows_what_came_to_no_end_in_all_its_time(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "samples", resume=False)
-    journal.add([sample(0, 3.0), unfinished(1, 5.0)])
-
-    assert journal.hopeless("understudy", ("next-round", "first-round"), 64, 5.0) == unfinished(1, 5.0)
-    assert journal.hopeless("understudy", ("next-round", "first-round"), 64, 5.1) is None
-    assert journal.hopeless("understudy", ("first-round",), 64, 5.0) is None
-    assert journal.hopeless("understudy", ("next-round",), 65, 5.0) is None

@@ -1,0 +1,47 @@
+"""The table of README.md: each fault with how it is made, and the median of each system. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.records import Record
+from benchmarks.tables import Row, number
+
+METRIC = "first_all_reduce_s"
+FAULTS = {
+    "worker": "SIGKILL to one worker",
+    "node-power-off": "power-off of a node: its cable is cut, then all its processes end",
+    "coordinator-power-off": "power-off of the node that hosts the coordinator, or the peer's store",
+    # Of before 2026-11-25:
+    "node": "SIGKILL to all processes of a node; its kernel stays up and closes their connections",
+    "coordinator-node": "the same, of the node that hosts the coordinator, or the peer's store",
+}
+SYSTEMS = {
+    "understudy": "Understudy",
+    "understudy-no-zygote": "without zygote",
+    "torchrun-optout": "torchrun",
+    "torchrun-tuned": "torchrun, tuned",
+    "nvrx": "NVRx ft_launcher",
+    "nvrx-heartbeats": "NVRx with heartbeats",
+    "nvrx-inprocess": "NVRx in-process",
+}
+
+
+def headline_rows(records: Sequence[Record], measured: str) -> list[Row]:
+    """Only faults and systems that were measured. measured: when, for the head."""
+    found = {(x.case, x.system): x for x in records if x.metric == METRIC}
+    systems = [system for system in SYSTEMS if any(system == seen for _, seen in found)]
+    rows = [(f"fault (measured {measured})", *(SYSTEMS[system] for system in systems))]
+    for case, how in FAULTS.items():
+        if any(case == seen for seen, _ in found):
+            rows.append((how, *(_cell(found.get((case, system))) for system in systems)))
+    return rows
+
+
+def _cell(record: Record | None) -> str:
+    if record is None:
+        return ""
+    if record.median is None:
+        tries = "1 try" if record.runs == 1 else f"{record.runs} tries"
+        return f"not within {record.min:g} s ({tries})"
+    return f"{number(record.median)} s"

@@ -1,0 +1,72 @@
+"""A node of a benchmark that loses its power: its peers hear nothing, and its processes have ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.rendezvous.network import HERE, further_address, nodes
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and `ip`")
+LIMIT_S = 20.0
+_CALLS = """
+import socket, sys, threading
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.sendall(b"hello")
+threading.Event().wait()
+"""
+
+
+@needs_root
+def test_a_power_off_ends_all_processes_and_no_packet_tells_their_peers() -> None:
+    with nodes(1) as (node,), socket.create_server((HERE, 0)) as server:
+        server.settimeout(LIMIT_S)
+        # given a process on the node, which has a connection to this one
+        command = [*node.inside, sys.executable, "-c", _CALLS, HERE, str(server.getsockname()[1])]
+        with subprocess.Popen(command) as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(LIMIT_S)
+                assert connection.recv(5) == b"hello"
+                assert node.processes() == [process.pid]
+                # when the node loses its power
+                before = time.monotonic()
+                at = node.power_off()
+                after = time.monotonic()
+                # then its process has ended, and the connection is neither closed nor reset
+                assert before <= at <= after
+                assert process.wait(LIMIT_S) == -9
+                assert node.processes() == []
+                assert select.select([connection], [], [], 0.5)[0] == []
+        # and when its power is back, it reaches this one again
+        node.plug_in_the_cable()
+        connect = f"import socket; socket.create_connection({server.getsockname()!r}, {LIMIT_S})"
+        subprocess.run([*node.inside, sys.executable, "-c", connect], check=True)
+
+
+def test_a_process_that_is_killed_on_a_live_node_closes_its_connections() -> None:
+    """The difference that the power-off makes: this is what a benchmark by SIGKILL measured."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(LIMIT_S)
+        command = [sys.executable, "-c", _CALLS, "127.0.0.1", str(server.getsockname()[1])]
+        with subprocess.Popen(command) as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(LIMIT_S)
+                assert connection.recv(5) == b"hello"
+                process.kill()
+                assert connection.recv(1) == b""
+
+
+def test_addresses_end_with_the_subnet() -> None:
+    assert further_address(0) == "198.19.255.100"
+    assert further_address(154) == "198.19.255.254"
+    with pytest.raises(ValueError, match="155 further addresses"):
+        further_address(155)
