@@ -130,7 +130,7 @@ def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, 
 
     wait_until("the InjectedJob is listed with four pods", listed, 120, seen=lambda: shell.must(listing))
     # when one of them is deleted, then the pod that its Job creates instead trains with the others in the next round
-    job = InjectedJob(cluster, NAMESPACE, "jobset.pytorch")
+    job = InjectedJob(cluster, NAMESPACE, "jobset.pytorch", container="pytorch")
     wanted["ROUND"] = str(int(columns(shell.must(listing), "jobset.pytorch")["ROUND"]) + 1)
     victim = job.pods()[-1]
     with compared(job, fault_of(victim, "Pod", "PodRecreate"), 120):
