@@ -24,7 +24,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import torch
 import torch.distributed as dist
@@ -275,14 +275,15 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
+def main() -> NoReturn:
     args = parse_args()
     try:
         code = Trainer(args).run()
-        if code == 0:
-            return 0
+        # At once: all is saved, and the next round waits for this end. A normal exit could also abort (exit code -6):
+        # gloo's threads outlive destroy_process_group, because DistributedDataParallel refers to the group. A thread
+        # that releases the last reduced tensor needs the GIL, and Python ends it while the interpreter shuts down.
         sys.stdout.flush()
-        os._exit(code)  # at once: all is saved, and the next round waits for this end
+        os._exit(code)
     except StaleRound as error:
         reason = str(error)
     except RuntimeError as error:
@@ -294,4 +295,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

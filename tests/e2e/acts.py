@@ -32,6 +32,7 @@ READY_LIMIT_S = 90.0
 SETTLED_STEPS = CHECKPOINT_EVERY + 2
 FREEZE_S = 40.0
 SPARE_MOVES_S = 120.0
+THAW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ def kill_worker(training: Training) -> Act:
         lambda: os.kill(pid, signal.SIGKILL),
         kind="Process",
         strategies=("InPlace",),
+        killed_by="SIGKILL",
     )
 
 
@@ -173,24 +175,34 @@ def delete_pod(training: Training) -> Act:
 
 
 def delete_coordinator(training: Training) -> None:
-    """Delete the coordinator's pod, and wait until another pod coordinates and all ranks step."""
+    """Delete the coordinator's pod, and wait until another pod coordinates and all ranks step.
+
+    If the pod holds ranks, status has to report its loss. The loss of a spare that coordinates stops no training.
+    """
     settle(training)
-    status, token = training.status(), training.report()[-1].token
+    status, entries = training.status(), training.report()
     coordinator = status["coordinator"]["podUID"]
-    (name,) = [pod["metadata"]["name"] for pod in training.pods() if pod["metadata"]["uid"] == coordinator]
-    words = ("-n", training.namespace, "delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
-    training.cluster.kubectl(*words)
+    (pod,) = [pod for pod in training.pods() if pod["metadata"]["uid"] == coordinator]
+    name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    ranks = [rank for rank, active in training.pods_by_rank().items() if active["metadata"]["uid"] == coordinator]
+    fault = None
+    if ranks:
+        rank = ranks[0] * training.workers
+        fault = Fault("Pod", (training.replacement,), name, node, rank, ended=coordinator)
 
     def elected(status: Raw) -> bool:
         return bool(status["coordinator"].get("podUID")) and status["coordinator"]["podUID"] != coordinator
 
-    training.wait_for_status("another pod coordinates", elected, RECOVERY_LIMIT_S)
-    wait_until(
-        "a new round steps",
-        lambda: first_step_after(training.report(), token),
-        RECOVERY_LIMIT_S,
-        seen=training.pods_text,
-    )
+    def steps_on() -> bool:
+        if ranks:
+            return first_step_after(training.report(), entries[-1].token) is not None
+        return newest_step(training.report()) > newest_step(entries) + SETTLED_STEPS
+
+    with compared(training, fault, RECOVERY_LIMIT_S):
+        words = ("-n", training.namespace, "delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+        training.cluster.kubectl(*words)
+        training.wait_for_status("another pod coordinates", elected, RECOVERY_LIMIT_S)
+        wait_until("training goes on", steps_on, RECOVERY_LIMIT_S, seen=training.pods_text)
 
 
 def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act:
@@ -244,8 +256,14 @@ def freeze_node(training: Training, freeze_s: float = FREEZE_S) -> tuple[Act, Th
     frozen_until = time.time() - act.resumed_s + freeze_s
     written = len([entry for entry in training.report() if entry.token == token])
     wait_until("the freeze has lasted long enough", lambda: time.time() >= frozen_until, freeze_s + 10)
-    checkpoints = checkpoints_of(training, token)
-    training.cluster.thaw(victim.node)
+    checkpoints, step = checkpoints_of(training, token), newest_step(training.report())
+
+    def goes_on() -> bool:
+        return not any(map(running, pids)) and newest_step(training.report()) > step
+
+    with compared(training, None):
+        training.cluster.thaw(victim.node)
+        wait_until("the thawed workers end, and training goes on", goes_on, THAW_S, seen=training.pods_text)
     return act, Thaw(victim, token, pids, written, checkpoints)
 
 
@@ -290,17 +308,19 @@ def measure(
     strategies: tuple[str, ...] = (),
     before_status: Callable[[], Any] | None = None,
     limit_s: float = RECOVERY_LIMIT_S,
+    killed_by: str | None = None,
 ) -> Act:
     """Make the fault, wait for a step of a new round, and compare what status reports of it with what was seen.
 
     strategies: if empty, that of a lost pod. before_status: is called after the step. Without it the operator runs.
+    killed_by: the signal that ends a worker.
     """
     status = training.status()
     entries = training.report()
     token, pods = entries[-1].token, uids(training)
     rank = victim.rank * training.workers
     reported_s = math.inf if before_status else REPORTED_WITHIN_S
-    expected = Fault(kind, strategies or (training.replacement,), victim.pod, victim.node, rank, reported_s)
+    expected = Fault(kind, strategies or (training.replacement,), victim.pod, victim.node, rank, reported_s, killed_by)
     with compared(training, expected, limit_s=30) as comparison:
         killed_at = comparison.at
         fault()

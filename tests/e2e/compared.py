@@ -29,6 +29,7 @@ class Comparison:
     """A job before a fault. The fault's entry, and how long training paused, once both are known."""
 
     job: Job
+    before: Raw = field(init=False)
     known: frozenset[str] = field(init=False)
     at: float = field(init=False)
     samples: Sequence[Sample] = ()
@@ -36,14 +37,15 @@ class Comparison:
     paused_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.known = frozenset(entry["detectedAt"] for entry in self.job.status().get("recoveries", ()))
+        self.before = self.job.status()
+        self.known = frozenset(entry["detectedAt"] for entry in self.before.get("recoveries", ()))
         self.at = time.time()
 
     def check(self, fault: Fault | None, limit_s: float = REPORTED_S) -> None:
         """Wait until the recovery from the fault has ended, and raise AssertionError if status is not true."""
         status = self._ended(limit_s) if fault else self.job.status()
         steps = self.job.reported_steps()
-        found = differences(fault, Observed(self.at, self.known, steps, self.samples), status)
+        found = differences(fault, Observed(self.at, self.known, steps, self.samples, self.before), status)
         assert not found, "\n".join([*found, json.dumps(status, indent=1)])
         if fault:
             self.recovery = new_entries(status, self.known)[-1]

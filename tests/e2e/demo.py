@@ -1,12 +1,13 @@
 """`make demo`: one training job lives through every fault on a real Kubernetes; a table, and build/demo.json.
 
 The table's times are measured from outside, next to those of the job's own status. The demo fails if status is not
-true: see truth.py.
+true (see truth.py), and if the loss of any step is not that of a run without faults.
 """
 
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster import Cluster, ClusterError
@@ -83,6 +84,13 @@ def write_result(played: list[acts.Act], path: Path) -> None:
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
+def require_losses(found: Sequence[str]) -> None:
+    """Raises AssertionError if the losses differ from those of a run without faults."""
+    if found:
+        wrong = "the losses are not those of an undisturbed run: a recovery has skipped, repeated or changed a step"
+        raise AssertionError("\n".join([wrong, *found]))
+
+
 def run(cluster: Cluster) -> None:
     cluster.kubectl("create", "namespace", NAMESPACE, check=False)
     training = Training(cluster, CHECKOUT / "build" / "demo-storage", NAMESPACE)
@@ -98,9 +106,9 @@ def run(cluster: Cluster) -> None:
     print(
         f"all containers exited within {exits.slowest_s:.2f} s of the last worker, codes {sorted(set(codes.values()))}"
     )
-    print(f"loss of the last step, {done.step}: {done.loss:.7f}; the loss of every step is ", end="")
-    print("\n".join(["NOT that of an undisturbed run:", *found]) if found else "that of an undisturbed run")
     print(f"written: {RESULT.relative_to(CHECKOUT)}")
+    require_losses(found)
+    print(f"loss of the last step, {done.step}: {done.loss:.7f}; the loss of every step is that of an undisturbed run")
     print(f"look around: tests/cluster/cluster kubectl -n {NAMESPACE} get tj,pods; stop it all: make cluster-down")
 
 

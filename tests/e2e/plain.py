@@ -59,6 +59,7 @@ class PlainJob:
     actives: int = 2
     spares: int = 1
     apart: bool = False
+    container: str = "trainer"  # the one whose workers write the steps
 
     def manifest(self, **changes: Any) -> Raw:
         trainer = {
@@ -120,7 +121,7 @@ class PlainJob:
         found = {}
         for pod in self.pods():
             name = pod["metadata"]["name"]
-            pid = self.cluster.container_pids(self.namespace, name).get("trainer", 0)
+            pid = self.cluster.container_pids(self.namespace, name).get(self.container, 0)
             with suppress(OSError):  # it has ended, or its workers have made no step
                 found[name] = steps_in(Path(f"/proc/{pid}/root{STEP_FILE}").read_text())
         return found

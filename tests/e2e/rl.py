@@ -11,8 +11,9 @@ import json
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.cluster.locks import locked
 from tests.cluster.torch_install import torch_python
 from tests.e2e.objects import listed, read
 from tests.e2e.training import CHECKOUT, LABEL_JOB, TORCH, Raw
+from tests.e2e.truth import Step, Steps
 from tests.e2e.waiting import wait_for_status
 
 EXAMPLE = CHECKOUT / "examples" / "rl"
@@ -54,6 +56,30 @@ def token(version: int) -> float:
     """
     hidden = 4 * version + version
     return float(8 * version * hidden + version)
+
+
+def updates_in(log: str) -> list[tuple[float, int, str]]:
+    """When the trainer has logged each update (Unix seconds), its number, and whether it was whole or failed.
+
+    log: with the time before each line, as the kubelet has it.
+    """
+    found = []
+    for line in log.splitlines():
+        at, _, text = line.partition(" ")
+        words = text.partition("update ")[2].split()
+        if len(words) > 1 and words[0].isdigit() and words[1].rstrip(":") in ("whole", "failed"):
+            found.append((datetime.fromisoformat(at).timestamp(), int(words[0]), words[1].rstrip(":")))
+    return found
+
+
+def steps_of(updates: Iterable[tuple[float, int, str]]) -> list[Step]:
+    """The trainer steps once an update. Each start of it, of which this job has one a round, begins at update 1."""
+    steps: list[Step] = []
+    number = -1
+    for at, update, _ in updates:
+        number += update == 1
+        steps.append(Step((0, 0, max(number, 0)), at))
+    return steps
 
 
 @dataclass
@@ -128,6 +154,15 @@ class RlJob:
         label = f"{LABEL_JOB}={self.name}" + (f",understudy.dev/replicated-job={group}" if group else "")
         pods = listed(self.cluster, self.namespace, "pods", label)
         return [pod for pod in pods if not group or (running(pod) and "deletionTimestamp" not in pod["metadata"])]
+
+    def logged_updates(self) -> list[tuple[float, int, str]]:
+        """All that the running trainer's pod has logged: see updates_in."""
+        (trainer,) = self.pods("trainer")
+        container = ("-c", "trainer", "--timestamps")
+        return updates_in(self.cluster.kubectl("-n", self.namespace, "logs", trainer["metadata"]["name"], *container))
+
+    def reported_steps(self) -> Steps:
+        return {"trainer": steps_of(self.logged_updates())}
 
     def text(self) -> str:
         shown = self.cluster.kubectl("-n", self.namespace, "get", "tj,jobs,pods", "-o", "wide")

@@ -266,6 +266,7 @@ def test_a_failed_job_is_recreated_alone_or_with_all_others_as_its_rule_says(app
     assert last[worker] != after[worker]
     status = job.status()
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
+    assert attempts(job) == {1}
     # when a third fails, no restart is left
     job.fail(worker)
     status = job.wait_for_end()
@@ -296,6 +297,7 @@ def test_an_evicted_pod_costs_no_restart_that_counts(applied: Apply) -> None:
     ready(job, leader, but=before[leader])
     status = job.status()
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 0)
+    assert attempts(job) == {1}
     job.fail(leader)
     assert job.wait_for_end()["terminalState"] == "Failed"
 
@@ -402,6 +404,12 @@ def ready(job: Applied, *names: str, but: str = "") -> dict[str, str]:
 
     jobs = job.wait_for_jobs(f"{', '.join(names)} are ready", all_ready)
     return {name: jobs[name]["metadata"]["uid"] for name in names}
+
+
+def attempts(job: Applied) -> set[int]:
+    """How often the whole job was restarted, as its Jobs are labelled: what status calls restarts."""
+    there = [made["metadata"] for made in job.jobs().values() if "deletionTimestamp" not in made["metadata"]]
+    return {int(metadata["labels"][f"{JOBSET}/restart-attempt"]) for metadata in there}
 
 
 def running(job: Applied) -> list[str]:

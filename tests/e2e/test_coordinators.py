@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import PlainJob
-from tests.e2e.training import Raw
+from tests.e2e.training import GROUP_RANK, Raw
 from tests.e2e.truth import unix
 from tests.e2e.waiting import wait_until
 
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
-    """Two actives and as many spares as the test asks for (1), one of which coordinates; deleted afterwards."""
-    spares: int = getattr(request, "param", 1)
+    """As many actives and spares as the test asks for (2 and 1), a spare of which coordinates; deleted afterwards."""
+    actives, spares = getattr(request, "param", (2, 1))
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
-    made = PlainJob(cluster, NAMESPACE, name, spares=spares, apart=True)
+    made = PlainJob(cluster, NAMESPACE, name, actives=actives, spares=spares, apart=True)
     try:
         made.apply_until_a_spare_coordinates()
         made.wait_for_electorate()
@@ -78,13 +79,47 @@ def test_coordinator_killed_alone_is_succeeded_by_election_and_nobody_restarts(j
     assert all(map(running, workers))
 
 
-@pytest.mark.parametrize("job", [3], indirect=True)
+@pytest.mark.parametrize("job", [(2, 3)], indirect=True)
 def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(job: PlainJob) -> None:
     before, victim = job.status(), actives(job)[0]
     with compared(job, fault_of(victim, "Pod", "SpareSwap")):
         kill(job, coordinator(job), victim)
         elected(job, before)
     assert job.status()["members"]["active"] == 2
+
+
+def coordinator_with_ranks(job: PlainJob) -> Raw:
+    """The coordinator, once it holds ranks: it was the only spare, and an active is killed."""
+    kill(job, actives(job)[0])
+    job.wait_for("the spare has taken the ranks", lambda s: s.get("recoveriesByStrategy", {}).get("spareSwap") == 1)
+    job.wait_until_whole()
+    job.wait_for_electorate()
+
+    def ranked() -> bool:
+        return GROUP_RANK in coordinator(job)["metadata"].get("annotations", {})
+
+    wait_until("the coordinator's pod has its rank", ranked, 30, seen=job.text)
+    return coordinator(job)
+
+
+@pytest.mark.parametrize("job", [(3, 1)], indirect=True)
+def test_coordinator_with_ranks_killed_is_succeeded_and_replaced(job: PlainJob) -> None:
+    # given a job of three pods and a spare, whose coordinator trains
+    lost = coordinator_with_ranks(job)
+    before = job.status()
+    # when its pod is killed, then the new coordinator reports its loss, and a spare takes its ranks
+    with compared(job, replace(fault_of(lost, "Pod", "SpareSwap"), ended=lost["metadata"]["uid"])):
+        kill(job, lost)
+        elected(job, before)
+
+
+@pytest.mark.parametrize("job", [(3, 1)], indirect=True)
+def test_node_of_a_coordinator_with_ranks_powered_off_is_succeeded_and_replaced(job: PlainJob) -> None:
+    lost = coordinator_with_ranks(job)
+    before = job.status()
+    with compared(job, replace(fault_of(lost, "Node", "SpareSwap"), ended=lost["metadata"]["uid"])):
+        job.cluster.power_off(lost["spec"]["nodeName"])
+        elected(job, before)
 
 
 def test_without_a_majority_the_operator_appoints(job: PlainJob) -> None:
@@ -117,7 +152,7 @@ def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> No
     assert job.status()["coordinator"]["podUID"] != lost["metadata"]["uid"]
 
 
-@pytest.mark.parametrize("job", [2], indirect=True)
+@pytest.mark.parametrize("job", [(2, 2)], indirect=True)
 def test_an_active_that_only_the_coordinator_cannot_reach_is_replaced_and_fences_itself(job: PlainJob) -> None:
     before, lost = job.status(), actives(job)[0]
     workers = workers_of(job, [lost])

@@ -2,14 +2,17 @@
 
 import os
 import signal
+from contextlib import suppress
+from typing import TextIO
 
 import pytest
 
 from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
-from tests.e2e.plain import FAILING, MakeJob, PlainJob
-from tests.e2e.training import Raw
+from tests.e2e.plain import FAILING, STEP_FILE, MakeJob, PlainJob, steps_in
+from tests.e2e.training import GROUP_RANK, Raw
+from tests.e2e.truth import Steps, is_open, pauses, unix
 from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
@@ -29,7 +32,11 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
     job = make_job("failing", script=FAILING)
     job.apply(recovery={"inPlace": {"maxRestarts": 2}})
     # then it is restarted in place, on another pod, and then no more: the job fails, and says which rank it was
-    status = job.wait_for("the job has failed", lambda s: s.get("terminalState") == "Failed")
+    report = wait_until("rank 0 has stepped", lambda: step_report(job, rank=0), 60, seen=job.text)
+    assert report is not None
+    with report:
+        status = job.wait_for("the job has failed", lambda s: s.get("terminalState") == "Failed")
+        steps = {"rank 0": steps_in(report.read())}
     assert status["phase"] == "Failed"
     assert status["recoveriesByStrategy"]["inPlace"] >= 1
     assert status["recoveriesByStrategy"]["spareSwap"] == 1
@@ -43,8 +50,42 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
         pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
         for pod in job.pods()
     }
+    # and each entry names the pod and the node of its time, the exit code, and for how long rank 0 paused
+    nodes = {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job.pods() if codes[pod["metadata"]["name"]] == 7
+    }
+    check_recoveries(status, nodes, steps)
     assert codes.pop(status["lastRecovery"]["cause"]["pod"]) == 7
     assert sorted(codes.values()) == [7, *[81] * (len(codes) - 1)]
+
+
+def step_report(job: PlainJob, rank: int) -> TextIO | None:
+    """The open step file of the pod of that rank, which can be read after the pod has ended; None before a step."""
+    for pod in job.pods():
+        if pod["metadata"].get("annotations", {}).get(GROUP_RANK) != str(rank):
+            continue
+        pid = job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"]).get("trainer", 0)
+        with suppress(OSError):
+            return open(f"/proc/{pid}/root{STEP_FILE}")
+    return None
+
+
+def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
+    """Compare the entries of status with the pods whose worker exited 7, by name and node, and with rank 0's steps."""
+    entries = status["recoveries"]
+    for entry in entries:
+        cause = entry["cause"]
+        assert (entry["fault"], cause["rank"], cause["exitCode"]) == ("Process", 1, 7), entry
+        assert nodes[cause["pod"]] == cause["node"], (entry, nodes)
+        if is_open(entry):
+            continue
+        (pause,) = pauses(steps, unix(entry["detectedAt"]))
+        assert abs(entry["seconds"] - pause.seconds) <= pause.allowed_s, (entry, pause)
+        assert abs(unix(entry["resumedAt"]) - pause.first) <= pause.allowed_s, (entry, pause)
+    assert {entry["cause"]["pod"] for entry in entries} == nodes.keys()
+    strategies = [entry["strategy"] for entry in entries if not is_open(entry)]
+    counts = status["recoveriesByStrategy"]
+    assert strategies == ["InPlace"] * counts["inPlace"] + ["SpareSwap"] * counts["spareSwap"], entries
 
 
 def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) -> None:

@@ -10,7 +10,10 @@ import pytest
 import yaml
 
 from tests.cluster import Cluster
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import create_namespace
+from tests.e2e.objects import read
+from tests.e2e.plain import STEP, PlainJob
 from tests.e2e.training import TORCH, Raw
 from tests.e2e.waiting import wait_until
 from tests.unit.docs.inject_page import Shell, blocks, lines
@@ -19,14 +22,20 @@ pytestmark = pytest.mark.timeout(400)
 
 NAMESPACE = "research"  # as the page has it
 FOLDER = "/in-the-image"
-TRAIN = """
-import time
-from understudy_torch import step
+TRAIN = f"""{STEP}
 for n in range(1, 151):
     step(n)
     time.sleep(0.1)
 """
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
+
+
+class InjectedJob(PlainJob):
+    """The pods of a Job or JobSet that train as one, by the name of their InjectedJob."""
+
+    def status(self) -> Raw:
+        status: Raw = read(self.cluster, self.namespace, "injectedjobs", self.name).get("status", {})
+        return status
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +130,11 @@ def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, 
 
     wait_until("the InjectedJob is listed with four pods", listed, 120, seen=lambda: shell.must(listing))
     # when one of them is deleted, then the pod that its Job creates instead trains with the others in the next round
-    pods = f"kubectl -n {NAMESPACE} get pods -l jobset.sigs.k8s.io/jobset-name=pytorch -o name"
-    shell.must(f"kubectl -n {NAMESPACE} delete --wait=false {shell.must(pods).split()[-1]}")
+    job = InjectedJob(cluster, NAMESPACE, "jobset.pytorch", container="pytorch")
     wanted["ROUND"] = str(int(columns(shell.must(listing), "jobset.pytorch")["ROUND"]) + 1)
-    wait_until("the InjectedJob is listed in the next round", listed, 120, seen=lambda: shell.must(listing))
+    victim = job.pods()[-1]
+    with compared(job, fault_of(victim, "Pod", "PodRecreate"), 120):
+        shell.must(f"kubectl -n {NAMESPACE} delete --wait=false pod/{victim['metadata']['name']}")
+        wait_until("the InjectedJob is listed in the next round", listed, 120, seen=lambda: shell.must(listing))
     # and the JobSet completes
     shell.must("kubectl -n research wait --for=condition=Completed jobset/pytorch --timeout=120s")

@@ -1,17 +1,20 @@
 """A pool that jobs share: who gets a spare, how its template rolls, and that no kill of the operator loses a claim."""
 
 import json
+import math
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.compared import compared, fault_of
+from tests.e2e.compared import Comparison, compared, fault_of
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.objects import find, listed
@@ -28,6 +31,8 @@ pytestmark = pytest.mark.timeout(300)
 #: the fenceTimeout, which is 30 s unless set.
 FENCED = {"fenceTimeout": "10s"}
 RECOVERED_S = 90
+#: Which of them depends on whether the pool's spare itself, or a pod of the job in its place, takes the ranks.
+REPLACED = ("SpareSwap", "PodRecreate")
 #: Of each kind of claim. `make e2e-kills` kills 50 times, which takes twenty minutes.
 KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "1"))
 #: How long a refill takes at least, so that there is a time without a spare.
@@ -134,20 +139,25 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
         assert sum(pod["spec"]["nodeName"] == node for pod in alive(job)) == 1, job.text()
 
     # when both nodes are powered off at once
-    with ThreadPoolExecutor() as hands:
-        list(hands.map(cluster.power_off, (first, second)))
-
-    # then one job gets the spare, and the other one waits, and says so
     def one_has_it() -> PlainJob | None:
         return next((job for job in jobs if from_pool(job)), None)
 
-    lucky = wait_until("one job's pod stands in the spare's place", one_has_it, RECOVERED_S, seen=pool.text)
-    assert lucky is not None
-    other = next(job for job in jobs if job is not lucky)
-    wait_until("the other says that it waits", lambda: "PoolEmpty" in events(cluster, other.name), 30, seen=pool.text)
+    with ExitStack() as comparisons, ThreadPoolExecutor() as hands:
+        for job, node in zip(jobs, (first, second), strict=True):
+            (lost,) = [pod for pod in alive(job) if pod["spec"]["nodeName"] == node]
+            comparisons.enter_context(compared(job, fault_of(lost, "Node", *REPLACED), RECOVERED_S))
+        list(hands.map(cluster.power_off, (first, second)))
 
-    # and gets the refill
-    wait_until("the other has the refill", lambda: from_pool(other), RECOVERED_S, seen=pool.text)
+        # then one job gets the spare, and the other one waits, and says so
+        lucky = wait_until("one job's pod stands in the spare's place", one_has_it, RECOVERED_S, seen=pool.text)
+        assert lucky is not None
+        other = next(job for job in jobs if job is not lucky)
+        wait_until(
+            "the other says that it waits", lambda: "PoolEmpty" in events(cluster, other.name), 30, seen=pool.text
+        )
+
+        # and gets the refill; each job's status has reported the loss of its own pod, and how long training paused
+        wait_until("the other has the refill", lambda: from_pool(other), RECOVERED_S, seen=pool.text)
     for job in jobs:
         job.wait_for(
             "the job runs again", lambda s: s["phase"] == "Running" and s["members"]["ready"] == 2, RECOVERED_S
@@ -221,8 +231,9 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
 
     for kill in range(KILLS):
         # when a pod is lost, and the operator is killed at some moment of the claim that follows
-        rounds = job.status()["round"]
-        take_away(job, victim(job))
+        rounds, lost = job.status()["round"], victim(job)
+        comparison = Comparison(job)
+        take_away(job, lost)
         time.sleep(rng.uniform(0.0, 4.0))
         kill_leader(cluster)
 
@@ -232,6 +243,8 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
             lambda s, rounds=rounds: runs_whole(s) and s["round"] > rounds,
             RECOVERED_S,
         )
+        # and status reports the loss as it was, though not while no operator leads
+        comparison.check(replace(fault_of(lost, "Pod", *REPLACED), reported_within_s=math.inf), RECOVERED_S)
         pool.wait_until_full(RECOVERED_S)
         wait_until("the job has three pods", lambda: len(alive(job)) == 3, 30, seen=job.text)
         claimed = [pod["metadata"]["name"] for pod in pool.pods() if pod["metadata"].get("finalizers")]

@@ -6,20 +6,26 @@ asserts it at its end.
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.acts import worker_pids
+from tests.e2e.compared import compared, fault_of, sampled
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.rl import RlJob, clients, version_of
 from tests.e2e.training import Raw
+from tests.e2e.truth import JOB_RESTART, REPORTED_WITHIN_S, Observed, Step, differences, unix
 from tests.e2e.waiting import wait_until
 from understudy_protocol.pod import GATEWAY_CONTAINER
 
 pytestmark = pytest.mark.timeout(600)
 
+#: Until the workers of a new attempt run: their pods and those of the servers are created anew.
+RESTARTS_S = 180.0
 MakeJob = Callable[..., RlJob]
 
 
@@ -58,24 +64,24 @@ def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_th
         # when the trainer is killed in mid transfer
         job.wait_for_transfer()
         (trainer,) = job.pods("trainer")
-        os.kill(worker_pids(job, trainer["metadata"]["name"])[0], signal.SIGKILL)
         # then it restarts in place, with its servers Uncertain until it has updated them
-        status = job.wait_for(
-            "the trainer has recovered", lambda s: s["round"] > before and s["rollouts"]["fresh"] == 2
-        )
-        assert status["recoveries"][0]["fault"] == "Process"
-        assert status["recoveries"][0]["strategy"] == "InPlace"
+        with compared(job, replace(fault_of(trainer, "Process", "InPlace"), signal="SIGKILL")):
+            os.kill(worker_pids(job, trainer["metadata"]["name"])[0], signal.SIGKILL)
+            status = job.wait_for(
+                "the trainer has recovered", lambda s: s["round"] > before and s["rollouts"]["fresh"] == 2
+            )
         assert uids(job.pods("rollout")) == servers
         assert status["restarts"] == 0
 
         # when a server is killed in mid transfer
         former = servers | uids([trainer])
         job.wait_for_transfer()
-        os.kill(server_pid(job, job.pods("rollout")[1]), signal.SIGKILL)
-        # then the whole job restarts, and says why
-        status = job.wait_for("the job restarts", lambda s: s.get("restarts") == 1)
-        assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
-        assert "were not updated" in status["lastRecovery"]["cause"]["message"]
+        with compared(job, fault_of(trainer, "WeightUpdate", JOB_RESTART), RESTARTS_S) as comparison:
+            os.kill(server_pid(job, job.pods("rollout")[1]), signal.SIGKILL)
+            # then the whole job restarts, and says why
+            job.wait_for("the job restarts", lambda s: s.get("restarts") == 1)
+            job.wait_for_whole_updates(1)
+        assert "were not updated" in comparison.recovery["cause"]["message"]
         # and it goes on with new pods, whose weights are whole
         job.wait_for_whole_updates(2)
         assert not former & (uids(job.pods("rollout")) | uids(job.pods("trainer")))
@@ -90,12 +96,21 @@ def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
         job.wait_for_whole_updates(2)
         servers, trainer = uids(job.pods("rollout")), uids(job.pods("trainer"))
         job.wait_for_transfer()
-        os.kill(server_pid(job, job.pods("rollout")[0]), signal.SIGKILL)
-        status = job.wait_for(
-            "the rollouts are made anew", lambda s: s.get("lastRecovery", {}).get("fault") == "WeightUpdate"
-        )
-        assert status["lastRecovery"]["strategy"] == "PodRecreate"
-        status = job.wait_for("an update is whole", lambda s: s["lastRecovery"].get("resumedAt"))
+        (holder,), killed_at = job.pods("trainer"), time.time()
+        with sampled(job.status) as samples:
+            os.kill(server_pid(job, job.pods("rollout")[0]), signal.SIGKILL)
+            status = job.wait_for("an update is whole", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
+        # then the recovery lasts from the update's failure, which the trainer logs once it has undone what it can, to
+        # the next whole update
+        updates = [(at, outcome) for at, _, outcome in job.logged_updates() if at > killed_at]
+        failed_at = next(at for at, outcome in updates if outcome == "failed")
+        whole_at = next(at for at, outcome in updates if outcome == "whole")
+        began_at = unix(status["lastRecovery"]["detectedAt"])
+        assert killed_at <= began_at <= failed_at + REPORTED_WITHIN_S
+        lasts = {"trainer": [Step((0, 0, 0), began_at), Step((0, 0, 1), whole_at)]}
+        fault = fault_of(holder, "WeightUpdate", "PodRecreate")
+        found = differences(fault, Observed(began_at, (), lasts, samples), status)
+        assert not found, found
         assert (status["rollouts"]["fresh"], status["restarts"]) == (2, 0)
         assert not servers & uids(job.pods("rollout"))
         assert uids(job.pods("trainer")) == trainer
@@ -148,9 +163,11 @@ def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(m
         cut = job.pods("rollout")[1]
         # when its node is cut off in mid transfer
         job.wait_for_transfer()
-        job.cluster.partition(cut["spec"]["nodeName"])
-        # then the update fails by its time limits, and the job restarts
-        job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
+        (trainer,) = job.pods("trainer")
+        with compared(job, fault_of(trainer, "WeightUpdate", JOB_RESTART), RESTARTS_S):
+            job.cluster.partition(cut["spec"]["nodeName"])
+            # then the update fails by its time limits, and the job restarts
+            job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
         # and when the node is back, its former gateway has admitted nothing since
         job.cluster.restore(cut["spec"]["nodeName"])
         assert job.weights(cut).get("state", "gone") in ("gone", "Updating", "Uncertain")

@@ -11,6 +11,11 @@ Rules:
   long after the first step to write Running. In e2e runs on two busy cores it took at most 0.5 s.
 - A status that says Running has no open recovery, and the job has no other phase than these two. A new coordinator that
   does not know yet whether training goes on may have Recovering without a fault.
+- A restart of the whole job also has the phases of a job that starts. Its recovery ends with `runningAt`, because no
+  coordinator survives it that has seen the steps before.
+- Of the counters, `recoveriesByStrategy` has one more of the entry's strategy, `restarts` one more after a restart of
+  the job, and `members` and `spares` are the same numbers as before. `round` is that of the newest step. `coordinator`
+  is not older than the round, and its pod is not one that the fault has ended.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,8 +32,12 @@ Steps = Mapping[str, Sequence["Step"]]
 ALLOWED_S, ALLOWED_SHARE = 0.2, 0.1
 #: By the kind of fault. The coordinator sees a process end; a pod may take a while to end; a node that does not respond
 #: is lost after 10 s and a ping of 3 s at the latest, and the tests set no longer step timeout than that.
-DETECTED_WITHIN_S = {"Process": 2.0, "Pod": 5.0, "Node": 15.0, "Hang": 15.0}
+#: A weight update fails by its trainer's own time limits: the tests pass the time at which it logged the failure.
+DETECTED_WITHIN_S = {"Process": 2.0, "Pod": 5.0, "Node": 15.0, "Hang": 15.0, "WeightUpdate": 2.0}
 REPORTED_WITHIN_S = 2.0
+JOB_RESTART = "JobRestart"
+#: Before the first round after a restart of the job.
+RESTARTS = ("Restarting", "Pending", "Starting")
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,8 @@ class Fault:
     """A fault that a test makes, as status should report it.
 
     rank: of the worker, or the first one of the pod. strategies: any of them is right. reported_within_s: inf if no
-    operator runs.
+    operator runs. signal, exit_code: of the worker, if the test knows them. ended: the uid of the pod, if the fault
+    ends it or cuts it off.
     """
 
     kind: str
@@ -45,6 +55,13 @@ class Fault:
     node: str
     rank: int
     reported_within_s: float = REPORTED_WITHIN_S
+    signal: str | None = None
+    exit_code: int | None = None
+    ended: str | None = None
+
+    @property
+    def restarts_job(self) -> bool:
+        return self.strategies == (JOB_RESTART,)
 
 
 @dataclass(frozen=True)
@@ -70,12 +87,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Observed:
-    """at: just before the fault. known: `detectedAt` of the earlier entries. steps: by pod; None without step()."""
+    """at: just before the fault. known: `detectedAt` of the earlier entries. steps: by pod; None without step().
+
+    before: the status before the fault. Without it no counter is compared: the test makes another fault meanwhile.
+    """
 
     at: float
     known: Collection[str]
     steps: Steps | None
     samples: Sequence[Sample] = ()
+    before: Raw | None = None
 
 
 @dataclass(frozen=True)
@@ -124,12 +145,16 @@ def differences(fault: Fault | None, observed: Observed, status: Raw) -> list[st
     if fault is not None and entries:
         entry = next((entry for entry in entries if entry["cause"].get("pod") == fault.pod), entries[-1])
         found += _of_entry(fault, entry, status)
-        if observed.steps is None:
+        if fault.restarts_job or observed.steps is None:
             found += _without_steps(observed, entry)
         elif not paused:
             found.append("seconds: unknown from outside, because no pod has reported steps before and after the fault")
         else:
             found += _of_times(fault, observed, entry, paused)
+    if observed.before is not None:
+        strategy = entries[-1].get("strategy") if fault is not None and entries else None
+        found += _of_counts(strategy, observed.before, status)
+        found += _of_coordinator(fault, observed.steps or {}, status)
     return found + list(dict.fromkeys(_of_phases(fault, observed, paused)))
 
 
@@ -150,6 +175,8 @@ def _of_entry(fault: Fault, entry: Raw, status: Raw) -> Iterator[str]:
         ("cause.pod", (fault.pod,), cause.get("pod")),
         ("cause.node", (fault.node,), cause.get("node")),
         ("cause.rank", (fault.rank,), cause.get("rank")),
+        ("cause.signal", (fault.signal,), cause.get("signal") if fault.signal is not None else None),
+        ("cause.exitCode", (fault.exit_code,), cause.get("exitCode") if fault.exit_code is not None else None),
     ):
         if reported not in expected:
             yield _differs(field, " or ".join(map(str, expected)), reported)
@@ -163,7 +190,7 @@ def _of_entry(fault: Fault, entry: Raw, status: Raw) -> Iterator[str]:
 def _without_steps(observed: Observed, entry: Raw) -> Iterator[str]:
     for field in ("seconds", "resumedAt"):
         if field in entry:
-            yield _differs(field, "none, because the script reports no steps", entry[field])
+            yield _differs(field, "none, because no pod has reported steps before and after the fault", entry[field])
     if "runningAt" not in entry:
         yield _differs("runningAt", "a time", "none")
     elif unix(entry["runningAt"]) < observed.at - ALLOWED_S:
@@ -186,13 +213,49 @@ def _of_times(fault: Fault, observed: Observed, entry: Raw, paused: Sequence[Pau
         yield _differs("detectedAt", between, f"{detected_at:.3f}")
 
 
+def _of_counts(strategy: str | None, before: Raw, status: Raw) -> Iterator[str]:
+    """strategy: of the new entry; None if there is none."""
+    then, now = (raw.get("recoveriesByStrategy", {}) for raw in (before, status))
+    grown = {name: now.get(name, 0) - then.get(name, 0) for name in sorted(then.keys() | now.keys())}
+    grown = {name: count for name, count in grown.items() if count}
+    expected = {strategy[0].lower() + strategy[1:]: 1} if strategy else {}
+    if grown != expected:
+        yield _differs(
+            "recoveriesByStrategy", f"{expected or 'nothing'} more than before", f"{grown or 'nothing'} more"
+        )
+    restarts = before.get("restarts", 0) + (strategy == JOB_RESTART)
+    if status.get("restarts", 0) != restarts:
+        yield _differs("restarts", restarts, status.get("restarts", 0))
+    for field, name in (("members", "desired"), ("members", "active"), ("spares", "desired")):
+        then, now = (raw.get(field, {}).get(name) for raw in (before, status))
+        if then != now:
+            yield _differs(f"{field}.{name}", f"{then}, as before", now)
+    if strategy == "InPlace" and before.get("spares") != status.get("spares"):
+        yield _differs("spares", f"{before.get('spares')}, as before", status.get("spares"))
+
+
+def _of_coordinator(fault: Fault | None, steps: Steps, status: Raw) -> Iterator[str]:
+    coordinator = status.get("coordinator", {})
+    if fault is not None and fault.ended is not None and coordinator.get("podUID") == fault.ended:
+        yield _differs("coordinator.podUID", f"another pod than {fault.pod}, which has ended", coordinator["podUID"])
+    newest = max((step.round for step in chain(*steps.values())), default=None)
+    if newest is None:
+        return
+    if status.get("round") != newest[2]:
+        yield _differs("round", f"{newest[2]}, that of the newest step", status.get("round"))
+    term = coordinator.get("epoch", 0), coordinator.get("term", 0)
+    if term < newest[:2]:
+        yield _differs("coordinator", f"epoch {newest[0]}, term {newest[1]} or newer, which formed the round", term)
+
+
 def _of_phases(fault: Fault | None, observed: Observed, paused: Sequence[Pause]) -> Iterator[str]:
     for sample in observed.samples:
-        if sample.phase not in ("Running", "Recovering"):
+        starts = fault is not None and fault.restarts_job and sample.phase in RESTARTS
+        if sample.phase not in ("Running", "Recovering") and not starts:
             yield _differs("phase", "Running or Recovering", sample.phase)
         elif sample.phase == "Running" and is_open(sample.status.get("lastRecovery", {"resumedAt": ""})):
             yield _differs("phase", "Recovering while lastRecovery is open", sample.phase)
-    if fault is None or not paused:
+    if fault is None or fault.restarts_job or not paused:
         return
     stopped, resumed = max(observed.at, *(one.last for one in paused)), min(one.first for one in paused)
     reported_at = stopped + DETECTED_WITHIN_S[fault.kind] + fault.reported_within_s

@@ -22,6 +22,7 @@ POD: Raw = {
     "metadata": {"name": "ddp-1", "annotations": {"understudy.dev/group-rank": "1"}},
     "spec": {"nodeName": "node3"},
 }
+COUNTERS: Raw = {"round": 0, "restarts": 0, "coordinator": {"epoch": 1, "term": 1, "podUID": "uid-0"}}
 
 
 class RecordedJob:
@@ -29,7 +30,7 @@ class RecordedJob:
 
     def __init__(self) -> None:
         self.steps: list[Step] = [Step((1, 1, 0), time.time())]
-        self.told: Raw = {"phase": "Running"}
+        self.told: Raw = {"phase": "Running", **COUNTERS}
 
     def status(self) -> Raw:
         return self.told
@@ -41,9 +42,9 @@ class RecordedJob:
         """The operator reports the loss, and the recovery has not ended."""
         cause = {"pod": "ddp-1", "node": "node3", "rank": 1}
         entry: Raw = {"fault": "Pod", "cause": cause, "detectedAt": datetime.now(UTC).isoformat()}
-        self.told = {"phase": "Recovering", "recoveries": [entry], "lastRecovery": entry}
+        self.told = {**self.told, "phase": "Recovering", "recoveries": [entry], "lastRecovery": entry}
 
-    def recover(self, **changes: Any) -> None:
+    def recover(self, *, counted: bool = True, **changes: Any) -> None:
         """Its pod is lost, and the next round makes its first step."""
         now = time.time()
         first = Step((1, 1, 1), now)
@@ -52,7 +53,8 @@ class RecordedJob:
         entry: Raw = {"fault": "Pod", "strategy": "SpareSwap", "cause": cause, "detectedAt": at, "resumedAt": at}
         entry |= {"seconds": now - self.steps[-1].at, **changes}
         self.steps.append(first)
-        self.told = {"phase": "Running", "recoveries": [entry], "lastRecovery": entry}
+        counts = {"round": 1, "recoveriesByStrategy": {"spareSwap": 1 if counted else 0}}
+        self.told = {**self.told, **counts, "phase": "Running", "recoveries": [entry], "lastRecovery": entry}
 
 
 def test_a_true_status_passes_and_its_entry_is_known_afterwards() -> None:
@@ -73,6 +75,15 @@ def test_a_false_status_fails_with_the_field_that_is_false() -> None:
         compared(job, fault_of(POD, "Pod", "SpareSwap")),
     ):
         job.recover(seconds=5.0)
+
+
+def test_a_counter_that_has_not_grown_fails() -> None:
+    job = RecordedJob()
+    with (
+        pytest.raises(AssertionError, match=r"recoveriesByStrategy: expected {'spareSwap': 1} more than before"),
+        compared(job, fault_of(POD, "Pod", "SpareSwap")),
+    ):
+        job.recover(counted=False)
 
 
 def test_an_error_of_the_body_is_not_hidden_by_the_comparison() -> None:

@@ -159,6 +159,153 @@ def test_a_pause_that_nobody_saw_proves_nothing() -> None:
     assert difference.startswith("seconds: unknown from outside")
 
 
+@pytest.mark.parametrize(
+    ("fault", "cause", "fields"),
+    [
+        ({"signal": "SIGKILL"}, {"signal": "SIGKILL"}, []),
+        ({"signal": "SIGKILL"}, {"signal": "SIGTERM"}, ["cause.signal"]),
+        ({"signal": "SIGKILL"}, {}, ["cause.signal"]),
+        ({"exit_code": 7}, {"exitCode": 7}, []),
+        ({"exit_code": 7}, {"exitCode": 1}, ["cause.exitCode"]),
+        ({"exit_code": 7}, {}, ["cause.exitCode"]),
+        ({}, {"signal": "SIGKILL", "exitCode": 7}, []),
+    ],
+)
+def test_signal_and_exit_code_are_compared_if_the_test_knows_them(fault: Raw, cause: Raw, fields: list[str]) -> None:
+    entry = {**ENTRY, "cause": {**CAUSE, **cause}}
+    differing = differences(replace(FAULT, **fault), seen(), status_of(entry))
+    assert [difference.partition(":")[0] for difference in differing] == fields
+
+
+# Counters, round and coordinator -------------------------------------------------------------------------------------
+
+COUNTED: Raw = {
+    "round": 0,
+    "restarts": 2,
+    "recoveriesByStrategy": {"inPlace": 3, "spareSwap": 1},
+    "members": {"desired": 3, "active": 3, "ready": 3},
+    "spares": {"desired": 1, "ready": 1, "claimed": 0},
+    "coordinator": {"epoch": 1, "term": 1, "podUID": "uid-0"},
+}
+AFTER: Raw = {**COUNTED, "round": 1, "recoveriesByStrategy": {"inPlace": 4, "spareSwap": 1}}
+
+
+def counted(fault: Fault | None = FAULT, entry: Raw = ENTRY, **after: Any) -> list[str]:
+    """The differences after a fault to a job that had COUNTED before it."""
+    told = status_of(entry) if fault else status_of()
+    return differences(fault, seen(before=COUNTED), {**told, **AFTER, **after})
+
+
+def test_one_recovery_more_of_the_same_job_is_true() -> None:
+    assert counted() == []
+
+
+@pytest.mark.parametrize(
+    ("after", "difference"),
+    [
+        (
+            {"recoveriesByStrategy": {"inPlace": 3, "spareSwap": 1}},
+            "recoveriesByStrategy: expected {'inPlace': 1} more",
+        ),
+        (
+            {"recoveriesByStrategy": {"inPlace": 5, "spareSwap": 1}},
+            "recoveriesByStrategy: expected {'inPlace': 1} more",
+        ),
+        (
+            {"recoveriesByStrategy": {"inPlace": 4, "spareSwap": 2}},
+            "recoveriesByStrategy: expected {'inPlace': 1} more",
+        ),
+        ({"restarts": 3}, "restarts: expected 2, status reports 3"),
+        (
+            {"members": {"desired": 3, "active": 2, "ready": 3}},
+            "members.active: expected 3, as before, status reports 2",
+        ),
+        ({"members": {"desired": 2, "active": 3}}, "members.desired: expected 3, as before, status reports 2"),
+        (
+            {"spares": {"desired": 1, "ready": 0, "claimed": 0}},
+            "spares: expected {'desired': 1, 'ready': 1, 'claimed': 0}",
+        ),
+        ({"round": 0}, "round: expected 1, that of the newest step, status reports 0"),
+        ({"round": 2}, "round: expected 1, that of the newest step, status reports 2"),
+        ({"coordinator": {"epoch": 1, "podUID": "uid-0"}}, "coordinator: expected epoch 1, term 1 or newer"),
+    ],
+)
+def test_a_false_counter_is_the_one_difference(after: Raw, difference: str) -> None:
+    (found,) = counted(**after)
+    assert found.startswith(difference)
+
+
+def test_a_newer_coordinator_than_the_round_is_true() -> None:
+    assert counted(coordinator={"epoch": 1, "term": 2, "podUID": "uid-2"}) == []
+
+
+def test_a_spare_that_has_taken_ranks_is_missing_for_a_while() -> None:
+    swap = {**ENTRY, "strategy": "SpareSwap"}
+    fault = replace(FAULT, strategies=("SpareSwap",))
+    counts = {"inPlace": 3, "spareSwap": 2}
+    assert counted(fault, swap, recoveriesByStrategy=counts, spares={"desired": 1, "ready": 0, "claimed": 1}) == []
+    (found,) = counted(fault, swap, recoveriesByStrategy=counts, spares={"desired": 2, "ready": 1, "claimed": 0})
+    assert found == "spares.desired: expected 1, as before, status reports 2"
+
+
+def test_a_pod_that_has_ended_does_not_coordinate() -> None:
+    fault = replace(FAULT, ended="uid-0")
+    assert counted(fault) == [
+        "coordinator.podUID: expected another pod than ddp-1, which has ended, status reports uid-0"
+    ]
+    assert counted(fault, coordinator={"epoch": 1, "term": 2, "podUID": "uid-2"}) == []
+
+
+def test_a_disturbance_that_stops_no_training_changes_no_counter() -> None:
+    observed = seen(BEFORE, before=COUNTED, steps={"ddp-0": [Step(BROKEN, 99.6)]})
+    assert differences(None, observed, {**status_of(), **COUNTED}) == []
+    (found,) = differences(
+        None, observed, {**status_of(), **COUNTED, "recoveriesByStrategy": {"inPlace": 4, "spareSwap": 1}}
+    )
+    assert found == "recoveriesByStrategy: expected nothing more than before, status reports {'inPlace': 1} more"
+
+
+# A restart of the whole job ------------------------------------------------------------------------------------------
+
+RESTART = Fault("WeightUpdate", ("JobRestart",), "ddp-1", "node3", 2)
+RESTARTED: Raw = {**OPEN, "fault": "WeightUpdate", "strategy": "JobRestart", "runningAt": time_of(109.0)}
+NEW_JOB: Raw = {**COUNTED, "restarts": 3, "recoveriesByStrategy": {**COUNTED["recoveriesByStrategy"], "jobRestart": 1}}
+
+
+def restarted(*samples: Sample, **after: Any) -> list[str]:
+    """Of a job whose steps so far are those of the new attempt's first round."""
+    observed = seen(samples, before=COUNTED, steps={"ddp-new": [Step((200, 0, 0), 109.5)]})
+    coordinator = {"epoch": 200, "podUID": "uid-9"}
+    return differences(RESTART, observed, {**status_of(RESTARTED), **NEW_JOB, "coordinator": coordinator, **after})
+
+
+def test_a_restart_of_the_job_has_running_at_alone_and_is_counted() -> None:
+    assert restarted() == []
+    assert restarted(restarts=2) == ["restarts: expected 3, status reports 2"]
+    assert restarted(lastRecovery={**RESTARTED, "detectedAt": time_of(1)})[0].startswith("lastRecovery.detectedAt")
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_true"), [("Restarting", True), ("Pending", True), ("Starting", True), ("Failed", False)]
+)
+def test_a_restart_of_the_job_has_the_phases_of_a_start(phase: str, is_true: bool) -> None:
+    assert (restarted(sample(105, RESTARTED, phase=phase)) == []) == is_true
+
+
+def test_a_restart_of_the_job_has_ended_before_the_first_step() -> None:
+    # given a job whose workers run again at 109.0, and step at 140.0
+    steps = {"trainer": [Step(BROKEN, 99.6), Step((200, 0, 0), 140.0)]}
+    samples = [sample(125, RESTARTED, phase="Running")]
+    assert differences(RESTART, seen(samples, steps=steps), status_of(RESTARTED)) == []
+
+
+def test_a_job_that_restarts_does_not_run_meanwhile() -> None:
+    still_open = {name: value for name, value in RESTARTED.items() if name != "runningAt"}
+    assert restarted(sample(105, still_open, phase="Running")) == [
+        "phase: expected Recovering while lastRecovery is open, status reports Running"
+    ]
+
+
 # A script that reports no steps --------------------------------------------------------------------------------------
 
 
