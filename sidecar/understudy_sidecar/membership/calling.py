@@ -21,6 +21,7 @@ class Calls:
         self._answered = 0  # calls of this turn through the list
         self._turns = 0
         self._last = ""
+        self._passed: list[str] = []  # hosts of this turn before the next one to call
 
     def fresh(self) -> None:
         """A search begins."""
@@ -28,20 +29,26 @@ class Calls:
 
     def called(self, host: str) -> float:
         """This one has answered the call; the seconds for which it may say nothing more."""
+        if host in self._passed:  # nobody after them did
+            self._begin_again()
         self._answered += 1
         self._last = host
         return LONG_S if self._answered == 1 else SHORT_S
 
     def next(self, heirs: tuple[Heir, ...], own_ip: str, named: str = "") -> tuple[tuple[str, ...], float]:
-        """The hosts to call, in order, and how many seconds to wait before."""
-        hosts = list(dict.fromkeys([*(heir.ip for heir in heirs if heir.ip != own_ip), SERVICE]))
+        """All hosts in the order in which to call them, and how many seconds to wait before."""
+        hosts, passed = list(dict.fromkeys([*(heir.ip for heir in heirs if heir.ip != own_ip), SERVICE])), 0
         if self._answered and self._last in hosts:
-            hosts = hosts[hosts.index(self._last) + 1 :] or self._begin_again(hosts)
+            passed = hosts.index(self._last) + 1
+        if passed == len(hosts):
+            self._begin_again()
+            passed = 0
+        self._passed = [host for host in hosts[:passed] if host != named]
+        hosts = hosts[passed:] + hosts[:passed]
         if named:
             hosts = [named, *(host for host in hosts if host != named)]
         return tuple(hosts), CALL_AGAIN_S if self._turns else 0.0
 
-    def _begin_again(self, hosts: list[str]) -> list[str]:
+    def _begin_again(self) -> None:
         self._answered, self._last = 0, ""
         self._turns += 1
-        return hosts

@@ -304,8 +304,8 @@ class Coordinator:
                 leaving.on_leaving(desk, member, message, now)
             case m.Apart(reason):
                 joining.on_apart(desk, member, reason, now)
-            case m.Gone(reason) if desk.closed is None:
-                leaving.on_gone(desk, member, reason, now)
+            case m.Gone() if desk.closed is None:
+                leaving.on_gone(desk, member, message, now)
             case m.Gone() | m.CloseAck():
                 desk.close_pending.discard(member.uid)
             case m.HeartbeatAck(number):

@@ -24,7 +24,18 @@ def test_who_was_named_comes_first() -> None:
 def test_after_one_who_could_not_help_come_those_after_it() -> None:
     calls = Calls()
     calls.called("B")
-    assert calls.next(HEIRS, "X") == (("C", SERVICE), 0.0)
+    assert calls.next(HEIRS, "X") == (("C", SERVICE, "A", "B"), 0.0)
+
+
+def test_if_none_of_those_responds_the_first_one_is_called_again_and_waited_for_long() -> None:
+    """Found by the simulation (test_electorates.py): a member called nobody any more but hosts that it cannot reach."""
+    # given a member that has called A, which was of no help and sent it to N, which it cannot reach
+    calls = Calls()
+    calls.called("A")
+    assert calls.next(HEIRS, "X", "N")[0] == ("N", "B", "C", SERVICE, "A")
+    # when none of the hosts after A responds either, then the next call to A is the first one of another turn
+    assert calls.called("A") == LONG_S
+    assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), CALL_AGAIN_S)
 
 
 def test_it_waits_long_only_where_everybody_comes_first() -> None:

@@ -367,3 +367,12 @@ def test_the_snapshot_tells_whose_workers_are_not_forked_and_why() -> None:
     assert office.coordinator.snapshot().fresh_starts == FreshStarts(2, "active-0", "x" * 500)
     office.hear("active-0", m.StartsFresh(""))
     assert office.coordinator.snapshot().fresh_starts == FreshStarts(1, "active-1", "a thread of pyarrow")
+
+
+def test_the_rank_of_a_worker_that_cannot_be_killed_is_the_cause() -> None:
+    # given pods with four workers each
+    office = running(nproc=4)
+    # when the member of ranks 4 to 7 cannot kill the worker of its local rank 2
+    office.hear("active-1", m.Gone("the worker of local rank 2 is stuck in the kernel", 2, launcher_lives=True))
+    # then the recovery names that rank
+    assert (office.recovery().cause.rank, office.recovery().cause.pod) == (6, "active-1")

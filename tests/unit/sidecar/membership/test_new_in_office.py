@@ -139,6 +139,42 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     }
 
 
+@pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])
+def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str) -> None:
+    """Found by the simulation (seed 64): the entry of a lone pod that was lost with its coordinator named no pod."""
+    # given a job of one pod, which is lost, and a spare whose sidecar takes office
+    seats = (m.Seat(0, "uid-active-0", "active-0", "node-0"),)
+    voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-spare-1", (), {}, token=ROUND, seats=seats)
+    match appointed_by:
+        case "operator":
+            office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), absent=seats)
+        case "operator, with an estate":
+            office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), known=estate)
+        case _:
+            office = Driven(1, elected=estate)
+    # when it has come
+    office.join("spare-0", disconnected_s=7.0)
+    office.later(SETTLE_S + 1, "spare-0")
+    # then the entry names the lost pod
+    told = office.coordinator.snapshot().recoveries[0].cause
+    assert (told.rank, told.pod, told.node) == (0, "active-0", "node-0")
+
+
+def test_an_observer_is_sent_what_the_new_coordinator_finds_missing() -> None:
+    """Found by the simulation (seed 57): the operator never heard of the loss, and did not replace the pod."""
+    # given an appointed coordinator that waits for the pods of the former round, and has sent a snapshot
+    office = successor()
+    office.join("active-0", ROUND, 0, FINISHED)
+    office.later(SETTLE_S - 1, "active-0")
+    sent = office.coordinator.desk.version
+    # when it finds that one does not come
+    office.later(2, "active-0")
+    assert office.recovery().fault is Fault.POD
+    # then the snapshot is sent again
+    assert office.coordinator.desk.version > sent
+
+
 @pytest.mark.parametrize("appointed", [False, True])
 def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
     # given a round that has stepped, whose pods are all lost with their coordinator
