@@ -47,8 +47,9 @@ KINDS = {
     "slow network": 2,
     "clock set": 1,
 }
-#: These last longer than training may stand still.
-NOT_WAITED_FOR = ("launcher stops", "worker unkillable")
+#: These last longer than training may stand still: seconds. In a job of two pods no majority is left, and the operator
+#: appoints a coordinator after 60 s.
+HELD_UP_S = {"launcher stops": 60.0, "worker unkillable": 60.0}
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
 #: Longer than silence.py takes to find who is silent.
@@ -112,6 +113,11 @@ class Fault:
     at: float  # seconds after the start, or AT_THE_END of the training
     kind: str
     lasts_s: float = 0.0
+
+    @property
+    def waited_for_s(self) -> float:
+        """So long, of the time that the fault lasts, training may stand still for it."""
+        return min(self.lasts_s, HELD_UP_S.get(self.kind, self.lasts_s))
 
     def __str__(self) -> str:
         when = "at the end" if self.at == AT_THE_END else f"{self.at:7.3f} s"
@@ -264,8 +270,7 @@ class Faults:
         }
         self.struck.append(str(fault))
         hands[fault.kind]()
-        if fault.kind not in NOT_WAITED_FOR:
-            self.over_at = max(self.over_at, self.world.now + fault.lasts_s)
+        self.over_at = max(self.over_at, self.world.now + fault.waited_for_s)
 
     # The hands ------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ BOUNDED_S = 120.0
 FENCED_S = 30.0 + 3.0
 #: A reported pause of the training differs by so little from the true one.
 PAUSE_ERROR_S = 0.2
+#: Heirs hear of the pods of a round within so long after its first step.
+NAMED_AFTER_S = 3.0
 #: After the close every launcher that can be told has exited in so many seconds.
 #: One that does not exit is deleted by the operator after 30 s, and gets SIGKILL after a grace period of 30 s.
 EXIT_S = 75.0
@@ -101,6 +103,8 @@ class Invariants:
                 self.what_trains_does_not_hang(recovery)
                 self.each_rung_has_its_reason(recovery)
                 self.a_pause_is_as_long_as_training_stood_still(recovery)
+                if snapshot.token.term > 1:
+                    self.a_lost_pod_has_a_name(recovery)
         self.cluster.snapshots.clear()
 
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
@@ -129,6 +133,15 @@ class Invariants:
         newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
             raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")
+
+    def a_lost_pod_has_a_name(self, recovery: Recovery) -> None:
+        """For a coordinator that was elected, since heirs hear of the pods of each round."""
+        if recovery.cause.pod:
+            return
+        began = [at for token, at in self.cluster.training.began_to_step.items() if token.round == recovery.round - 1]
+        if not began or recovery.detected_at - max(began) < NAMED_AFTER_S or self.cluster.clocks_differ:
+            return
+        raise Violation(f"round {recovery.round}: no pod is named in {recovery.cause.message!r}")
 
     def a_pause_is_as_long_as_training_stood_still(self, recovery: Recovery) -> None:
         """Whatever coordinators came and went in it."""

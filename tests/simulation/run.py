@@ -66,7 +66,7 @@ def _run(cluster: SimulatedCluster, case: Case) -> None:
     world, invariants = cluster.world, Invariants(cluster)
     world.check = invariants.check
     faults = Faults(cluster, list(case.faults))
-    latest = max((fault.at + fault.lasts_s for fault in case.faults), default=0.0)
+    latest = max((fault.at + fault.waited_for_s for fault in case.faults), default=0.0)
     while not cluster.closed():
         world.run(world.now + 5.0, cluster.closed)
         invariants.workers_of_older_rounds_end()
