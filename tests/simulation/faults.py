@@ -49,7 +49,7 @@ KINDS = {
 }
 #: These last longer than training may stand still: seconds. In a job of two pods no majority is left, and the operator
 #: appoints a coordinator after 60 s.
-HELD_UP_S = {"launcher stops": 60.0, "worker unkillable": 60.0}
+HELD_UP_S = {"launcher stops": 60.0, "worker unkillable": 60.0, "start never comes": 300.0}
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
 #: Longer than silence.py takes to find who is silent.
@@ -105,6 +105,9 @@ BAD_NODE = "node turns bad"
 STARTS_SHARE = 1 / 10
 START_TIMEOUT_S = 25.0
 HANGS_AT_START = "worker hangs before its first step"
+#: In a twentieth, the workers of a pod are never started, though its launcher responds (a hung call under torchrun).
+NO_STARTS_SHARE = 1 / 20
+NO_START = "start never comes"
 AT_THE_END = -1.0
 
 
@@ -194,6 +197,11 @@ def draw_starts(rng: random.Random, faults: list[Fault]) -> list[Fault]:
     return sorted([*faults, *starts], key=lambda fault: (fault.at == AT_THE_END, fault.at))
 
 
+def draw_no_start(rng: random.Random, faults: list[Fault]) -> list[Fault]:
+    never = Fault(rng.uniform(0.0, LAST_FAULT_S), NO_START, rng.uniform(600.0, 900.0))
+    return sorted([*faults, never], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+
+
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off" | "state volume full":
@@ -235,6 +243,7 @@ class Faults:
             "worker exits 1": lambda: self._end_worker(1, None),
             "worker hangs": self._hang_worker,
             HANGS_AT_START: self._hang_at_start,
+            NO_START: lambda: self._on_pod(lambda pod: self._start_nothing(pod, fault.lasts_s)),
             UPDATE_FAILS: lambda: self._update(fails=True),
             UPDATE_FAILS_TRAINER_ENDS: lambda: self._update(fails=True, ends=True),
             UPDATE_IS_WHOLE: lambda: self._update(fails=False),
@@ -414,6 +423,21 @@ class Faults:
             self.world.say(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
             launcher.stop()
             self.world.after(lasts_s, launcher.go_on)
+
+    def _start_nothing(self, pod: Pod, lasts_s: float) -> None:
+        """A worker fails in that moment, so that the next round follows."""
+        launcher = pod.launcher
+        if launcher is None or not launcher.alive:
+            return
+        self.world.say(pod.name, f"FAULT: its launcher starts no workers for {lasts_s:.1f} s")
+        launcher.starts_nothing = True
+        self.cluster.fails(pod.name)
+
+        def starts_again() -> None:
+            launcher.starts_nothing = False
+
+        self.world.after(lasts_s, starts_again)
+        self._end_worker(1, None)
 
     def _make_unkillable(self, lasts_s: float) -> None:
         """A worker of another pod is killed in that moment, so that this one's is to be killed as well."""

@@ -336,6 +336,12 @@ MUTATIONS = (
         3000,
         ("state volume full",),
     ),
+    Mutation(
+        "a start is waited for without end",
+        _patch(rounds, "lose_late_starters", _nothing),
+        3000,
+        ("start never comes",),
+    ),
     Mutation("lost pods have no names in a new term", _patch(settling, "_replace_missing", _replace_nameless), 3000),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
 )

@@ -8,6 +8,7 @@ from tests.simulation.faults import (
     AT_THE_END,
     BAD_NODES_SHARE,
     LADDER_SHARE,
+    NO_STARTS_SHARE,
     START_TIMEOUT_S,
     STARTS_SHARE,
     UPDATES_SHARE,
@@ -16,6 +17,7 @@ from tests.simulation.faults import (
     draw_bad_nodes,
     draw_faults,
     draw_ladder,
+    draw_no_start,
     draw_setup,
     draw_starts,
     draw_updates,
@@ -49,6 +51,9 @@ def draw_case(seed: int) -> Case:
     starts = random.Random(f"starts-{seed}")
     if starts.random() < STARTS_SHARE and setup.reports_steps:
         setup, faults = replace(setup, start_timeout_s=START_TIMEOUT_S), draw_starts(starts, faults)
+    no_starts = random.Random(f"no-starts-{seed}")
+    if no_starts.random() < NO_STARTS_SHARE:
+        faults = draw_no_start(no_starts, faults)
     return Case(seed, setup, tuple(faults))
 
 

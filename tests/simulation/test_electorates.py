@@ -80,7 +80,7 @@ class Change:
         desk = coordinator.desk
         desk.succession_due = self.job.world.now + 1000.0
         self.cluster.operator.spares = 6
-        with mock.patch.object(self.cluster.api, "_schedule", lambda avoid, now: self.new_machine):
+        with mock.patch.object(self.cluster.api, "_schedule", return_value=self.new_machine):
             self.cluster.operator.dirty()
             self.job.until(lambda: len(desk.roster.linked) == 11 and self.job._is_warm(), 60.0)
         desk.succession_due = self.job.world.now

@@ -18,6 +18,7 @@
     RUNNING   no worker makes a step in time                   RUNNING   WriteStacks; then as where workers hang
     RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
+    RUNNING   workers of some actives do not start in time     WAITING   these are lost (rounds.py)
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
     RUNNING   an active's node turns bad, a spare is there     WAITING   GivenUp, perhaps after a drain (proactive.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
@@ -221,7 +222,7 @@ class Coordinator:
             return desk.close_until
         times = [desk.silence.deadline(desk.roster, desk.steps), leaving.deadline(desk), hangs.deadline(desk)]
         times += [desk.succession_due, escalation.deadline(desk)]
-        times += [at for at in self._ripens() if at > desk.now]
+        times += [at for at in (*self._ripens(), rounds.start_expires(desk)) if at > desk.now]
         if desk.start_due is not None and desk.state is State.RUNNING:
             times.append(desk.start_due)
         if desk.started_at is not None:
@@ -389,6 +390,7 @@ class Coordinator:
         if desk.start_due is not None and now >= desk.start_due:
             desk.start_due = None
             desk.version += 1
+        rounds.lose_late_starters(desk, now)
         if desk.started_at is not None and now >= desk.started_at + STARTED_WELL_S:
             desk.backoff.ran()
             desk.started_at = None
