@@ -97,8 +97,8 @@ def lose_late_starters(desk: Desk, now: float) -> None:
 
 
 def start_expires(desk: Desk) -> float:
-    """When members whose workers have not started are lost."""
-    waits = desk.state is State.RUNNING and desk.roster.starting
+    """When members whose workers have not started are lost. With a startTimeout, hangs.py decides about them."""
+    waits = desk.state is State.RUNNING and desk.roster.starting and not desk.shape.start_timeout_s
     return desk.formed_at + START_LIMIT_S if waits else math.inf
 
 
