@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from tests.simulation import test_electorates
+from tests.simulation import test_schedules
 from tests.simulation.sidecars import Sidecar as SimulatedSidecar
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
@@ -34,6 +34,7 @@ from understudy_sidecar.membership import (
     settling,
     succession,
 )
+from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
@@ -63,7 +64,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class ScheduledMutation:
-    """One that random schedules hardly ever find: this scenario of test_scenarios.py or test_electorates.py fails."""
+    """One that random schedules hardly ever find: this scenario of test_scenarios.py or test_schedules.py fails."""
 
     name: str
     open: Open
@@ -350,16 +351,21 @@ SCHEDULED = (
     ScheduledMutation(
         "a pending change is superseded",
         _changes_are_superseded,
-        test_electorates.test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator,
+        test_schedules.test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator,
     ),
     ScheduledMutation(
         "a new coordinator changes its electorate at once",
         _patch(electorate.ElectorateKeeper, "next_voters", _change_at_once),
-        test_electorates.test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator,
+        test_schedules.test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator,
+    ),
+    ScheduledMutation(
+        "rounds follow without a limit",
+        _patch(Backoff, "waits", _never),
+        test_schedules.test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second,
     ),
     ScheduledMutation(
         "the failure that is reported first is blamed",
         _patch(FirstFailure, "add", _never),
-        test_electorates.test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported_before,
+        test_schedules.test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported_before,
     ),
 )

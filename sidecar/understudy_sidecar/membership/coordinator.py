@@ -436,8 +436,8 @@ class Coordinator:
         if desk.state is not State.WAITING:
             return []
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []
-        times += [at for at in (rounds.shrinks_at(desk), desk.backoff.until) if at is not None]
-        times.append(desk.gathers_until)
+        times += [at for at in (rounds.shrinks_at(desk),) if at is not None]
+        times += [desk.gathers_until, desk.backoff.ends_at]
         times += desk.expiries()
         return times + ([desk.draining.until] if desk.draining is not None else [])
 

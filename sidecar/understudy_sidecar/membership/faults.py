@@ -30,6 +30,7 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float, *, l
     desk.say(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
     desk.hang_up(member.link, f"counted as lost: {reason}")
     desk.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
+    desk.losses[member.uid] = (desk.losses.get(member.uid, (0, 0.0))[0] + 1, now)
     forget_old_losses(desk)
     leaves = member.uid in desk.roster.leaving
     desk.roster.remove(member)
@@ -75,6 +76,8 @@ def _cause_of_loss(desk: Desk, member: Member, reason: str, local_rank: int) -> 
 def forget_old_losses(desk: Desk) -> None:
     while len(desk.lost) > LOST_KEPT:
         desk.lost.pop(next(iter(desk.lost)))
+    while len(desk.losses) > LOST_KEPT:
+        desk.losses.pop(next(iter(desk.losses)))
 
 
 def mark_failed(desk: Desk, member: Member) -> None:

@@ -128,7 +128,8 @@ def _look(desk: Desk, now: float) -> tuple[Missing, Placement]:
 
 def _candidate(desk: Desk, member: Member) -> Candidate:
     fit, stays = not desk.faulty(member.node), not desk.held(member.node)
-    return Candidate(member.uid, member.join.index, _domain(desk, member), fit, stays)
+    lost = desk.lately_lost(member.uid)
+    return Candidate(member.uid, member.join.index, _domain(desk, member), fit, stays, lost)
 
 
 def _domain(desk: Desk, member: Member) -> str:
@@ -159,7 +160,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     hangs.expect_step(desk, now)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)
-    desk.backoff.formed()
+    desk.backoff.formed(now)
     roster.finished.clear()
     desk.steps.new_round()
     desk.silence.new_round(size, now)

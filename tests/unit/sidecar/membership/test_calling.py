@@ -28,7 +28,7 @@ def test_after_one_who_could_not_help_come_those_after_it() -> None:
 
 
 def test_if_none_of_those_responds_the_first_one_is_called_again_and_waited_for_long() -> None:
-    """Found by the simulation (test_electorates.py): a member called nobody any more but hosts that it cannot reach."""
+    """Found by the simulation (test_schedules.py): a member called nobody any more but hosts that it cannot reach."""
     # given a member that has called A, which was of no help and sent it to N, which it cannot reach
     calls = Calls()
     calls.called("A")

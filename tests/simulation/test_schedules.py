@@ -1,4 +1,4 @@
-"""Fixed schedules, of which random ones hold hardly any: two voter configurations, and failures of one moment."""
+"""Schedules that random ones hardly ever are: two voter configurations, failures of one moment, and storms of rounds."""
 
 from __future__ import annotations
 
@@ -157,3 +157,11 @@ def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported
         job.next_round_steps()
     # then the first one is the cause
     assert job.recovery().cause.pod == first.name
+
+
+def test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second() -> None:
+    """Rounds that step are restarted at once, whatever the pause after failed starts is; invariants.py has the limit."""
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=4000, max_in_place=1000))
+    for _ in range(30):
+        job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)
+        job.next_round_steps()
