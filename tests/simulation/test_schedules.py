@@ -1,4 +1,4 @@
-"""Schedules that random ones hardly ever are: two voter configurations, failures of one moment, and storms of rounds."""
+"""Schedules that random ones hardly are: two voter configurations, failures of one moment, and storms of rounds."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported
 
 
 def test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second() -> None:
-    """Rounds that step are restarted at once, whatever the pause after failed starts is; invariants.py has the limit."""
+    """Rounds that have stepped are restarted without a pause after failed starts; invariants.py has the limit."""
     job = Job(Setup(actives=3, spares=0, machines=8, steps=4000, max_in_place=1000))
     for _ in range(30):
         job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)

@@ -211,3 +211,34 @@ def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -
     office.join("active-2", ROUND, 2, WorkersState.FAILED, world=3)
     # then the coordinator alone was lost
     assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0"]
+
+
+def loses_an_active_coordinator(workers: WorkersState) -> Driven:
+    """A job of three actives and a spare, whose coordinator held rank 0; the others elect, in this state of theirs."""
+    pods = ("active-0", "active-1", "active-2")
+    seats = tuple(m.Seat(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, seats=seats)
+    office = Driven(3, elected=estate)
+    office.join("spare-0")
+    office.join("active-1", ROUND, 1, workers)
+    office.join("active-2", ROUND, 2, workers)
+    return office
+
+
+def test_if_the_workers_of_its_peers_hang_a_lost_coordinator_is_waited_for_5_s() -> None:
+    """It may be that only its sidecar has crashed, and that its workers train."""
+    office = loses_an_active_coordinator(RUNNING)
+    office.later(4.5, "spare-0", "active-1", "active-2")
+    assert office.assigned() == {}
+    office.later(1.0, "spare-0", "active-1", "active-2")
+    assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_if_they_fail_the_next_round_follows_at_once() -> None:
+    assert loses_an_active_coordinator(WorkersState.FAILED).assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    # and as soon as one of them fails during the wait
+    office = loses_an_active_coordinator(RUNNING)
+    office.later(1.0, "spare-0", "active-1", "active-2")
+    office.worker_fails("active-1", at_round=ROUND)
+    assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
