@@ -336,9 +336,11 @@ class Apart:
 
 @dataclass(frozen=True)
 class Gone:
-    """The launcher has ended: nothing of this pod trains any more."""
+    """This pod can take part in no round any more."""
 
     reason: str
+    local_rank: Optional[int] = None  # of the worker that cannot be killed, if that is the reason
+    launcher_lives: bool = False  # its launcher has not ended: the pod goes on until the operator deletes it
 
 
 @dataclass(frozen=True)

@@ -278,6 +278,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.faults.hang.stepTimeout",
         "faults.hang.stepTimeout must be a duration above zero",
     ),
+    "a launcherTimeout that a busy launcher would exceed": (
+        lambda job: job["spec"].update(recovery={"launcherTimeout": "4s"}),
+        "spec.recovery.launcherTimeout",
+        "recovery.launcherTimeout must be a duration of at least 5s",
+    ),
     "a startTimeout in days": (
         lambda job: job["spec"].update(faults={"hang": {"startTimeout": "1d"}}),
         "spec.faults.hang.startTimeout",

@@ -23,7 +23,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     last = options.first_seed + options.seeds
     batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
-    failed = _run(batches, options.seeds, options.most_failures)
+    begun = time.monotonic()
+    failed, done = _run(batches, options.seeds, options.most_failures)
+    minutes = (time.monotonic() - begun) / 60
+    print(f"{done} seeds in {minutes:.1f} minutes: {done / minutes:.0f} seeds per minute")
     for seed in failed:
         case, violation = shrink(draw_case(seed))
         print(f"\nseed {seed}, its smallest case:\n{violation}\n{case}")
@@ -33,7 +36,8 @@ def main(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _run(batches: list[range], seeds: int, most_failures: int) -> list[int]:
+def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[list[int], int]:
+    """The seeds that break something, and how many were run."""
     failed: list[int] = []
     done, begun = 0, time.monotonic()
     said = begun
@@ -50,7 +54,7 @@ def _run(batches: list[range], seeds: int, most_failures: int) -> list[int]:
             if len(failed) >= most_failures:
                 pool.terminate()
                 break
-    return sorted(failed)[:most_failures]
+    return sorted(failed)[:most_failures], done
 
 
 def _batch(seeds: range) -> tuple[int, list[int]]:

@@ -47,8 +47,9 @@ KINDS = {
     "slow network": 2,
     "clock set": 1,
 }
-#: These last longer than training may stand still.
-NOT_WAITED_FOR = ("launcher stops", "worker unkillable")
+#: These last longer than training may stand still: seconds. In a job of two pods no majority is left, and the operator
+#: appoints a coordinator after 60 s.
+HELD_UP_S = {"launcher stops": 60.0, "worker unkillable": 60.0, "start never comes": 300.0}
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
 #: Longer than silence.py takes to find who is silent.
@@ -107,6 +108,9 @@ HANGS_AT_START = "worker hangs before its first step"
 #: In a tenth the operator is away for minutes, and the members of a small job lose their coordinator, not all at once.
 LEADERLESS_SHARE = 1 / 10
 APART_BY = {"asymmetric partition": 3, "sidecar killed": 1, "slow network": 1, "partition": 1}
+#: In a twentieth, the workers of a pod are never started, though its launcher responds (a hung call under torchrun).
+NO_STARTS_SHARE = 1 / 20
+NO_START = "start never comes"
 AT_THE_END = -1.0
 
 
@@ -115,6 +119,11 @@ class Fault:
     at: float  # seconds after the start, or AT_THE_END of the training
     kind: str
     lasts_s: float = 0.0
+
+    @property
+    def waited_for_s(self) -> float:
+        """So long, of the time that the fault lasts, training may stand still for it."""
+        return min(self.lasts_s, HELD_UP_S.get(self.kind, self.lasts_s))
 
     def __str__(self) -> str:
         when = "at the end" if self.at == AT_THE_END else f"{self.at:7.3f} s"
@@ -204,6 +213,11 @@ def draw_leaderless(rng: random.Random) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at)
 
 
+def draw_no_start(rng: random.Random, faults: list[Fault]) -> list[Fault]:
+    never = Fault(rng.uniform(0.0, LAST_FAULT_S), NO_START, rng.uniform(600.0, 900.0))
+    return sorted([*faults, never], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+
+
 def _lasts(rng: random.Random, kind: str) -> float:
     match kind:
         case "frozen" | "sidecar hangs" | "coordinator's sidecar hangs" | "operator cut off" | "state volume full":
@@ -245,6 +259,7 @@ class Faults:
             "worker exits 1": lambda: self._end_worker(1, None),
             "worker hangs": self._hang_worker,
             HANGS_AT_START: self._hang_at_start,
+            NO_START: lambda: self._on_pod(lambda pod: self._start_nothing(pod, fault.lasts_s)),
             UPDATE_FAILS: lambda: self._update(fails=True),
             UPDATE_FAILS_TRAINER_ENDS: lambda: self._update(fails=True, ends=True),
             UPDATE_IS_WHOLE: lambda: self._update(fails=False),
@@ -280,8 +295,7 @@ class Faults:
         }
         self.struck.append(str(fault))
         hands[fault.kind]()
-        if fault.kind not in NOT_WAITED_FOR:
-            self.over_at = max(self.over_at, self.world.now + fault.lasts_s)
+        self.over_at = max(self.over_at, self.world.now + fault.waited_for_s)
 
     # The hands ------------------------------------------------------------------------------------------------------
 
@@ -425,6 +439,21 @@ class Faults:
             self.world.say(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
             launcher.stop()
             self.world.after(lasts_s, launcher.go_on)
+
+    def _start_nothing(self, pod: Pod, lasts_s: float) -> None:
+        """A worker fails in that moment, so that the next round follows."""
+        launcher = pod.launcher
+        if launcher is None or not launcher.alive:
+            return
+        self.world.say(pod.name, f"FAULT: its launcher starts no workers for {lasts_s:.1f} s")
+        launcher.starts_nothing = True
+        self.cluster.fails(pod.name)
+
+        def starts_again() -> None:
+            launcher.starts_nothing = False
+
+        self.world.after(lasts_s, starts_again)
+        self._end_worker(1, None)
 
     def _make_unkillable(self, lasts_s: float) -> None:
         """A worker of another pod is killed in that moment, so that this one's is to be killed as well."""

@@ -30,6 +30,10 @@ BOUNDED_S = 120.0
 FENCED_S = 30.0 + 3.0
 #: A reported pause of the training differs by so little from the true one.
 PAUSE_ERROR_S = 0.2
+#: A coordinator forms at most so many rounds in so many seconds.
+MOST_ROUNDS, RATE_WITHIN_S = 20, 30.0
+#: Heirs hear of the pods of a round within so long after its first step.
+NAMED_AFTER_S = 3.0
 #: After the close every launcher that can be told has exited in so many seconds.
 #: One that does not exit is deleted by the operator after 30 s, and gets SIGKILL after a grace period of 30 s.
 EXIT_S = 75.0
@@ -47,6 +51,7 @@ class Invariants:
     _places: dict[tuple[RoundToken, int], str] = field(default_factory=dict)
     _success_seen: bool = False
     _nobody_until: float = 0.0
+    _formed: dict[object, list[float]] = field(default_factory=dict)  # when each coordinator formed its rounds
     _stale_since: dict[Worker, float] = field(default_factory=dict)
     _ladder: LadderInvariants = field(init=False)
     elections: ElectionInvariants = field(init=False)
@@ -103,6 +108,8 @@ class Invariants:
                 self.what_trains_does_not_hang(recovery)
                 self.each_rung_has_its_reason(recovery)
                 self.a_pause_is_as_long_as_training_stood_still(recovery)
+                if snapshot.token.term > 1:
+                    self.a_lost_pod_has_a_name(recovery)
         self.cluster.snapshots.clear()
 
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
@@ -132,6 +139,15 @@ class Invariants:
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
             raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")
 
+    def a_lost_pod_has_a_name(self, recovery: Recovery) -> None:
+        """For a coordinator that was elected, since heirs hear of the pods of each round."""
+        if recovery.cause.pod:
+            return
+        began = [at for token, at in self.cluster.training.began_to_step.items() if token.round == recovery.round - 1]
+        if not began or recovery.detected_at - max(began) < NAMED_AFTER_S or self.cluster.clocks_differ:
+            return
+        raise Violation(f"round {recovery.round}: no pod is named in {recovery.cause.message!r}")
+
     def a_pause_is_as_long_as_training_stood_still(self, recovery: Recovery) -> None:
         """Whatever coordinators came and went in it."""
         if recovery.pause_s is None:
@@ -160,6 +176,8 @@ class Invariants:
             holder = self._offices.setdefault((assign.token.epoch, assign.token.term), coordinator)
             if holder is not coordinator:
                 raise Violation(f"two coordinators assign in epoch and term of {assign.token}")
+            if assign.token not in self._rounds:
+                self._rounds_are_few(coordinator)
             world = (coordinator, assign.world_size, assign.master_addr, assign.master_port)
             if self._rounds.setdefault(assign.token, world) != world:
                 raise Violation(
@@ -197,6 +215,13 @@ class Invariants:
         """
         if self.cluster.training.stale_for_s > FENCED_S:
             raise Violation(f"a round steps {self.cluster.training.stale_for_s:.1f} s after a newer one has")
+
+    def _rounds_are_few(self, coordinator: object) -> None:
+        """Each kills healthy workers, whatever ended the one before."""
+        now, formed = self.cluster.world.now, self._formed.setdefault(coordinator, [])
+        formed.append(now)
+        if sum(at > now - RATE_WITHIN_S for at in formed) > MOST_ROUNDS:
+            raise Violation(f"{len(formed)} rounds of one coordinator, more than {MOST_ROUNDS} in {RATE_WITHIN_S:g} s")
 
     def _grows(self, before: RoundToken | None, now: RoundToken, who: str) -> None:
         if before is not None and now < before:

@@ -39,6 +39,7 @@ class Launcher(Process):
         super().__init__(pod.world, pod.machine)
         self.pod, self._training = pod, pod.cluster.training
         self.zygote = 0  # its number; 0: none runs
+        self.starts_nothing = False  # it responds, but the workers of a round never come
         self.warm = not pod.cluster.zygotes  # what it starts, it starts without delay
         self._zygotes = 0
         self._stores: list[int] = []  # ports; at most the one in use, and the next
@@ -235,6 +236,10 @@ class Launcher(Process):
     def _hear(self, message: object) -> None:
         """What holds a socket is not modelled as a message: pods.py keeps it from the end of the sidecar on."""
         assert isinstance(message, TO_LAUNCHER), message
+        if self.starts_nothing and isinstance(message, StartWorkers):
+            for worker in self.workers.values():
+                worker.end(None, "SIGKILL")
+            return
         self.handle(message)  # type: ignore[arg-type]
 
     def _lost_sidecar(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+from tests.simulation import test_schedules
 from tests.simulation.sidecars import Sidecar as SimulatedSidecar
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
@@ -33,10 +34,15 @@ from understudy_sidecar.membership import (
     settling,
     succession,
 )
+from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.core import CoreEffect
+from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
 from understudy_sidecar.membership.electorate import Tally
+from understudy_sidecar.membership.first_failure import FirstFailure
+from understudy_sidecar.membership.former_round import FormerRound
+from understudy_sidecar.membership.launcher_watch import LauncherWatch
+from understudy_sidecar.membership.member import Member as MemberMachine
 from understudy_sidecar.membership.recoveries import KEPT, RecoveryBook
 from understudy_sidecar.membership.roster import Member as Record
 from understudy_sidecar.membership.roster import Roster
@@ -54,6 +60,15 @@ class Mutation:
     open: Open
     seeds: int = 300
     kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScheduledMutation:
+    """One that random schedules hardly ever find: this scenario of test_scenarios.py or test_schedules.py fails."""
+
+    name: str
+    open: Open
+    scenario: Callable[[], None]
 
 
 def _patch(target: Any, name: str, broken: Any) -> Open:
@@ -83,8 +98,48 @@ def _propose_again(desk: Desk) -> None:
         succession._propose(desk, proposed)
 
 
+@contextmanager
+def _changes_are_superseded() -> Iterator[None]:
+    """A coordinator replaces its pending electorate, and does not repeat the one that it was elected with."""
+    propose = electorate.ElectorateKeeper.propose
+
+    def next_voters(self: electorate.ElectorateKeeper, voters: Any) -> frozenset[str]:
+        wanted = frozenset(voters)
+        return wanted if wanted != self.newest.voters else frozenset()
+
+    def superseding(self: electorate.ElectorateKeeper, voters: Any) -> electorate.Electorate:
+        self.pending = None
+        return propose(self, voters)
+
+    with (
+        mock.patch.object(electorate.ElectorateKeeper, "next_voters", next_voters),
+        mock.patch.object(electorate.ElectorateKeeper, "propose", superseding),
+        mock.patch.object(succession, "_send_pending", lambda desk, pending: _propose_again(desk)),
+    ):
+        yield
+
+
+def _change_at_once(self: electorate.ElectorateKeeper, voters: Any) -> frozenset[str]:
+    """A new coordinator proposes a change without repeating its electorate first."""
+    wanted = frozenset(voters)
+    return frozenset() if self.pending is not None or wanted == self.settled.voters else wanted
+
+
 def _always(self: Any) -> bool:
     return True
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+def _replace_nameless(desk: Desk, former: FormerRound, now: float) -> None:
+    """As if no heir were told which pods hold ranks."""
+    desk.former_estate, desk.absent_from = None, -1
+    replace_missing(desk, former, now)
+
+
+replace_missing = settling._replace_missing
 
 
 @contextmanager
@@ -112,7 +167,7 @@ def _exit_0_on_failure() -> Iterator[None]:
         yield
 
 
-def _lose_and_forget(desk: Desk, member: Record, fault: Fault, reason: str, now: float) -> None:
+def _lose_and_forget(desk: Desk, member: Record, fault: Fault, reason: str, now: float, **_: object) -> None:
     """The rank of a lost member is not vacant."""
     desk.roster.unlink(member)
     desk.members_changed(now)
@@ -197,9 +252,9 @@ def _each_leave_costs_a_restart() -> Iterator[None]:
     """As if the workers that end with a pod that is asked to had failed."""
     gone = leaving.on_gone
 
-    def charging(desk: Desk, member: Record, reason: str, now: float) -> None:
+    def charging(desk: Desk, member: Record, message: m.Gone, now: float) -> None:
         desk.offences.add(Offence(now, member.uid, member.group_rank))
-        gone(desk, member, reason, now)
+        gone(desk, member, message, now)
 
     with mock.patch.object(leaving, "on_gone", charging):
         yield
@@ -264,5 +319,53 @@ MUTATIONS = (
     Mutation("restarts are charged without a majority", _a_minority_counts, 3000, ("coordinator's sidecar hangs",)),
     Mutation("a pod that leaves costs a restart", _each_leave_costs_a_restart),
     Mutation("no failed update may be tried again", _patch(rollouts, "_is_final", _any_failure_is_final), 1000),
+    Mutation(
+        "a launcher that does not respond is kept",
+        _patch(LauncherWatch, "responds", lambda self, now: True),
+        3000,
+        ("launcher stops",),
+    ),
+    Mutation(
+        "a worker that cannot be killed is ignored",
+        _patch(MemberMachine, "_on_unkillable", _nothing),
+        3000,
+        ("worker unkillable",),
+    ),
+    Mutation(
+        "a vow that cannot be stored is ignored",
+        _patch(Core, "_on_store_failed", _nothing),
+        3000,
+        ("state volume full",),
+    ),
+    Mutation(
+        "a start is waited for without end",
+        _patch(rounds, "lose_late_starters", _nothing),
+        3000,
+        ("start never comes",),
+    ),
+    Mutation("lost pods have no names in a new term", _patch(settling, "_replace_missing", _replace_nameless), 3000),
     Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
+)
+
+SCHEDULED = (
+    ScheduledMutation(
+        "a pending change is superseded",
+        _changes_are_superseded,
+        test_schedules.test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator,
+    ),
+    ScheduledMutation(
+        "a new coordinator changes its electorate at once",
+        _patch(electorate.ElectorateKeeper, "next_voters", _change_at_once),
+        test_schedules.test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator,
+    ),
+    ScheduledMutation(
+        "rounds follow without a limit",
+        _patch(Backoff, "waits", _never),
+        test_schedules.test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second,
+    ),
+    ScheduledMutation(
+        "the failure that is reported first is blamed",
+        _patch(FirstFailure, "add", _never),
+        test_schedules.test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported_before,
+    ),
 )

@@ -9,6 +9,7 @@ from tests.simulation.faults import (
     BAD_NODES_SHARE,
     LADDER_SHARE,
     LEADERLESS_SHARE,
+    NO_STARTS_SHARE,
     START_TIMEOUT_S,
     STARTS_SHARE,
     UPDATES_SHARE,
@@ -18,6 +19,7 @@ from tests.simulation.faults import (
     draw_faults,
     draw_ladder,
     draw_leaderless,
+    draw_no_start,
     draw_setup,
     draw_starts,
     draw_updates,
@@ -56,6 +58,9 @@ def draw_case(seed: int) -> Case:
         actives, spares = leaderless.randint(2, 3), leaderless.randint(1, 2)
         setup = replace(setup, actives=actives, spares=spares, steps=200)
         faults = draw_leaderless(leaderless)
+    no_starts = random.Random(f"no-starts-{seed}")
+    if no_starts.random() < NO_STARTS_SHARE:
+        faults = draw_no_start(no_starts, faults)
     return Case(seed, setup, tuple(faults))
 
 
@@ -73,7 +78,7 @@ def _run(cluster: SimulatedCluster, case: Case) -> None:
     world, invariants = cluster.world, Invariants(cluster)
     world.check = invariants.check
     faults = Faults(cluster, list(case.faults))
-    latest = max((fault.at + fault.lasts_s for fault in case.faults), default=0.0)
+    latest = max((fault.at + fault.waited_for_s for fault in case.faults), default=0.0)
     while not cluster.closed():
         world.run(world.now + 5.0, cluster.closed)
         invariants.workers_of_older_rounds_end()

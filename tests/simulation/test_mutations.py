@@ -3,7 +3,7 @@
 import pytest
 
 from tests.seeds import find_seed
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutations import MUTATIONS, SCHEDULED, Mutation, ScheduledMutation
 from tests.simulation.run import draw_case, run_case
 from tests.simulation.world import Violation
 
@@ -20,3 +20,9 @@ def run(mutation: Mutation, seed: int) -> None:
     case = draw_case(seed)
     if {*mutation.kinds} <= {fault.kind for fault in case.faults}:
         run_case(case)
+
+
+@pytest.mark.parametrize("mutation", SCHEDULED, ids=lambda mutation: mutation.name)
+def test_a_deliberate_bug_is_found_by_its_schedule(mutation: ScheduledMutation) -> None:
+    with mutation.open(), pytest.raises((Violation, AssertionError)):
+        mutation.scenario()

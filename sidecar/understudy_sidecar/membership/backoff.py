@@ -5,13 +5,17 @@ minute. The failure of such a round is mended at once. One that fails before tha
 and each further one after twice as long, up to the job's limit. If the loss of a member turns out to be the cause, the
 next round does not wait; but when LOSSES rounds in a row have lost a member before they had done anything, each further
 one waits like that too: every round kills healthy workers. How many have failed in a row goes from one coordinator to
-the next. Pure: the caller brings the time.
+the next. Whatever ended them, of the rounds of one coordinator BURST may follow each other at once, and after that one
+each EVERY_S. Pure: the caller brings the time.
 """
 
 from dataclasses import dataclass
 
 FIRST_S = 1.0
 LOSSES = 3
+#: Whatever ends the rounds: so many may follow each other at once, and then one in so many seconds.
+BURST = 10
+EVERY_S = 3.0
 
 
 @dataclass
@@ -20,6 +24,7 @@ class Backoff:
     failures: int = 0  # of rounds in a row that had done nothing
     losses: int = 0  # rounds in a row that had done nothing when they lost a member
     until: float | None = None  # when the next round may be formed; None: now
+    _rate_at: float = 0.0  # EVERY_S for each round of the burst; in the past if none counts any more
     _fruitful: bool = True  # the round that runs has done something; one of another coordinator counts as such
     _reports: bool = False  # the script reports its steps
     _has_lost: bool = False  # the newest round counts among the losses
@@ -28,7 +33,8 @@ class Backoff:
         """A former coordinator's: as far as it knew, nothing has been done since."""
         self.failures, self._fruitful = failures, failures == 0
 
-    def formed(self) -> None:
+    def formed(self, now: float) -> None:
+        self._rate_at = max(self._rate_at, now) + EVERY_S
         self.until, self._fruitful, self._has_lost = None, False, False
 
     def stepped(self) -> None:
@@ -56,7 +62,12 @@ class Backoff:
                 self.until = now + self.pause_s
 
     def waits(self, now: float) -> bool:
-        return self.until is not None and now < self.until
+        return now < self.ends_at
+
+    @property
+    def ends_at(self) -> float:
+        """When the next round may be formed; in the past if at once."""
+        return max(self.until or 0.0, self._rate_at - (BURST - 1) * EVERY_S)
 
     @property
     def pause_s(self) -> float:
@@ -65,6 +76,10 @@ class Backoff:
 
     @property
     def why(self) -> str:
+        if self.until is None or self.until < self.ends_at:
+            return (
+                f"up to {EVERY_S:g} s to pass, because the last {BURST} rounds have ended within {BURST * EVERY_S:g} s"
+            )
         if self._has_lost:
             return f"{self.pause_s:g} s to pass, because {self.losses} rounds in a row have lost a member at the start"
         rounds = "a round has" if self.failures == 1 else f"{self.failures} rounds in a row have"

@@ -18,6 +18,7 @@
     RUNNING   no worker makes a step in time                   RUNNING   WriteStacks; then as where workers hang
     RUNNING   weights could not be updated (rollouts.py)       CLOSED    Close(Failed)
     RUNNING   an active was lost                               WAITING   its rank is vacant; a spare takes it soon
+    RUNNING   workers of some actives do not start in time     WAITING   these are lost (rounds.py)
     RUNNING   an active leaves                                 RUNNING   drains the others (leaving.py)
     RUNNING   an active's node turns bad, a spare is there     WAITING   GivenUp, perhaps after a drain (proactive.py)
     RUNNING   all workers of all actives exited 0              CLOSED    Close(Succeeded)
@@ -222,7 +223,7 @@ class Coordinator:
             return desk.close_until
         times = [desk.silence.deadline(desk.roster, desk.steps), leaving.deadline(desk), hangs.deadline(desk)]
         times += [desk.succession_due, escalation.deadline(desk)]
-        times += [at for at in self._ripens() if at > desk.now]
+        times += [at for at in (*self._ripens(), rounds.start_expires(desk)) if at > desk.now]
         if desk.start_due is not None and desk.state is State.RUNNING:
             times.append(desk.start_due)
         if desk.started_at is not None:
@@ -305,8 +306,8 @@ class Coordinator:
                 leaving.on_leaving(desk, member, message, now)
             case m.Apart(reason):
                 joining.on_apart(desk, member, reason, now)
-            case m.Gone(reason) if desk.closed is None:
-                leaving.on_gone(desk, member, reason, now)
+            case m.Gone() if desk.closed is None:
+                leaving.on_gone(desk, member, message, now)
             case m.Gone() | m.CloseAck():
                 desk.close_pending.discard(member.uid)
             case m.HeartbeatAck(number):
@@ -390,6 +391,7 @@ class Coordinator:
         if desk.start_due is not None and now >= desk.start_due:
             desk.start_due = None
             desk.version += 1
+        rounds.lose_late_starters(desk, now)
         if desk.started_at is not None and now >= desk.started_at + STARTED_WELL_S:
             desk.backoff.ran()
             desk.started_at = None
@@ -435,8 +437,8 @@ class Coordinator:
         if desk.state is not State.WAITING:
             return []
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []
-        times += [at for at in (rounds.shrinks_at(desk), desk.backoff.until) if at is not None]
-        times.append(desk.gathers_until)
+        times += [at for at in (rounds.shrinks_at(desk),) if at is not None]
+        times += [desk.gathers_until, desk.backoff.ends_at]
         times += desk.expiries()
         return times + ([desk.draining.until] if desk.draining is not None else [])
 

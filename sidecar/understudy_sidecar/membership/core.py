@@ -17,7 +17,7 @@ from understudy_protocol import membership as m
 from understudy_protocol import observer as o
 from understudy_protocol.pod import JobShape
 from understudy_protocol.vow import Vow
-from understudy_protocol.words import Office
+from understudy_protocol.words import Fault, Office
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.heir import HeirMachine, Known
@@ -231,7 +231,7 @@ class Core:
         me = self._identity
         estate = self.voter.vow.estate
         self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now, estate)
-        self._to_coordinator(e.Watched(len(self._observation)))
+        self._begin(self.coordinator)
         self._to_member(e.InOffice())
 
     def _take(self, effect: e.TakeOffice) -> None:
@@ -242,10 +242,17 @@ class Core:
             self._out.append(e.RecordVow(self.voter.vow))
         estate = effect.estate
         self.coordinator = Coordinator.elected(self._shape, me.pod_uid, me.ip, effect.office, estate, self._now)
-        self._to_coordinator(e.Watched(len(self._observation)))
+        self._begin(self.coordinator)
         for number, join in callers.items():
             self._to_coordinator(e.Received(number, self._with_time_since(number, join)))
         self._to_member(e.InOffice())
+
+    def _begin(self, coordinator: Coordinator) -> None:
+        """A member that can take part in no round does not join its own coordinator, which reports its pod as lost."""
+        me, reason = self._identity, self.member.unable
+        if reason:
+            coordinator.desk.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
+        self._to_coordinator(e.Watched(len(self._observation)))
 
     def _with_time_since(self, link: int, join: m.Join) -> m.Join:
         """As if it were sent now."""

@@ -24,6 +24,9 @@ from understudy_sidecar.membership.silence import Patience, SilenceWatch
 from understudy_sidecar.membership.stall import StepWatch
 
 LOST_KEPT = 1000
+#: A member that was lost and comes back is the last candidate for ranks for so long; twice as long after each loss.
+LOST_AGAIN_S = 10.0
+LONGEST_LOST_AGAIN_S = 600.0
 #: How long after a change of the members the succession is looked at again.
 SUCCESSION_S = 0.5
 SUCCESSION_MEMBERS_A_SECOND = 1000
@@ -132,6 +135,7 @@ class Desk:
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Patience()))
     lost: dict[str, Lost] = field(default_factory=dict)
+    losses: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: how often it was lost, and when last
     progress: StepProgress | None = None
     facts: dict[str, NodeFact] = field(default_factory=dict)
     facts_known: bool = False  # the operator has told them to this coordinator
@@ -263,6 +267,11 @@ class Desk:
         """What is held against the node, or where it is; None if nothing is known that has not expired."""
         fact = self.facts.get(node)
         return None if fact is None or (fact.until is not None and self.now >= fact.until) else fact
+
+    def lately_lost(self, uid: str) -> bool:
+        """Whether a member that came back was lost so shortly ago that any other one is the better candidate."""
+        times, at = self.losses.get(uid, (0, 0.0))
+        return times > 0 and self.now < at + min(LOST_AGAIN_S * 2.0 ** min(times - 1, 10), LONGEST_LOST_AGAIN_S)
 
     def expiries(self) -> list[float]:
         """When verdicts expire: somebody may be given ranks then."""

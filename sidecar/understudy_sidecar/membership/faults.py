@@ -21,12 +21,16 @@ LOST = "its pod is lost"
 LEAVES = "its pod was asked to end"
 
 
-def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> None:
-    """The member counts as lost: its rank is vacant, and its pod is to be replaced."""
+def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float, *, local_rank: int = 0) -> None:
+    """The member counts as lost: its rank is vacant, and its pod is to be replaced.
+
+    local_rank: of the worker that is the reason.
+    """
     rank, acked = member.group_rank, member.uid not in desk.roster.unacked
     desk.say(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
     desk.hang_up(member.link, f"counted as lost: {reason}")
     desk.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
+    desk.losses[member.uid] = (desk.losses.get(member.uid, (0, 0.0))[0] + 1, now)
     forget_old_losses(desk)
     leaves = member.uid in desk.roster.leaving
     desk.roster.remove(member)
@@ -38,12 +42,12 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
     if rank is None or rank in desk.roster.finished:
         return
     desk.backoff.lost(now)
-    cause, why = _cause_of_loss(desk, member, reason), LEAVES if leaves else LOST
+    cause, why = _cause_of_loss(desk, member, reason, local_rank), LEAVES if leaves else LOST
     blamed = desk.book.blames_worker()
     if blamed is not None and desk.offences.gave_up(blamed.detected_at):
         blamed = None  # everybody else was there then
     if blamed is not None and (not acked or member.last_heard <= blamed.detected_at):
-        take_blame(desk, member, fault, reason, why, now)
+        take_blame(desk, member, fault, reason, why, now, local_rank=local_rank)
         _break(desk, fault, cause, now)
     elif desk.book.tells(cause.pod, why):
         _break(desk, fault, cause, now)
@@ -52,24 +56,28 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float) -> N
         open_fault(desk, fault, cause, now, why)
 
 
-def take_blame(desk: Desk, member: Member, fault: Fault, reason: str, why: str, now: float) -> None:
+def take_blame(
+    desk: Desk, member: Member, fault: Fault, reason: str, why: str, now: float, *, local_rank: int = 0
+) -> None:
     """Off the worker that the newest entry blames: it only failed because this member was gone, or was going."""
     blamed = desk.book.blames_worker()
     assert blamed is not None
-    desk.book.revise(fault, _cause_of_loss(desk, member, reason), why)
+    desk.book.revise(fault, _cause_of_loss(desk, member, reason, local_rank), why)
     desk.offences.take_back(blamed.detected_at)
     desk.dismissal = desk.uncounted = None
     desk.inherit_later(now)
 
 
-def _cause_of_loss(desk: Desk, member: Member, reason: str) -> Cause:
-    rank = None if member.group_rank is None else member.group_rank * desk.shape.nproc_per_node
+def _cause_of_loss(desk: Desk, member: Member, reason: str, local_rank: int) -> Cause:
+    rank = None if member.group_rank is None else member.group_rank * desk.shape.nproc_per_node + local_rank
     return Cause(rank, member.name, member.node, None, None, reason)
 
 
 def forget_old_losses(desk: Desk) -> None:
     while len(desk.lost) > LOST_KEPT:
         desk.lost.pop(next(iter(desk.lost)))
+    while len(desk.losses) > LOST_KEPT:
+        desk.losses.pop(next(iter(desk.losses)))
 
 
 def mark_failed(desk: Desk, member: Member) -> None:

@@ -10,7 +10,7 @@ not know of what has followed the failure of a worker left before it, on a slow 
 
 from understudy_protocol import membership as m
 from understudy_protocol.words import Fault, Verdict, WorkersState
-from understudy_sidecar.membership import faults, shards
+from understudy_sidecar.membership import faults, shards, succession
 from understudy_sidecar.membership.desk import Desk, Draining, State
 from understudy_sidecar.membership.events import Resign
 from understudy_sidecar.membership.roster import Member
@@ -74,12 +74,16 @@ def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> 
     faults.lose(desk, member, Fault.NODE, reason, now)
 
 
-def on_gone(desk: Desk, member: Member, reason: str, now: float) -> None:
-    """Its launcher has ended. A coordinator without one is part of a pod that has ended: it makes way."""
-    if member.uid == desk.pod_uid:
-        pass_on(desk, reason)
+def on_gone(desk: Desk, member: Member, gone: m.Gone, now: float) -> None:
+    """It can take part in no round. If it is the coordinator's own member, the coordinator transfers its office.
+
+    If no heir can take the office and the pod has not ended, the coordinator stays, and reports its own pod as lost:
+    only then does the operator replace that pod.
+    """
+    if member.uid == desk.pod_uid and not (gone.launcher_lives and not succession.heir_there(desk)):
+        pass_on(desk, gone.reason)
     else:
-        faults.lose(desk, member, Fault.POD, reason, now)
+        faults.lose(desk, member, Fault.POD, gone.reason, now, local_rank=gone.local_rank or 0)
 
 
 def pass_on(desk: Desk, reason: str) -> None:

@@ -157,6 +157,7 @@ class Member:
         self._disconnected_at: float | None = None  # when its last coordinator was lost
         self._watch = LauncherWatch(identity.launcher_timeout_s)
         self._launcher_silent = False
+        self.unable = ""  # why it can take part in no round, although its launcher is connected
         self._unkillable = False  # a process of an earlier round has outlived its SIGKILL for too long
         self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
         self._starts_fresh = ""  # why workers are not forked, as the launcher says
@@ -327,14 +328,16 @@ class Member:
         self._unkillable = True
         which = "a process" if told.local_rank is None else f"the worker of local rank {told.local_rank}"
         state = f"pid {told.pid}, state {told.state}"
-        self._drop_out(f"{which} ({state}) is alive {told.seconds:.0f} s after SIGKILL: it is stuck in the kernel")
+        reason = f"{which} ({state}) is alive {told.seconds:.0f} s after SIGKILL: it is stuck in the kernel"
+        self._drop_out(reason, told.local_rank)
 
-    def _drop_out(self, reason: str) -> None:
+    def _drop_out(self, reason: str, local_rank: int | None = None) -> None:
         """It can take part in no round: its pod is to be replaced."""
         if self.state not in (State.APART, State.JOINED):
             return
+        self.unable = reason
         self._out.append(Say(f"leaves the job: {reason}"))
-        self._tell(m.Gone(reason))
+        self._tell(m.Gone(reason, local_rank, launcher_lives=True))
         self._hang_up(reason)
         self.state, self.coordinator = State.NO_LAUNCHER, None
 
@@ -344,7 +347,7 @@ class Member:
             return
         if why:
             self._out.append(Say(f"joins again: {why}"))
-        self.state = State.APART
+        self.state, self.unable = State.APART, ""
         self._calls.fresh()
         self._dial(self._called_first)
 

@@ -3,7 +3,8 @@
 Rules: each completion index has a pod that was made for it, which comes first; a spare may stand in only once
 `spares_allowed` (in the first round that is when patience has run out; later, at once). A spare of the topology domain
 that the rank was in comes first, then who waited longest. Nobody on a node with a Faulty verdict gets a rank, and who
-is on one that goes soon (maintenance, preemption) stands in only if nobody else is there. Whoever is seated keeps the
+is on one that goes soon (maintenance, preemption) stands in only if nobody else is there. A member that was lost a
+short time ago is the last candidate, also for the rank that its pod was made for. Whoever is seated keeps the
 seat: only vacant ranks are given, so a fast spare never takes a slow survivor's.
 """
 
@@ -18,6 +19,7 @@ class Candidate:
     domain: str = ""
     fit: bool = True  # not on a node with a Faulty verdict
     stays: bool = True  # not on a node that goes soon
+    lost: bool = False  # it was lost a short time ago, and has come back
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,25 @@ def place(
 ) -> Placement:
     """Fill the vacant ranks from the waiting members, who are given in the order in which they joined."""
     fit = [candidate for candidate in waiting if candidate.fit]
-    own = {candidate.index: candidate.uid for candidate in reversed(fit) if candidate.index is not None}
+    steady = [candidate for candidate in fit if not candidate.lost]
+    own = {candidate.index: candidate.uid for candidate in reversed(steady) if candidate.index is not None}
     taken = {rank: own[rank] for rank in vacant if rank in own}
     unfilled = [rank for rank in vacant if rank not in taken]
     if spares_allowed and unfilled:
         seated = set(taken.values())
         left = [candidate for candidate in fit if candidate.uid not in seated]
         # Stable: spares first, each by its arrival.
-        left.sort(key=lambda candidate: (not candidate.stays, candidate.index is not None))
+        left.sort(key=lambda candidate: (candidate.lost, not candidate.stays, candidate.index is not None))
         _stand_in(unfilled, left, domains or {}, taken)
-        unfilled = [rank for rank in unfilled if rank not in taken]
+    elif unfilled:
+        own = {candidate.index: candidate.uid for candidate in reversed(fit) if candidate.index is not None}
+        taken |= {rank: own[rank] for rank in unfilled if rank in own}
+    unfilled = [rank for rank in unfilled if rank not in taken]
     return Placement(taken, tuple(unfilled))
+
+
+def _is_first_choice(candidate: Candidate) -> bool:
+    return candidate.stays and not candidate.lost
 
 
 def _stand_in(
@@ -57,7 +67,9 @@ def _stand_in(
         domain = domains.get(rank, "")
         if not domain:
             continue
-        near = next((uid for uid, candidate in free.items() if candidate.domain == domain and candidate.stays), None)
+        near = next(
+            (uid for uid, candidate in free.items() if candidate.domain == domain and _is_first_choice(candidate)), None
+        )
         if near is not None:
             taken[rank] = near
             del free[near]

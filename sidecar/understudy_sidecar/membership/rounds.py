@@ -7,11 +7,12 @@ while rounds fail at their start one after the other (backoff.py), nor before a 
 (escalation.py).
 """
 
+import math
 from dataclasses import dataclass
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import hangs, leaving
+from understudy_protocol.words import NO_ROUND, Fault, RoundToken, Strategy, WorkersState
+from understudy_sidecar.membership import faults, hangs, leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.placement import Candidate, Placement, place
 from understudy_sidecar.membership.roster import Member
@@ -21,6 +22,8 @@ FIRST_ROUND_PATIENCE_S = 30.0
 NAMED = 5
 #: A round whose workers have not all been started after so long waits for something: status says for which pods.
 START_S = 5.0
+#: A pod whose workers have not been started after so long is lost. More than a launcher takes to load its zygote.
+START_LIMIT_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,22 @@ def _waits_for_start(desk: Desk) -> str:
     return f"the start of the workers of {few}"
 
 
+def lose_late_starters(desk: Desk, now: float) -> None:
+    """Unless no pod of several has started its workers: then another pod would not start them either."""
+    late = [x for x in desk.roster.active() if x.uid in desk.roster.starting]
+    alone = len(desk.roster.holders) == 1
+    if now < start_expires(desk) or (len(late) == len(desk.roster.holders) and not alone) or not desk.has_majority():
+        return
+    for member in late:
+        faults.lose(desk, member, Fault.POD, f"its workers have not started within {START_LIMIT_S:g} s", now)
+
+
+def start_expires(desk: Desk) -> float:
+    """When members whose workers have not started are lost. With a startTimeout, hangs.py decides about them."""
+    waits = desk.state is State.RUNNING and desk.roster.starting and not desk.shape.start_timeout_s
+    return desk.formed_at + START_LIMIT_S if waits else math.inf
+
+
 def shrinks_at(desk: Desk) -> float | None:
     """When an elastic job gives up waiting for spares."""
     if desk.state is not State.WAITING or not desk.shape.min_actives:
@@ -109,7 +128,8 @@ def _look(desk: Desk, now: float) -> tuple[Missing, Placement]:
 
 def _candidate(desk: Desk, member: Member) -> Candidate:
     fit, stays = not desk.faulty(member.node), not desk.held(member.node)
-    return Candidate(member.uid, member.join.index, _domain(desk, member), fit, stays)
+    lost = desk.lately_lost(member.uid)
+    return Candidate(member.uid, member.join.index, _domain(desk, member), fit, stays, lost)
 
 
 def _domain(desk: Desk, member: Member) -> str:
@@ -140,7 +160,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     hangs.expect_step(desk, now)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)
-    desk.backoff.formed()
+    desk.backoff.formed(now)
     roster.finished.clear()
     desk.steps.new_round()
     desk.silence.new_round(size, now)

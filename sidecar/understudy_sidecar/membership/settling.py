@@ -8,6 +8,7 @@ for of whom the operator knows that the pod has ended, or that was given up. Wha
 not mended is not told, nor charged, again. Who failed first while nobody was in office nobody knows.
 """
 
+from understudy_protocol.membership import Seat
 from understudy_protocol.observer import Cause, Lost
 from understudy_protocol.words import Fault, WorkersState
 from understudy_sidecar.membership import escalation, faults, hangs, joining
@@ -29,6 +30,7 @@ def settle(desk: Desk, now: float) -> None:
     if not former.whole and now < _patience(desk, former):
         return
     _take_over(desk, former)
+    desk.version += 1
     if former.trains:
         _adopt(desk, now)
         return
@@ -61,10 +63,7 @@ def settle(desk: Desk, now: float) -> None:
 
 def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
-    estate = desk.former_estate if desk.former_estate and desk.former_estate.token == former.token else None
-    seats, holder = (estate.seats, estate.holder) if estate else ((), "")
-    if not seats and desk.absent_from == former.token.round:
-        seats = desk.absent
+    seats, holder = _known_seats(desk, former)
     names = {seat.pod_uid: seat for seat in seats}
     expected = desk.keeper.settled.voters | {seat.pod_uid for seat in seats if seat.group_rank not in former.seats}
     for uid in sorted(expected - desk.roster.members.keys()):
@@ -83,6 +82,19 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     if not missing and not goes_on:
         text = "the former coordinator was lost, and members of its round with it"
         faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
+
+
+def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str]:
+    """The pods of the former round, as far as they are known, and the uid of the one that coordinated.
+
+    If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are gone.
+    """
+    estate = desk.former_estate
+    if estate is not None and estate.seats:
+        unclaimed = not former.seats and estate.token.round >= desk.token.round
+        if unclaimed or estate.token == former.token:
+            return estate.seats, estate.holder
+    return (desk.absent, "") if desk.absent_from == desk.token.round else ((), "")
 
 
 def _disconnected_at(desk: Desk, now: float) -> float:

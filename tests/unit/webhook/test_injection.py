@@ -246,6 +246,11 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ("job", annotated("nproc-per-node", "0"), "set it to the number of workers of each pod"),
         ("job", annotated("step-timeout", "ten"), "set it to a duration such as"),
         ("job", annotated("start-timeout", "ten"), "set it to a duration such as"),
+        (
+            "job",
+            annotated("launcher-timeout", "4s"),
+            "is '4s': set it to a duration such as 30s, 10m or 1h, 5s at least",
+        ),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
         ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is not known: correct it"),
         ("jobset", command_of("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),

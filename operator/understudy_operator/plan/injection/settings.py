@@ -130,6 +130,12 @@ def _worker_grace(text: str) -> float:
     return seconds(text)
 
 
+def _launcher_timeout(text: str) -> float:
+    if seconds(text) < SHORTEST_LAUNCHER_TIMEOUT_S:
+        raise ValueError(text)
+    return seconds(text)
+
+
 def _fence(text: str) -> float:
     return 0.0 if text == "Off" else seconds(text)
 
@@ -150,6 +156,7 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(part for part in (part.strip() for part in text.split(",")) if part)
 
 
+SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as the CRD has it
 LONGEST_WORKER_GRACE_S = 3600.0  # as the CRD has it
 _DURATIONS = "a duration such as 30s, 10m or 1h"
 _OWN = ("launcher", "container", "nproc_per_node", "world_size", "min_world_size")
@@ -172,6 +179,11 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "restart-window": ("in_place_window_s", seconds, _DURATIONS),
     "spare-timeout": ("spare_timeout_s", seconds, _DURATIONS),
     "fence-timeout": ("fence_s", _fence, f"{_DURATIONS}, or Off"),
+    "launcher-timeout": (
+        "launcher_timeout_s",
+        _launcher_timeout,
+        f"{_DURATIONS}, {SHORTEST_LAUNCHER_TIMEOUT_S:g}s at least",
+    ),
     "worker-grace": ("worker_grace_s", _worker_grace, f"{_DURATIONS} at most"),
     "backoff-max": ("backoff_max_s", seconds, _DURATIONS),
     "max-identical-failures": ("script_fault_rounds", _number(0), "a number, 0 or more"),

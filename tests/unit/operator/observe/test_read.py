@@ -165,6 +165,13 @@ def test_how_long_healthy_workers_may_run_on_when_a_fault_ends_their_round():
     assert read_job(raw).world.worker_grace_s == 65.0
 
 
+def test_after_how_long_without_an_answer_of_its_launcher_a_pod_is_lost():
+    assert read_job(JOB).world.launcher_timeout_s == 15.0
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["recovery"] |= {"launcherTimeout": "1m30s"}
+    assert read_job(raw).world.launcher_timeout_s == 90.0
+
+
 def test_after_how_long_without_a_step_a_training_hangs():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}

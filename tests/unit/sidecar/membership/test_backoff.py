@@ -142,7 +142,7 @@ def test_rounds_that_lose_a_member_at_their_start_wait_too_from_the_fourth_in_a_
     backoff, pauses = Backoff(30.0), []
     for number in range(6):
         # given a round that loses members before it has done anything: the workers of their peers fail too
-        backoff.formed()
+        backoff.formed(float(number))
         backoff.failed(float(number))
         backoff.lost(float(number))
         backoff.lost(number + 0.01)
@@ -151,7 +151,45 @@ def test_rounds_that_lose_a_member_at_their_start_wait_too_from_the_fourth_in_a_
     assert pauses == [None, None, None, 1.0, 2.0, 4.0]
     assert backoff.why == "4 s to pass, because 6 rounds in a row have lost a member at the start"
     # and a step ends that
-    backoff.formed()
+    backoff.formed(100.0)
     backoff.stepped()
     backoff.lost(100.0)
     assert (backoff.until, backoff.losses, backoff.failures) == (None, 0, 0)
+
+
+@pytest.mark.parametrize("longest_s", [30.0, 0.0])
+def test_of_rounds_that_end_for_any_reason_ten_follow_at_once_and_then_one_every_three_seconds(
+    longest_s: float,
+) -> None:
+    """Found on a cluster: 97 rounds in 14 s, each of which killed healthy workers."""
+    # given rounds that step, and lose a member just after that
+    backoff, formed, now = Backoff(longest_s), [], 1000.0
+    while now < 1014.0:
+        if not backoff.waits(now):
+            backoff.formed(now)
+            formed.append(now - 1000.0)
+            backoff.stepped()
+            backoff.lost(now)
+        now += 0.125
+    # then ten of them follow at once
+    assert formed[:10] == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.125]
+    assert formed[10:] == [3.0, 6.0, 9.0, 12.0]
+    assert backoff.why == "up to 3 s to pass, because the last 10 rounds have ended within 30 s"
+    # and after half a minute without any, ten again
+    assert not backoff.waits(1045.0)
+
+
+def test_a_member_that_was_lost_and_comes_back_is_the_last_candidate() -> None:
+    # given an active that was lost, whose rank a spare has taken, and that comes back
+    office = running(spares=2)
+    office.drop("active-1")
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+    office.started("active-0", "spare-0")
+    office.join("active-1")
+    # when rank 1, for which its pod was made, is vacant again, then the other spare takes it
+    office.drop("spare-0")
+    assert office.assigned() == {"active-0": 0, "spare-1": 1}
+    # but where nobody else is there, it does
+    office.started("active-0", "spare-1")
+    office.drop("spare-1")
+    assert office.assigned() == {"active-0": 0, "active-1": 1}

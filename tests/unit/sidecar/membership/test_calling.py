@@ -35,6 +35,18 @@ def test_the_hosts_after_the_last_that_answered_come_first_and_then_all_others()
     assert calls.next(HEIRS, "X") == (("C", SERVICE, "A", "B"), 0.0)
 
 
+def test_if_none_of_those_responds_the_first_one_is_called_again_and_waited_for_long() -> None:
+    """Found by the simulation (test_schedules.py): a member called nobody any more but hosts that it cannot reach."""
+    # given a member that has called A, which was of no help and sent it to N, which it cannot reach
+    calls = Calls()
+    calls.next(HEIRS, "X")
+    calls.called("A")
+    assert calls.next(HEIRS, "X", "N")[0] == ("N", "B", "C", SERVICE, "A")
+    # when none of the hosts after A responds either, then the next call to A is the first one of another turn
+    assert calls.called("A") == 20.0
+    assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), 0.0)
+
+
 def test_a_member_whose_last_hosts_do_not_answer_calls_the_first_heir_again() -> None:
     # given a member that has waited at the last heir in vain, and a Service behind which no pod answers
     calls = Calls()

@@ -368,3 +368,42 @@ def test_the_snapshot_tells_whose_workers_are_not_forked_and_why() -> None:
     assert office.coordinator.snapshot().fresh_starts == FreshStarts(2, "active-0", "x" * 500)
     office.hear("active-0", m.StartsFresh(""))
     assert office.coordinator.snapshot().fresh_starts == FreshStarts(1, "active-1", "a thread of pyarrow")
+
+
+def test_the_rank_of_a_worker_that_cannot_be_killed_is_the_cause() -> None:
+    # given pods with four workers each
+    office = running(nproc=4)
+    # when the member of ranks 4 to 7 cannot kill the worker of its local rank 2
+    office.hear("active-1", m.Gone("the worker of local rank 2 is stuck in the kernel", 2, launcher_lives=True))
+    # then the recovery names that rank
+    assert (office.recovery().cause.rank, office.recovery().cause.pod) == (6, "active-1")
+
+
+def test_a_pod_whose_workers_do_not_start_is_lost_after_four_minutes_and_a_spare_takes_its_ranks() -> None:
+    # given a round in which one of two pods starts its workers, and the other one only acknowledges
+    office = running()
+    office.worker_fails("active-1")
+    office.started("active-0")
+    office.hear("active-1", m.Ack(office.token))
+    office.sent.clear()
+    # when four minutes have passed, in which all members answer
+    office.later(239.0, "active-0", "active-1", "spare-0")
+    assert office.lost() == {}
+    office.later(2.0, "active-0", "active-1", "spare-0")
+    # then it is lost, status says why, and the next round is without it
+    assert office.lost() == {"active-1": "Pod"}
+    assert office.recovery().cause.message == "its workers have not started within 240 s"
+    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_where_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
+    office = running()
+    office.worker_fails("active-1")
+    for name in ("active-0", "active-1"):
+        office.hear(name, m.Ack(office.token))
+    office.later(300.0, "active-0", "active-1", "spare-0")
+    assert office.lost() == {}
+    # but as soon as one has
+    office.started("active-0")
+    office.later(6.0, "active-0", "active-1", "spare-0")
+    assert office.lost() == {"active-1": "Pod"}

@@ -177,3 +177,20 @@ def test_a_coordinator_that_cannot_store_an_appointment_steps_down() -> None:
     driven.volume_full = True
     driven.appoint(2)
     assert driven.epoch() is None
+
+
+def test_a_coordinator_whose_launcher_did_not_respond_before_its_appointment_reports_its_own_pod_as_lost() -> None:
+    """Found by the simulation (seed 57): its member does not join, so that nobody missed it."""
+    # given a member whose launcher has been stopped for 15 s
+    driven = joined()
+    for _ in range(4):
+        driven.now += 5.0
+        driven.do(e.FromCoordinator(m.Heartbeat(1, NO_ROUND)), e.Tick())
+    driven.effects.clear()
+    # when the operator appoints its sidecar
+    driven.appoint(2)
+    # then the coordinator reports this pod as lost, and says why
+    assert driven.core.coordinator is not None
+    (lost,) = driven.core.coordinator.snapshot().lost
+    assert (lost.pod_uid, lost.pod_name, lost.node) == ("uid", "pod-0", "node-0")
+    assert lost.reason == "its launcher has not responded for 15 s"

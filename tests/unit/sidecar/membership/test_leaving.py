@@ -298,3 +298,18 @@ def test_a_leave_that_came_with_a_join_counts() -> None:
     office.join("active-0", office.token, 0, WorkersState.RUNNING, leaving=LEAVING)
     assert len(office.take("active-1", m.Drain)) == 1
     assert office.coordinator.state is State.RUNNING
+
+
+def test_a_coordinator_whose_own_pod_can_take_part_in_no_round_reports_it_as_lost_if_no_heir_is_there() -> None:
+    """Found by the simulation (seeds 57 and 290): a job of two pods waited until a stopped launcher went on."""
+    # given a job of one pod, which coordinates
+    office = Driven(1)
+    office.coordinator.desk.pod_uid = "uid-active-0"
+    office.join("active-0")
+    office.started("active-0")
+    # when its sidecar finds that the launcher does not respond
+    office.hear("active-0", m.Gone("its launcher has not responded for 15 s", launcher_lives=True))
+    # then it stays in office, and the operator replaces the pod
+    assert not office.resigned
+    assert office.lost() == {"active-0": "Pod"}
+    assert office.recovery().cause.message == "its launcher has not responded for 15 s"

@@ -576,7 +576,7 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     # then the member has asked it, and leaves with the reason
     assert len(pings(effects)) == 3
     reason = "its launcher has not responded for 15 s"
-    assert e.ToCoordinator(m.Gone(reason)) in effects
+    assert e.ToCoordinator(m.Gone(reason, launcher_lives=True)) in effects
     assert e.HangupCoordinator(reason) in effects
     assert driven.member.state is State.NO_LAUNCHER
 
@@ -619,7 +619,7 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
     effects = driven.report(l.Unkillable(R1, 1, 4711, 15.0, "D"))
     # then the member leaves, and says which process it is
     reason = "the worker of local rank 1 (pid 4711, state D) is alive 15 s after SIGKILL: it is stuck in the kernel"
-    assert effects == [e.ToCoordinator(m.Gone(reason)), e.HangupCoordinator(reason)]
+    assert effects == [e.ToCoordinator(m.Gone(reason, 1, launcher_lives=True)), e.HangupCoordinator(reason)]
     assert driven.report(l.Unkillable(R1, 1, 4711, 20.0, "D")) == []
     # and when it has ended after all, the member calls again
     assert [x for x in driven.report(l.WorkersStarted(R1)) if isinstance(x, e.Dial)]

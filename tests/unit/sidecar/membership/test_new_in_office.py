@@ -170,6 +170,42 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     }
 
 
+@pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])
+def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str) -> None:
+    """Found by the simulation (seed 64): the entry of a lone pod that was lost with its coordinator named no pod."""
+    # given a job of one pod, which is lost, and a spare whose sidecar takes office
+    seats = (m.Seat(0, "uid-active-0", "active-0", "node-0"),)
+    voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-spare-1", (), {}, token=ROUND, seats=seats)
+    match appointed_by:
+        case "operator":
+            office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), absent=seats)
+        case "operator, with an estate":
+            office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), known=estate)
+        case _:
+            office = Driven(1, elected=estate)
+    # when it has come
+    office.join("spare-0", disconnected_s=7.0)
+    office.later(SETTLE_S + 1, "spare-0")
+    # then the entry names the lost pod
+    told = office.coordinator.snapshot().recoveries[0].cause
+    assert (told.rank, told.pod, told.node) == (0, "active-0", "node-0")
+
+
+def test_an_observer_is_sent_what_the_new_coordinator_finds_missing() -> None:
+    """Found by the simulation (seed 57): the operator never heard of the loss, and did not replace the pod."""
+    # given an appointed coordinator that waits for the pods of the former round, and has sent a snapshot
+    office = successor()
+    office.join("active-0", ROUND, 0, FINISHED)
+    office.later(SETTLE_S - 1, "active-0")
+    sent = office.coordinator.desk.version
+    # when it finds that one does not come
+    office.later(2, "active-0")
+    assert office.recovery().fault is Fault.POD
+    # then the snapshot is sent again
+    assert office.coordinator.desk.version > sent
+
+
 @pytest.mark.parametrize("appointed", [False, True])
 def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
     # given a round that has stepped, whose pods are all lost with their coordinator
@@ -206,3 +242,34 @@ def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -
     office.join("active-2", ROUND, 2, WorkersState.FAILED, world=3)
     # then the coordinator alone was lost
     assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0"]
+
+
+def loses_an_active_coordinator(workers: WorkersState) -> Driven:
+    """A job of three actives and a spare, whose coordinator held rank 0; the others elect, in this state of theirs."""
+    pods = ("active-0", "active-1", "active-2")
+    seats = tuple(m.Seat(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, seats=seats)
+    office = Driven(3, elected=estate)
+    office.join("spare-0")
+    office.join("active-1", ROUND, 1, workers)
+    office.join("active-2", ROUND, 2, workers)
+    return office
+
+
+def test_if_the_workers_of_its_peers_hang_a_lost_coordinator_is_waited_for_5_s() -> None:
+    """It may be that only its sidecar has crashed, and that its workers train."""
+    office = loses_an_active_coordinator(RUNNING)
+    office.later(4.5, "spare-0", "active-1", "active-2")
+    assert office.assigned() == {}
+    office.later(1.0, "spare-0", "active-1", "active-2")
+    assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_if_they_fail_the_next_round_follows_at_once() -> None:
+    assert loses_an_active_coordinator(WorkersState.FAILED).assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    # and as soon as one of them fails during the wait
+    office = loses_an_active_coordinator(RUNNING)
+    office.later(1.0, "spare-0", "active-1", "active-2")
+    office.worker_fails("active-1", at_round=ROUND)
+    assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}

@@ -1,0 +1,167 @@
+"""Schedules that random ones hardly are: two voter configurations, failures of one moment, and storms of rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+from tests.simulation import network
+from tests.simulation.cluster import Setup
+from tests.simulation.pods import Pod
+from tests.simulation.sidecars import Sidecar
+from tests.simulation.test_scenarios import Job
+from understudy_protocol import membership as m
+from understudy_protocol import pod as names
+from understudy_sidecar.membership import succession
+from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.core import CoreEvent
+from understudy_sidecar.membership.events import Received
+
+#: Longer than a coordinator without a majority stays in office, and than workers run without a coordinator.
+CUT_OFF_S = 60.0
+
+
+def coordinator_of(pod: Pod) -> Coordinator | None:
+    return pod.sidecar.coordinator if pod.sidecar is not None else None
+
+
+def sidecar_of(pod: Pod) -> Sidecar:
+    assert pod.sidecar is not None
+    return pod.sidecar
+
+
+class Change:
+    """Voters S: a, b, c, x, y. c coordinates, and proposes P1: S and d to i, which share a node.
+
+    hear: the pods that hear of P1. No acknowledgement of it is counted.
+    """
+
+    def __init__(self, hear: Callable[[Change, Pod], bool]) -> None:
+        self.job = Job(Setup(actives=5, spares=0, machines=6, steps=4000))
+        self.cluster = self.job.cluster
+        self.job.later(2.0)  # until S counts
+        self.c = self.job.office_pod()
+        self.b, self.a, self.x, self.y = (pod for pod in self.job.members if pod is not self.c)
+        self.new_machine = next(x for x in self.cluster.machines if not self.cluster.on_machine(x))
+        self._hears = hear
+        self._filter_c()
+        self._add_six()
+        coordinator = coordinator_of(self.c)
+        assert coordinator is not None
+        first = coordinator.desk.heirs[0].pod_uid
+        self.d = next(pod for pod in self.cluster.pods if pod.uid == first)
+        self.cluster.operator.go_down()
+
+    def _filter_c(self) -> None:
+        sidecar = sidecar_of(self.c)
+        handle, send = sidecar.handle, sidecar._send
+
+        def without_acknowledgements(event: CoreEvent) -> None:
+            if not (isinstance(event, Received) and isinstance(event.message, m.SuccessionAck)):
+                handle(event)
+
+        def some_hear(number: int, message: object) -> None:
+            pod = self._pod_of(number)
+            about = isinstance(message, m.Succession | m.Estate)
+            if pod is None or pod is self.c or not about or self._hears(self, pod):
+                send(number, message)
+
+        sidecar.handle, sidecar._send = without_acknowledgements, some_hear  # type: ignore[method-assign]
+
+    def _pod_of(self, link: int) -> Pod | None:
+        coordinator = coordinator_of(self.c)
+        member = None if coordinator is None else coordinator.desk.roster.by_link(link)
+        return next((pod for pod in self.cluster.pods if member is not None and pod.uid == member.uid), None)
+
+    def _add_six(self) -> None:
+        """All in one proposal."""
+        coordinator = coordinator_of(self.c)
+        assert coordinator is not None
+        desk = coordinator.desk
+        desk.succession_due = self.job.world.now + 1000.0
+        self.cluster.operator.spares = 6
+        with mock.patch.object(self.cluster.api, "_schedule", return_value=self.new_machine):
+            self.cluster.operator.dirty()
+            self.job.until(lambda: len(desk.roster.linked) == 11 and self.job._is_warm(), 60.0)
+        desk.succession_due = self.job.world.now
+        self.job.until(
+            lambda: all(x.vow.electorate.serial == 2 for x in self.cluster.pods if self._hears(self, x)), 15.0
+        )
+        assert desk.keeper.pending is not None
+
+    def machines(self, *pods: Pod) -> list[network.Machine]:
+        return [pod.machine for pod in pods]
+
+    def part(self, *pods: Pod) -> None:
+        self.cluster.part(self.machines(*pods), [self.new_machine])
+
+    def d_takes_office(self, limit_s: float) -> None:
+        self.job.until(lambda: (x := coordinator_of(self.d)) is not None and x.office.term == 2, limit_s)
+
+
+def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator() -> None:
+    # given a change that all pods have stored, and of which c has counted no acknowledgement
+    change = Change(lambda change, pod: True)
+    # when c loses d to i from sight, only b hears what it proposes then, and c dies
+    change._hears = lambda change, pod: pod is change.b
+    change.part(change.c, change.b)
+    change.job.later(15.0)
+    change.c.kill()
+    # and d is elected, and then cut off from all of S
+    change.d_takes_office(20.0)
+    change.part(change.a, change.x, change.y)
+    change.job.later(CUT_OFF_S)
+    # then nobody coordinates, for there is no majority of both lists
+    assert change.cluster.office() is None
+    # and when the network is well again, and the operator there, training goes on
+    change.cluster.operator.come_up()
+    change.cluster.rejoin(change.machines(change.a, change.b, change.c, change.x, change.y), [change.new_machine])
+    change.job.next_round_steps(120.0)
+
+
+def test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator() -> None:
+    # given a coordinator that names one heir, b for S and d for P1, of which only d to i hear
+    with mock.patch.object(succession, "HEIRS", 1):
+        change = Change(lambda change, pod: pod.machine is change.new_machine)
+    # when c dies, and b is cut off; and the Service leads to d
+    change.c.kill()
+    change.cluster.cut(change.b.machine)
+    for entry in change.cluster.objects():
+        entry.labels.pop(names.LABEL_COORDINATOR, None)
+        if entry.pod is change.d:
+            entry.labels[names.LABEL_COORDINATOR] = ""
+    # then d is elected by S and by P1
+    change.d_takes_office(40.0)
+    # and when d to i are cut off instead of b, then b is elected under S, and d loses its office
+    change.part(change.a, change.x, change.y, change.b)
+    change.cluster.heal(change.b.machine)
+    change.job.until(lambda: (x := coordinator_of(change.b)) is not None and x.office.term > 2, 60.0)
+    change.job.until(lambda: coordinator_of(change.d) is None, CUT_OFF_S)
+
+
+def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported_before() -> None:
+    # given pods whose workers do not end with their peers, and a network without delays
+    with mock.patch.object(network, "LATENCY_S", (0.001, 0.010)):
+        job = Job(Setup(actives=3, spares=0, machines=8, steps=400))
+        second = job.office_pod()
+        first = next(pod for pod in job.members if pod is not second)
+        for worker in job.cluster.workers:
+            worker.stuck = True
+        # when a worker fails, whose sidecar stands still for a moment, and then one beside the coordinator
+        sidecar_of(first).stop()
+        job.cluster.end_worker(first.workers()[0], 1, None)
+        job.later(0.15)
+        job.cluster.end_worker(second.workers()[0], 1, None)
+        job.later(0.0025)
+        sidecar_of(first).go_on()
+        job.next_round_steps()
+    # then the first one is the cause
+    assert job.recovery().cause.pod == first.name
+
+
+def test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second() -> None:
+    """Rounds that have stepped are restarted without a pause after failed starts; invariants.py has the limit."""
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=4000, max_in_place=1000))
+    for _ in range(30):
+        job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)
+        job.next_round_steps()
