@@ -247,7 +247,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a member grants an office to everybody who asks",
-        (Rule.A_TERM_HAS_ONE_COORDINATOR, Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED),
+        (Rule.A_MAJORITY_ELECTS, Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED),
         _patch(Voter, "grant", _grant_anything),
         3000,
     ),
