@@ -8,13 +8,13 @@ import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, a_job, a_pod, observed
 from tests.unit.operator.golden_plans import read
-from tests.unit.operator.scenario_plans import FOLDER, planned
+from tests.unit.operator.scenario_plans import FOLDER, SCHEMA, planned
 from understudy_operator.plan.moment import Moment, reached
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.reconcile import AT_ONCE_S, LOOK_ANYWAY_S, reconcile
 from understudy_operator.plan.stuck import SLOW_START_S, stuck_starts
 
-SCENARIOS = read(FOLDER)
+SCENARIOS = read(FOLDER, SCHEMA)
 #: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.
 _TIMES = re.compile(r"\b1[0-9]{9}(\.[0-9]+)?\b|\bin [0-9.]+ s\b|\b[0-9]{4}-[0-9-]+T[0-9:.]+Z")
 
