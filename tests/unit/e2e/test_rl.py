@@ -137,6 +137,11 @@ def test_the_error_of_the_list_of_pods_fails_the_test() -> None:
 
 def test_clients_without_any_answer_fail_the_test() -> None:
     asked = threading.Event()
-    job = SimpleNamespace(pods=lambda group: asked.set() or [], versions=VERSIONS)
+
+    def pods(group: str) -> list[dict[str, Any]]:
+        asked.set()
+        return []
+
+    job = SimpleNamespace(pods=pods, versions=VERSIONS)
     with pytest.raises(AssertionError, match="no client has got an answer"), clients(job):  # type: ignore[arg-type]
         assert asked.wait(20)

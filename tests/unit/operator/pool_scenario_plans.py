@@ -47,6 +47,11 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "ended": lambda pod: not_ready(ended(pod)),
 }
 FIELDS = crd_schema("hotsparepools")
+SPARE = keys(
+    *("age", "claimed", "claimed by"),
+    template={"enum": ("old",)},
+    **{"is": {"enum": HOW_SPARES_ARE}},
+)
 #: Of `given`.
 SCHEMA = keys(
     "lent",
@@ -55,12 +60,7 @@ SCHEMA = keys(
     spec=FIELDS["spec"],
     status=FIELDS["status"],
     nodes=by_name({}),
-    spares=by_name(
-        {
-            **keys("age", "claimed", "claimed by", **{"is": {"enum": HOW_SPARES_ARE}, "template": {"enum": ("old",)}}),
-            "enum": HOW_SPARES_ARE,
-        }
-    ),
+    spares=by_name({**SPARE, "enum": HOW_SPARES_ARE}),
 )
 
 

@@ -65,7 +65,9 @@ def test_a_scenario_of_a_pool_with_an_unknown_key_or_word_is_refused(tmp_path: P
     assert problem in str(refused.value)
 
 
-@pytest.mark.parametrize("do", [golden_plans.read, lambda *given: golden_plans.write(*given, lambda _: [])])
+@pytest.mark.parametrize(
+    "do", [golden_plans.read, lambda folder, given: golden_plans.write(folder, given, lambda _: [])]
+)
 def test_a_scenario_has_nothing_beside_given_and_plan(tmp_path: Path, do: Callable[[Path, Raw], object]) -> None:
     write(tmp_path, "{}", "  plans: []\n")
     before = (tmp_path / "odd.yaml").read_text()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from understudy_webhook.certificates import Files
 from understudy_webhook.rotation import LIFE_S, Made
 from understudy_webhook.serving import Serving
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 HOST = "localhost"
 REVIEW = {
     "apiVersion": "admission.k8s.io/v1",

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import io
 import json
-import shutil
 import ssl
 import sys
 import tempfile
@@ -31,7 +30,6 @@ from understudy_webhook.review import NoReview, read_request
 from understudy_webhook.rotation import LIFE_S, Made
 from understudy_webhook.serving import Clients, Serving
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 #: What the largest object that etcd stores takes in a review, with the object before the change: twice 1.5 MiB; and
 #: 128 KiB beside these.
 LARGEST = 3_276_800

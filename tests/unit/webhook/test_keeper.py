@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from understudy_webhook.certificates import Files
 from understudy_webhook.keeper import CertificateKeeper, KeeperSettings, KeptByAnother, settings_for
 from understudy_webhook.rotation import LIFE_S, Made, first_of, is_due, with_bundle
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 SECRET = "/api/v1/namespaces/system/secrets/hook-tls"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATION = f"{CONFIGURATIONS}/mutatingwebhookconfigurations/hook"

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import shutil
 import ssl
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from understudy_webhook.review import mutate
 from understudy_webhook.rotation import LIFE_S
 from understudy_webhook.serving import Serving
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 ENDS = ("understudy_webhook_certificate_expiry_timestamp_seconds",)
 
 
