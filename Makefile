@@ -76,6 +76,9 @@ rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fa
 engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
 	scripts/engines -m pytest -q -W ignore tests/engines
 
+verl:  ## the doubles of verl's manager against verl's own sources, installed outside of the tree (2 MB); not part of test
+	scripts/verl -m pytest -q tests/verl
+
 attack: tools  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
 	$(PY) -m tests.cluster binaries
 	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration; code=$$?; \
@@ -180,6 +183,8 @@ lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --config-file requirements/engines.toml \
 	  --override requirements/engines.overrides -o requirements/engines.lock requirements/engines.in
+	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --no-deps -o requirements/verl.lock requirements/verl.in
 
 format:  ## format the code, and mend what ruff can mend
 	$(PY) -m ruff check --fix .
