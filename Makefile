@@ -58,6 +58,7 @@ simulate-operator:  ## the operator against a faulty API server, with SEEDS=n se
 
 integration: tools  ## CRD and operator against real API servers, one for each of WORKERS=n processes (default 4)
 	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
 
 kueue: tools  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
@@ -81,6 +82,7 @@ verl:  ## the doubles of verl's manager against verl's own sources, installed ou
 
 attack: tools  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
 	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration; code=$$?; \
 	  $(PY) -m tests.attacks build/junit/$@.xml && exit $$code
 
