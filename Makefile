@@ -37,7 +37,10 @@ static:  ## ruff, types, import layers, drift of CRD, chart and docs
 	$(PY) scripts/chart_values.py --check
 	$(PY) scripts/metrics_docs.py --check
 
-unit:  ## unit tests: pure, or of single processes
+tools:  ## install what unit tests need and the machine lacks: openssl, a C compiler, promtool
+	$(PY) -m tests.cluster unit-tools
+
+unit: tools  ## unit tests: pure, or of single processes
 	$(PYTEST) -n 4 -m "not nightly" tests/unit
 
 # Real seconds say little here: in `make test` it computes at a low priority beside all else.
@@ -53,11 +56,12 @@ simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on
 simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on
 	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0)
 
-integration:  ## CRD and operator against real API servers, one for each of WORKERS=n processes (default 4)
+integration: tools  ## CRD and operator against real API servers, one for each of WORKERS=n processes (default 4)
 	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
 
-kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
+kueue: tools  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.kueue.build
 	$(PYTEST) tests/kueue
@@ -73,8 +77,12 @@ rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fa
 engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, installed outside of the tree (7 GB); not part of test
 	scripts/engines -m pytest -q -W ignore tests/engines
 
-attack:  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
+verl:  ## the doubles of verl's manager against verl's own sources, installed outside of the tree (2 MB); not part of test
+	scripts/verl -m pytest -q tests/verl
+
+attack: tools  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
 	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration; code=$$?; \
 	  $(PY) -m tests.attacks build/junit/$@.xml && exit $$code
 
@@ -96,6 +104,7 @@ e2e-nightly:  ## all injected kinds through all faults, and an operator of some 
 	$(PYTEST) -m nightly tests/e2e
 
 nightly:  ## what is left out of unit and torchrun in `make test`: like cases
+	$(PY) -m tests.cluster unit-tools
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m nightly tests/unit tests/torchrun
 
@@ -179,6 +188,8 @@ lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --config-file requirements/engines.toml \
 	  --override requirements/engines.overrides -o requirements/engines.lock requirements/engines.in
+	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --no-deps -o requirements/verl.lock requirements/verl.in
 
 format:  ## format the code, and mend what ruff can mend
 	$(PY) -m ruff check --fix .

@@ -1,10 +1,13 @@
 """Attacks: the arguments of a test's marker `attack` go into its JUnit properties, of which tests/attacks.py makes a
-table.
+table. Skips: those that tests/skips.py does not permit are failures.
 """
 
 import pytest
 
 from tests.attacks import ATTACKER, BEFORE, ITEM
+from tests.skips import pytest_make_collect_report, pytest_runtest_makereport
+
+__all__ = ["pytest_collection_modifyitems", "pytest_make_collect_report", "pytest_runtest_makereport"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

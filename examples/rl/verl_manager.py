@@ -91,7 +91,8 @@ class VerlActor:
     async def open_group(self, world_size: int) -> Group:
         metadata = [one for side in self._sides() for one in await side.ask("prepare")]
         rollouts = sum(engine.workers.size for engine in self._engines)
-        self._topology, all_of_them = self._manager.backend_cls.build_topology(self._workers.size, rollouts, metadata)
+        build = self._manager.backend_cls.build_topology
+        self._topology, all_of_them = map(without_method, build(self._workers.size, rollouts, metadata))
         first = 0
         for engine in self._engines:
             last = first + engine.workers.size
@@ -145,6 +146,11 @@ class TransactionalManager(CheckpointEngineManager):
             engine = VerlReplica(replica, workers)
             self._known[id(replica)] = Replica(f"replica-{len(self._known)}", engine, ranks=workers.size)
         return self._known[id(replica)]
+
+
+def without_method(topology: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Some transports name the method that takes their topology, as verl's manager does in any case."""
+    return {name: values for name, values in topology.items() if name != "method"}
 
 
 async def together(answers: Iterable[Awaitable[Any]]) -> list[Any]:

@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     images = verbs.add_parser("images", help="build what changed of the base and the project's images, and load it")
     images.add_argument("names", nargs="*", metavar="base|operator|sidecar", help="default: all three")
     verbs.add_parser("binaries", help="build Kubernetes' programs into the cache")
+    verbs.add_parser("unit-tools", help="install what unit tests need: openssl, a C compiler, promtool")
     verbs.add_parser("torch", help="install torch into the cache, for pods to mount")
     logs = verbs.add_parser("logs", help="collect logs, objects and events")
     logs.add_argument("folder", nargs="?", default="build/cluster-logs", help="default: %(default)s")
@@ -57,7 +58,7 @@ def main(words: list[str]) -> int:
             print(cluster.status().table(), end="")
         case "kubeconfig":
             print(cluster.kubeconfig)
-        case "load" | "images" | "binaries" | "torch":
+        case "load" | "images" | "binaries" | "unit-tools" | "torch":
             _provide(cluster, options)
         case "logs":
             print(cluster.logs(options.folder))
@@ -76,6 +77,8 @@ def _provide(cluster: Cluster, options: argparse.Namespace) -> None:
                 print(f"{name}\t{reference}")
         case "binaries":
             cluster.build()
+        case "unit-tools":
+            cluster.install_unit_tools()
         case "torch":
             print(cluster.install_torch())
 

@@ -32,6 +32,7 @@ from .paths import CHECKOUT, Paths
 from .processes import Processes
 from .status import ClusterStatus, NodeStatus
 from .torch_install import VERSION, ensure_torch
+from .unit_tools import ensure_unit_tools
 
 DEFAULT_NODES = 4
 
@@ -88,6 +89,11 @@ class Cluster:
         check_machine()
         with locked(self._paths.cache / "tools.lock", self._progress):
             ensure_tools(RUN_TOOLS | IMAGE_TOOLS, self._progress)
+
+    def install_unit_tools(self) -> None:
+        """Install what unit tests need and the machine lacks. Needs root only if something is missing."""
+        with locked(self._paths.cache / "tools.lock", self._progress):
+            ensure_unit_tools(self._paths, self._progress)
 
     def missing(self) -> list[str]:
         """Of "programs", "torch" and "images": what a first run still has to build or install into the cache."""

@@ -1,8 +1,13 @@
 """A HotSparePool on the local cluster, and jobs that share it."""
 
+import contextlib
 import json
+import subprocess
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from tests.cluster import Cluster
 from tests.e2e.objects import listed, read
@@ -10,8 +15,35 @@ from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
 LABEL_POOL = "understudy.dev/pool"
+LABEL_CLAIMED_BY = "understudy.dev/claimed-by"
 LABEL_FROM_POOL = "understudy.dev/from-pool"
 ANNOTATION_FROM_POD = "understudy.dev/from-pod"
+
+
+@dataclass
+class Claimable:
+    """The uids of the spares that a job could claim now: Ready, claimed by nobody and not being deleted."""
+
+    uids: set[str] = field(default_factory=set)
+    fewest: int | None = None  # at any moment since the first event
+
+    def read(self, events: Iterable[bytes]) -> None:
+        """events: of a watch, a line each."""
+        for line in events:
+            event = json.loads(line)
+            assert event["type"] in ("ADDED", "MODIFIED", "DELETED"), line
+            uid = event["object"]["metadata"]["uid"]
+            if event["type"] != "DELETED" and is_claimable(event["object"]):
+                self.uids.add(uid)
+            else:
+                self.uids.discard(uid)
+            self.fewest = len(self.uids) if self.fewest is None else min(self.fewest, len(self.uids))
+
+
+def is_claimable(pod: Raw) -> bool:
+    metadata, conditions = pod["metadata"], pod["status"].get("conditions", ())
+    ready = any((x["type"], x["status"]) == ("Ready", "True") for x in conditions)
+    return ready and "deletionTimestamp" not in metadata and LABEL_CLAIMED_BY not in metadata["labels"]
 
 
 @dataclass
@@ -25,7 +57,6 @@ class SharedPool:
     nodes: tuple[str, ...] = ()
     alone: bool = False
     ready_after_s: int = 0
-    seen_available: list[int] = field(default_factory=list)  # by `watch`
 
     def manifest(self, note: str = "1") -> Raw:
         """note: goes into the template, so that another one is another template."""
@@ -72,9 +103,25 @@ class SharedPool:
 
         wait_until(f"the pool has {self.replicas} spares", full, limit_s, seen=self.text)
 
-    def watch(self) -> None:
-        """Note how many spares a job could claim at this moment."""
-        self.seen_available.append(int(self.status()["available"]))
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[Claimable]:
+        """The spares that a job could claim, from each event of the pool's pods: not from the operator's status."""
+        query = urlencode({"labelSelector": f"{LABEL_POOL}={self.name}", "watch": "true"})
+        path = f"/api/v1/namespaces/{self.namespace}/pods?{query}"
+        seen = Claimable()
+        with (
+            subprocess.Popen(self.cluster.kubectl_command("get", "--raw", path), stdout=subprocess.PIPE) as watch,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            assert watch.stdout is not None
+            events = pool.submit(seen.read, watch.stdout)
+            try:
+                wait_until("the watch has begun", lambda: seen.fewest is not None or events.done(), 30)
+                yield seen
+                assert not events.done(), "the watch has ended early"
+            finally:
+                watch.terminate()
+                events.result(30)
 
     def text(self) -> str:
         shown = self.cluster.kubectl("-n", self.namespace, "get", "hotsparepools,tj,pods", "-o", "wide")

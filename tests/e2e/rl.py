@@ -2,7 +2,7 @@
 
 Local are the image (Debian's Python), torch and aiohttp (mounted from the host), and the pace. Beside it are clients,
 which ask the gateways at their pods' addresses from this machine, all the time, and check every answer: it is a
-function of the weights' version.
+function of the weights' version. A client's error fails the test.
 """
 
 import asyncio
@@ -10,10 +10,13 @@ import contextlib
 import json
 import subprocess
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,35 @@ LIBRARIES = "/libraries"
 GATEWAY_PORT = 8080
 AIOHTTP = "aiohttp>=3.14,<4"
 INSTALL_LIMIT_S = 120
+#: curl's exit codes if there is no connection: refused or no route, and timed out.
+NO_CONNECTION = (7, 28)
+
+
+class Judgement(StrEnum):
+    """Of an answer with status 200. Only WHOLE is right."""
+
+    WHOLE = "whole"
+    MIXED = "MIXED"  # tokens of several versions, or of another one than the header names
+    UNKNOWN = "UNKNOWN"  # no tokens, or one that no version gives: torn weights
+    UNLABELED = "UNLABELED"  # no header that names a version
+
+
+def judged(tokens: Sequence[object], header: str | None, versions: Mapping[float, int]) -> Judgement:
+    """versions: by the token that the weights of the version give."""
+    found = {versions.get(token) if isinstance(token, int | float) else None for token in tokens}
+    if not found or None in found:
+        return Judgement.UNKNOWN
+    if header is None or not header.isdecimal():
+        return Judgement.UNLABELED
+    return Judgement.WHOLE if found == {int(header)} else Judgement.MIXED
+
+
+class Answers(Counter[str]):
+    """How many of each kind, and when each address has answered last with status 200 (time.monotonic())."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered_at: dict[str, float] = {}
 
 
 def ensure_libraries(cluster: Cluster) -> Path:
@@ -184,12 +216,50 @@ class RlJob:
     def wait_for_transfer(self) -> None:
         self.wait_for("an update is under way", lambda s: s.get("rollouts", {}).get("updating") == 2)
 
-    def weights(self, pod: Raw) -> Raw:
-        """What a gateway says."""
-        url = f"http://{pod['status']['podIP']}:{GATEWAY_PORT}/understudy/v1/weights"
-        done = subprocess.run(["curl", "-s", "-m", "5", url], capture_output=True, text=True, check=False)
-        told: Raw = json.loads(done.stdout or "{}")
-        return told
+    def weights(self, pod: Raw) -> Raw | None:
+        """The state of a gateway; None if nothing listens at its address."""
+        command = ["curl", "-s", "-f", "-m", "5", gateway_url(pod, "/understudy/v1/weights")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return read_weights(done.returncode, done.stdout)
+
+    @contextlib.contextmanager
+    def asked_on_its_node(self, pod: Raw) -> Iterator[Counter[str]]:
+        """Ask the pod's gateway from its own node, again and again; the HTTP statuses of its answers.
+
+        None of them may be 200, and at least one has to be 503: else the gateway was not asked.
+        """
+        ask = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "5", "--json", '{"tokens": 5}']
+        command = self.cluster.node_command(pod["spec"]["nodeName"], *ask, gateway_url(pod, "/generate"))
+        statuses: Counter[str] = Counter()
+        over = threading.Event()
+
+        def ask_again() -> None:
+            while not over.wait(0.1):
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                statuses[done.stdout if done.returncode == 0 else f"curl: {done.returncode}"] += 1
+
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask_again)
+            try:
+                yield statuses
+            finally:
+                over.set()
+                asked.result(30)
+        assert statuses["200"] == 0, f"the gateway admitted requests: {statuses}"
+        assert statuses["503"] > 0, f"the gateway was not asked: {statuses}"
+
+
+def gateway_url(pod: Raw, path: str) -> str:
+    return f"http://{pod['status']['podIP']}:{GATEWAY_PORT}{path}"
+
+
+def read_weights(exit_code: int, body: str) -> Raw | None:
+    """exit_code: of curl. Any but 0 and "no connection" is an error of the test, and never "gone"."""
+    if exit_code in NO_CONNECTION:
+        return None
+    assert exit_code == 0, f"curl exited {exit_code}"
+    weights: Raw = json.loads(body)
+    return weights
 
 
 def running(pod: Raw) -> bool:
@@ -201,40 +271,41 @@ def version_of(status: Raw) -> int:
 
 
 @contextlib.contextmanager
-def clients(job: RlJob) -> Iterator[Counter[str]]:
-    """Clients that ask every gateway there is, again and again; what they got, and what was mixed."""
-    seen: Counter[str] = Counter()
+def clients(job: RlJob) -> Iterator[Answers]:
+    """Clients that ask every gateway there is, again and again; what they got. An error of a client is raised here."""
+    seen = Answers()
     over = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_ask_all(job, seen, over)), daemon=True)
-    thread.start()
+    pool = ThreadPoolExecutor(1)
+    asked = pool.submit(lambda: asyncio.run(_ask_all(job, seen, over)))
     try:
         yield seen
     finally:
         over.set()
-        thread.join(30)
-    assert seen["MIXED"] == 0, f"answers of more than one version: {seen}"
+        pool.shutdown(wait=False)
+        asked.result(30)
+    wrong = {kind: seen[kind] for kind in Judgement if kind is not Judgement.WHOLE and seen[kind]}
+    assert not wrong, f"wrong answers: {seen}"
+    assert seen[Judgement.WHOLE] > 0, f"no client has got an answer: {seen}"
 
 
-async def _ask_all(job: RlJob, seen: Counter[str], over: threading.Event) -> None:
+async def _ask_all(job: RlJob, seen: Answers, over: threading.Event) -> None:
     asking: dict[str, asyncio.Task[None]] = {}
     limits = aiohttp.ClientTimeout(total=10)
-    async with aiohttp.ClientSession(timeout=limits) as session:
+    async with aiohttp.ClientSession(timeout=limits) as session, asyncio.TaskGroup() as group:
         while not over.is_set():
             pods = await asyncio.to_thread(job.pods, "rollout")
             for address in {pod["status"]["podIP"] for pod in pods} - asking.keys():
-                asking[address] = asyncio.create_task(_ask(session, address, job, seen))
+                asking[address] = group.create_task(_ask(session, address, job.versions, seen))
             await asyncio.sleep(1)
         for task in asking.values():
             task.cancel()
-        await asyncio.gather(*asking.values(), return_exceptions=True)
 
 
-async def _ask(session: aiohttp.ClientSession, address: str, job: RlJob, seen: Counter[str]) -> None:
+async def _ask(session: aiohttp.ClientSession, address: str, versions: Mapping[float, int], seen: Answers) -> None:
     while True:
         try:
             async with session.post(f"http://{address}:{GATEWAY_PORT}/generate", json={"tokens": 5}) as response:
-                told = (await response.json())["tokens"] if response.status == 200 else []
-                said = response.headers.get("Understudy-Weight-Version", "")
+                body = await response.text()
         except (aiohttp.ClientError, TimeoutError):
             seen["broken off"] += 1
             await asyncio.sleep(0.1)
@@ -242,7 +313,6 @@ async def _ask(session: aiohttp.ClientSession, address: str, job: RlJob, seen: C
         if response.status != 200:
             seen[f"status {response.status}"] += 1
             await asyncio.sleep(0.05)
-        elif {job.versions.get(value, -1) for value in told} == {int(said or -1)}:
-            seen["whole"] += 1
-        else:
-            seen["MIXED"] += 1
+            continue
+        seen.answered_at[address] = time.monotonic()
+        seen[judged(json.loads(body)["tokens"], response.headers.get("Understudy-Weight-Version"), versions)] += 1

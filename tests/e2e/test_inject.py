@@ -18,7 +18,7 @@ import pytest
 from benchmarks.journal import Journal
 from benchmarks.records import Sample
 from benchmarks.report import run_facts
-from tests.cluster import Cluster
+from tests.cluster import Cluster, CommandFailed
 from tests.e2e import acts
 from tests.e2e.acts import Act
 from tests.e2e.compared import compared
@@ -258,8 +258,13 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
 def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(cluster: Cluster) -> None:
     label_namespace(cluster)
     manifest = plain_job(cluster, "wrong", "pass", world_size="8")
-    said = cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest), check=False)
-    assert cluster.kubectl("-n", NAMESPACE, "get", "job", "wrong", "--ignore-not-found").strip() == "", said
+    with pytest.raises(CommandFailed) as refused:
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    assert "admission webhook" in str(refused.value)
+    assert "annotation understudy.dev/world-size is 8, which takes 8 pods of 1 workers, and the job has 1" in str(
+        refused.value
+    )
+    assert cluster.kubectl("-n", NAMESPACE, "get", "job", "wrong", "--ignore-not-found").strip() == ""
 
 
 def test_a_namespace_without_the_label_is_left_alone(cluster: Cluster) -> None:

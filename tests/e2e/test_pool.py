@@ -174,18 +174,21 @@ def test_a_new_template_rolls_without_a_moment_of_no_spare(make_pool: MakePool) 
     pool = make_pool()
     (before,) = pool.pods()
 
-    # when the template changes
-    pool.apply(note="2")
-
-    # then its spare is replaced, and at no moment is there none
+    # then its spare is replaced
     def rolled() -> bool:
-        pool.watch()
         there = [pod for pod in pool.pods() if "deletionTimestamp" not in pod["metadata"]]
         new = len(there) == 1 and there[0]["metadata"]["uid"] != before["metadata"]["uid"]
         return new and pool.condition("Rolling")["status"] == "False"
 
-    wait_until("the pool has rolled", rolled, 60, seen=pool.text)
-    assert min(pool.seen_available) >= 1
+    with pool.watched() as claimable:
+        # when the template changes
+        pool.apply(note="2")
+        wait_until("the pool has rolled", rolled, 60, seen=pool.text)
+        former = before["metadata"]["uid"]
+        wait_until("the former one goes", lambda: claimable.uids.isdisjoint({former}), 10, seen=lambda: claimable)
+
+    # and at no moment is there none that a job could claim
+    assert claimable.fewest == 1
 
 
 def test_without_room_it_says_so_and_rolls_when_a_claim_takes_the_spare(

@@ -129,6 +129,7 @@ def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob
         # then another one admits the same weights again, at the next update at the latest
         wait_until("there is another gateway", lambda: gateway_pid(job, pod) not in (0, killed), 30, seen=job.text)
         told = wait_until("it answers", lambda: job.weights(pod), 30, seen=job.text)
+        assert told is not None
         assert (told["state"], told["version"]) == ("Fresh", str(version))
         before = seen["whole"]
         wait_until("answers come", lambda: seen["whole"] > before + 10, 30, seen=lambda: seen)
@@ -158,17 +159,26 @@ def kill_gateway(job: RlJob, pod: Raw) -> int:
 def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
     job = make_job("rl-part", transfer_timeout_s=10.0)
     job.apply()
-    with clients(job):
+    with clients(job) as seen:
         job.wait_for_whole_updates(2)
         cut = job.pods("rollout")[1]
+        wait_until("it answers clients", lambda: cut["status"]["podIP"] in seen.answered_at, 30, seen=lambda: seen)
         # when its node is cut off in mid transfer
         job.wait_for_transfer()
         (trainer,) = job.pods("trainer")
         with compared(job, fault_of(trainer, "WeightUpdate", JOB_RESTART), RESTARTS_S):
             job.cluster.partition(cut["spec"]["nodeName"])
-            # then the update fails by its time limits, and the job restarts
-            job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
-        # and when the node is back, its former gateway has admitted nothing since
+            cut_at = time.monotonic()
+            # then the update fails by its time limits, and the job restarts; a client on the node gets no answer
+            with job.asked_on_its_node(cut):
+                job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
+        # and when the node is back, its former gateway is closed, or gone with its pod
         job.cluster.restore(cut["spec"]["nodeName"])
-        assert job.weights(cut).get("state", "gone") in ("gone", "Updating", "Uncertain")
+        weights = job.weights(cut)
+        if weights is None:
+            assert cut["metadata"]["uid"] not in uids(job.pods("rollout"))
+        else:
+            assert weights["state"] in ("Updating", "Uncertain")
         job.wait_for_whole_updates(2)
+        # and has admitted nothing since
+        assert seen.answered_at[cut["status"]["podIP"]] < cut_at

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import secrets
-import shutil
 import ssl
 import subprocess
 import tempfile
@@ -82,9 +81,7 @@ def an_api_server(*flags: str) -> Iterator[ApiServer]:
     binaries = Paths.from_environment().binaries
     missing = [program for program in PROGRAMS if not (binaries / program).exists()]
     if missing:
-        pytest.skip(f"{', '.join(missing)} not in {binaries}: build the local cluster's programs first (tests/cluster)")
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl was not found: it makes the API server's key for service accounts")
+        pytest.fail(f"{', '.join(missing)} not in {binaries}: run python -m tests.cluster binaries")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-api-server-")))
         server = describe_server(folder, binaries, port=free_port())

@@ -54,7 +54,7 @@ def items(*settings: str) -> list[dict[str, Any]]:
 def template(*settings: str) -> "subprocess.CompletedProcess[str]":
     helm = Paths.from_environment().binaries / "helm"
     if not helm.exists():
-        pytest.skip(f"{helm} is not built: python -m tests.cluster binaries")
+        pytest.fail(f"{helm} is not built: run python -m tests.cluster binaries")
     words = [word for setting in settings for word in (_flag(setting), setting)]
     command = [str(helm), "template", "understudy", str(CHART), "-n", "system", *words]
     return subprocess.run(command, check=False, capture_output=True, text=True)

@@ -23,6 +23,7 @@ import yaml
 
 from tests.cluster.paths import CHECKOUT
 from tests.e2e.installation import PREVIOUS
+from tests.integration.cert_manager import crds
 from tests.integration.conftest import an_api_server, running
 from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
@@ -48,16 +49,6 @@ PAGE = CHECKOUT / "docs" / "install.md"
 SYSTEM = "understudy-system"
 RESTRICTED = "restricted"
 AGGREGATION_LIMIT_S = 60.0
-#: What cert-manager's kinds are made of, as far as the chart uses them.
-CERT_MANAGER = {
-    "Certificate": {
-        **dict.fromkeys(("secretName", "commonName", "duration", "renewBefore"), "string"),
-        **dict.fromkeys(("dnsNames", "usages"), "array"),
-        **dict.fromkeys(("issuerRef", "privateKey"), "object"),
-        "isCA": "boolean",
-    },
-    "Issuer": {"selfSigned": "object", "ca": "object"},
-}
 PROVIDED = "certificates: {mode: Provided, secretName: own, caBundle: QQ==}"
 PLACED = (
     "priorityClassName: system-cluster-critical, nodeSelector: {a: b}, tolerations: [{key: a, operator: Exists}], "
@@ -108,33 +99,11 @@ def rendered(server: "ApiServer", values: str, tmp_path: Path, *options: str, na
     return must(subprocess.run([server.binaries / "helm", *words], check=False, capture_output=True, text=True))
 
 
-def crd_of(kind: str, fields: dict[str, str]) -> dict[str, Any]:
-    plural = f"{kind.lower()}s"
-    types = {
-        name: {"type": of}
-        | ({"items": {"type": "string"}} if of == "array" else {})
-        | ({"x-kubernetes-preserve-unknown-fields": True} if of == "object" else {})
-        for name, of in fields.items()
-    }
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": types}}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.cert-manager.io"},
-        "spec": {
-            "group": "cert-manager.io",
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
-        },
-    }
-
-
 @pytest.mark.parametrize("case", VALUES)
 def test_the_api_server_takes_every_object_of_the_chart(server: "ApiServer", tmp_path: Path, case: str) -> None:
     # given the kinds of cert-manager, and the namespace
-    kinds = [crd_of(*entry) for entry in CERT_MANAGER.items()]
-    must(server.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": kinds})))
+    for crd in crds():
+        must(server.kubectl("apply", "--server-side", "-f", str(crd)))
     must(server.kubectl("wait", "--for=condition=Established", "crd", "--all"))
     server.kubectl("create", "namespace", SYSTEM)
     # when all that the chart makes of these values is sent, without any being made

@@ -18,8 +18,9 @@ import yaml
 
 from tests.cluster.paths import CHECKOUT
 from tests.e2e.installation import PREVIOUS
+from tests.integration.cert_manager import crds
 from tests.integration.conftest import an_api_server
-from tests.integration.test_chart_applied import CERT_MANAGER, Reader, crd_of, must
+from tests.integration.test_chart_applied import Reader, must
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -66,10 +67,11 @@ def assert_longest(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator["ApiServer"]:
-    """With kinds as cert-manager's and the Prometheus operator's, and the chart's namespace."""
+    """With cert-manager's kinds, kinds as the Prometheus operator's, and the chart's namespace."""
     with an_api_server() as server:
-        kinds = [crd_of(*entry) for entry in CERT_MANAGER.items()]
-        kinds += [monitoring_crd(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
+        kinds = [monitoring_crd(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
+        for crd in crds():
+            must(server.kubectl("apply", "--server-side", "-f", str(crd)))
         must(server.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": kinds})))
         must(server.kubectl("wait", "--for=condition=Established", "crd", "--all"))
         must(server.kubectl("create", "namespace", SYSTEM))
@@ -77,13 +79,20 @@ def server() -> Iterator["ApiServer"]:
 
 
 def monitoring_crd(kind: str) -> Item:
-    crd = crd_of(kind, {})
     plural = f"{kind.lower()}s"
-    crd["metadata"]["name"] = f"{plural}.monitoring.coreos.com"
-    crd["spec"]["group"] = "monitoring.coreos.com"
-    (version,) = crd["spec"]["versions"]
-    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-preserve-unknown-fields"] = True
-    return crd
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
 
 
 def template(server: "ApiServer", chart: Path, release: str, *values: Item) -> "subprocess.CompletedProcess[str]":

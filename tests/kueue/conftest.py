@@ -22,7 +22,7 @@ __all__ = ["api_server", "kubeconfig", "operator"]
 def kueue_manager(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     built = kueue()
     if not built.folder.exists():
-        pytest.skip(f"{built.folder} is not there: make kueue builds Kueue first")
+        pytest.fail(f"{built.folder} is not there: make kueue builds Kueue first")
     with manager(built, api_server, tmp_path_factory.mktemp("kueue")):
         yield
 

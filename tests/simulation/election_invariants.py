@@ -12,7 +12,7 @@ from itertools import combinations
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.network import reachable
 from tests.simulation.pods import Pod
-from tests.simulation.world import Violation
+from tests.simulation.world import Rule, Violation
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_ELECTORATE, ElectorateVersion, Office
 from understudy_sidecar.membership.coordinator import Coordinator
@@ -60,7 +60,7 @@ class ElectionInvariants:
             if now is before:
                 continue
             if before is not None and (now.office < before.office or now.electorate < before.electorate):
-                raise Violation(f"{pod.name} takes its vow back: {before} -> {now}")
+                raise Violation(Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} takes its vow back: {before} -> {now}")
             self._vows[pod.uid] = now
             if now.granted_to:
                 self._grants.setdefault((now.office, now.granted_to), set()).add(pod.uid)
@@ -78,11 +78,16 @@ class ElectionInvariants:
             office, settled = coordinator.office, coordinator.desk.keeper.settled
             given = self._grants.get((office, sidecar.pod.uid), set())
             if not Tally(settled, given).carries():
-                raise Violation(f"office {office} was given by {len(given)} pods under {settled}")
+                raise Violation(
+                    Rule.A_MAJORITY_ELECTS, f"office {office} was given by {len(given)} pods under {settled}"
+                )
             known = self._ancestors(settled.version)
             for version in self._counting.get(office.epoch, ()):
                 if version.term < office.term and version not in known:
-                    raise Violation(f"office {office} is taken without electorate {version}, which counts")
+                    raise Violation(
+                        Rule.ELECTORATES_ARE_INHERITED,
+                        f"office {office} is taken without electorate {version}, which counts",
+                    )
 
     def _ancestors(self, version: ElectorateVersion) -> set[ElectorateVersion]:
         """This electorate, and all that it was proposed after."""
@@ -98,7 +103,10 @@ class ElectionInvariants:
             other = able.get(coordinator.office.epoch)
             if self._may_be_followed(coordinator):
                 if other is not None:
-                    raise Violation(f"coordinators of {other.office} and {coordinator.office} may both be followed")
+                    raise Violation(
+                        Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED,
+                        f"coordinators of {other.office} and {coordinator.office} may both be followed",
+                    )
                 able[coordinator.office.epoch] = coordinator
 
     def _may_be_followed(self, coordinator: Coordinator) -> bool:
@@ -118,7 +126,10 @@ class ElectionInvariants:
             return
         self._could_elect_since = self._could_elect_since or now
         if now - self._could_elect_since > ELECTS_WITHIN_S:
-            raise Violation(f"a majority has elected no coordinator for {now - self._could_elect_since:.0f} s")
+            raise Violation(
+                Rule.MEMBERS_ELECT_BY_THEMSELVES,
+                f"a majority has elected no coordinator for {now - self._could_elect_since:.0f} s",
+            )
 
     def _can_elect(self) -> bool:
         """Whether no coordinator is there, and a majority of each electorate that may count could elect one."""

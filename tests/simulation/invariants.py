@@ -17,7 +17,7 @@ from tests.simulation.ladder_invariants import LadderInvariants
 from tests.simulation.pods import GRACE_S
 from tests.simulation.sidecars import Sidecar
 from tests.simulation.training import A_PEER_FAILED, Worker
-from tests.simulation.world import Violation
+from tests.simulation.world import Rule, Violation
 from understudy_protocol.observer import Recovery
 from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
@@ -76,7 +76,10 @@ class Invariants:
         cluster.workers = [worker for worker in cluster.workers if worker.alive]
         held = {(worker.token, worker.rank) for worker in cluster.workers}
         if len(held) < len(cluster.workers):
-            raise Violation(f"a rank has two workers: {[(w.pod, str(w.token), w.rank) for w in cluster.workers]}")
+            raise Violation(
+                Rule.A_RANK_HAS_ONE_WORKER,
+                f"a rank has two workers: {[(w.pod, str(w.token), w.rank) for w in cluster.workers]}",
+            )
 
     def tokens_only_grow(self) -> None:
         """2. For every member, launcher and office."""
@@ -95,7 +98,7 @@ class Invariants:
                 office, token = coordinator.office, coordinator.token
                 before = self._office_tokens.get(sidecar)
                 if before is not None and before[0] == office and token.round < before[1].round:
-                    raise Violation(f"rounds of office {office} shrink: {before[1]} -> {token}")
+                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of office {office} shrink: {before[1]} -> {token}")
                 self._office_tokens[sidecar] = (office, token)
 
     def snapshots_only_grow(self) -> None:
@@ -120,7 +123,10 @@ class Invariants:
         if recovery.resumed_at is None or recovery.cause.message != A_PEER_FAILED or self.cluster.clocks_differ:
             return
         if not any(recovery.detected_at - BOUNDED_S < at <= recovery.detected_at for at in self.cluster.worker_faults):
-            raise Violation(f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone")
+            raise Violation(
+                Rule.NO_INNOCENT_WORKER_IS_BLAMED,
+                f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone",
+            )
 
     def what_trains_does_not_hang(self, recovery: Recovery) -> None:
         """Whatever held it up: the round that hangs has made no step for the step timeout, or none at all."""
@@ -133,11 +139,17 @@ class Invariants:
             # Another office may have had a round of that number before, which nobody who is left knows of.
             hung = max((token for token in self._rounds if token.round == recovery.round - 1), default=NO_ROUND)
             if not cluster.clocks_differ and stepped.get(hung, recovery.detected_at) < recovery.detected_at:
-                raise Violation(f"round {recovery.round - 1} is said to hang before its first step, and has stepped")
+                raise Violation(
+                    Rule.A_TRAINING_ROUND_DOES_NOT_HANG,
+                    f"round {recovery.round - 1} is said to hang before its first step, and has stepped",
+                )
             return
         newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
-            raise Violation(f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step")
+            raise Violation(
+                Rule.A_TRAINING_ROUND_DOES_NOT_HANG,
+                f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step",
+            )
 
     def a_lost_pod_has_a_name(self, recovery: Recovery) -> None:
         """For a coordinator that was elected, since heirs hear of the pods of each round."""
@@ -146,7 +158,9 @@ class Invariants:
         began = [at for token, at in self.cluster.training.began_to_step.items() if token.round == recovery.round - 1]
         if not began or recovery.detected_at - max(began) < NAMED_AFTER_S or self.cluster.clocks_differ:
             return
-        raise Violation(f"round {recovery.round}: no pod is named in {recovery.cause.message!r}")
+        raise Violation(
+            Rule.A_LOST_POD_HAS_A_NAME, f"round {recovery.round}: no pod is named in {recovery.cause.message!r}"
+        )
 
     def a_pause_is_as_long_as_training_stood_still(self, recovery: Recovery) -> None:
         """Whatever coordinators came and went in it."""
@@ -155,7 +169,10 @@ class Invariants:
         before = self.cluster.training.paused_before
         paused = [s for token, pauses in before.items() if token.round >= recovery.round for s in pauses]
         if not any(abs(recovery.pause_s - s) < PAUSE_ERROR_S for s in paused):
-            raise Violation(f"round {recovery.round}: a pause of {recovery.pause_s:.2f} s is reported, it was {paused}")
+            raise Violation(
+                Rule.PAUSES_ARE_TRUE,
+                f"round {recovery.round}: a pause of {recovery.pause_s:.2f} s is reported, it was {paused}",
+            )
 
     def each_rung_has_its_reason(self, recovery: Recovery) -> None:
         """8. Of what a worker has done, as far as a coordinator has decided about it."""
@@ -166,26 +183,38 @@ class Invariants:
         in_place = re.match(r"restart \d+ of \d+ |.* failed again before", recovery.reason)
         upward = re.match(r"pod .* failed |the budget .* is spent|node .* is Faulty|(.*; )?its pod ", recovery.reason)
         if not (in_place if recovery.strategy is Strategy.IN_PLACE else upward):
-            raise Violation(f"{recovery.strategy.value} for a fault of {recovery.cause.pod}: {recovery.reason!r}")
+            raise Violation(
+                Rule.EACH_STRATEGY_HAS_ITS_REASON,
+                f"{recovery.strategy.value} for a fault of {recovery.cause.pod}: {recovery.reason!r}",
+            )
 
     def a_round_is_assigned_by_one_office_with_one_world(self) -> None:
         """3."""
         for coordinator, assign, has_majority in self.cluster.assignments:
             if assign.token not in self._rounds and not has_majority:
-                raise Violation(f"round {assign.token} is formed without a majority of its electorate")
+                raise Violation(
+                    Rule.A_ROUND_NEEDS_A_MAJORITY,
+                    f"round {assign.token} is formed without a majority of its electorate",
+                )
             holder = self._offices.setdefault((assign.token.epoch, assign.token.term), coordinator)
             if holder is not coordinator:
-                raise Violation(f"two coordinators assign in epoch and term of {assign.token}")
+                raise Violation(
+                    Rule.A_TERM_HAS_ONE_COORDINATOR, f"two coordinators assign in epoch and term of {assign.token}"
+                )
             if assign.token not in self._rounds:
                 self._rounds_are_few(coordinator)
             world = (coordinator, assign.world_size, assign.master_addr, assign.master_port)
             if self._rounds.setdefault(assign.token, world) != world:
                 raise Violation(
-                    f"round {assign.token} is assigned with two worlds: {self._rounds[assign.token]}, {world}"
+                    Rule.A_ROUND_HAS_ONE_WORLD,
+                    f"round {assign.token} is assigned with two worlds: {self._rounds[assign.token]}, {world}",
                 )
             member = coordinator.desk.roster.holders[assign.group_rank] or ""
             if self._places.setdefault((assign.token, assign.group_rank), member) != member:
-                raise Violation(f"group rank {assign.group_rank} of round {assign.token} is given to two members")
+                raise Violation(
+                    Rule.A_GROUP_RANK_HAS_ONE_MEMBER,
+                    f"group rank {assign.group_rank} of round {assign.token} is given to two members",
+                )
         self.cluster.assignments.clear()
 
     def a_launcher_exits_0_only_after_success(self) -> None:
@@ -195,7 +224,7 @@ class Invariants:
             if close is not None and close.reason is CloseReason.SUCCEEDED:
                 self.a_success_is_one()
             elif pod.exit_code == 0 and not pod.asked_to_end:
-                raise Violation(f"{pod.name} exits 0 before the close")
+                raise Violation(Rule.ONLY_A_SUCCESS_EXITS_0, f"{pod.name} exits 0 before the close")
 
     def a_success_is_one(self) -> None:
         """All steps were made, and all workers of some round exited 0."""
@@ -204,9 +233,12 @@ class Invariants:
         self._success_seen = True
         training, world = self.cluster.training, self.cluster.setup.actives * self.cluster.setup.nproc
         if training.checkpoint[0] < training.steps:
-            raise Violation(f"closed as succeeded at step {training.checkpoint[0]}")
+            raise Violation(Rule.A_SUCCESS_MADE_ALL_STEPS, f"closed as succeeded at step {training.checkpoint[0]}")
         if not any(len(codes) == world and set(codes.values()) == {0} for codes in training.exits.values()):
-            raise Violation(f"closed as succeeded, and in no round all workers exited 0: {training.exits}")
+            raise Violation(
+                Rule.A_SUCCESS_MADE_ALL_STEPS,
+                f"closed as succeeded, and in no round all workers exited 0: {training.exits}",
+            )
 
     def no_stale_round_steps_for_long(self) -> None:
         """5. A round that was replaced out of reach of its members steps on at most until its fence falls.
@@ -214,18 +246,24 @@ class Invariants:
         What it saves meanwhile is refused (its token is older), which the training sees to.
         """
         if self.cluster.training.stale_for_s > FENCED_S:
-            raise Violation(f"a round steps {self.cluster.training.stale_for_s:.1f} s after a newer one has")
+            raise Violation(
+                Rule.A_STALE_ROUND_ENDS,
+                f"a round steps {self.cluster.training.stale_for_s:.1f} s after a newer one has",
+            )
 
     def _rounds_are_few(self, coordinator: object) -> None:
         """Each kills healthy workers, whatever ended the one before."""
         now, formed = self.cluster.world.now, self._formed.setdefault(coordinator, [])
         formed.append(now)
         if sum(at > now - RATE_WITHIN_S for at in formed) > MOST_ROUNDS:
-            raise Violation(f"{len(formed)} rounds of one coordinator, more than {MOST_ROUNDS} in {RATE_WITHIN_S:g} s")
+            raise Violation(
+                Rule.ROUNDS_ARE_FEW,
+                f"{len(formed)} rounds of one coordinator, more than {MOST_ROUNDS} in {RATE_WITHIN_S:g} s",
+            )
 
     def _grows(self, before: RoundToken | None, now: RoundToken, who: str) -> None:
         if before is not None and now < before:
-            raise Violation(f"{who}: round {before} is followed by {now}")
+            raise Violation(Rule.TOKENS_ONLY_GROW, f"{who}: round {before} is followed by {now}")
 
     # At times, and at the end ---------------------------------------------------------------------------------------
 
@@ -236,7 +274,7 @@ class Invariants:
             self._nobody_until = now
         since = max(training.stepped_at or 0.0, faults_over_at, self._nobody_until)
         if not self.cluster.closed() and now - since > BOUNDED_S:
-            raise Violation(f"no step and no close for {now - since:.0f} s")
+            raise Violation(Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP, f"no step and no close for {now - since:.0f} s")
 
     def workers_of_older_rounds_end(self) -> None:
         """5. Where their machine runs and has a network: told by their coordinator, or by the fence.
@@ -249,7 +287,9 @@ class Invariants:
         self._stale_since = {worker: self._stale_since.get(worker, now) for worker in stale}
         for worker, since in self._stale_since.items():
             if now - since > FENCED_S + GRACE_S:
-                raise Violation(f"a worker of round {worker.token} lives on {worker.pod} in round {newest}")
+                raise Violation(
+                    Rule.A_STALE_ROUND_ENDS, f"a worker of round {worker.token} lives on {worker.pod} in round {newest}"
+                )
 
     def nobody_can_take_office(self) -> bool:
         """Pods died with their machines before there was an office, or all of them: what the operator waits for then.
@@ -267,26 +307,31 @@ class Invariants:
         """
         for pod in self.cluster.pods:
             if pod.told_at > closed_at + EVICTION_S + BOUNDED_S:
-                raise Violation(f"{pod.name} hears of the close after {pod.told_at - closed_at:.0f} s")
+                raise Violation(
+                    Rule.ALL_HEAR_OF_THE_CLOSE, f"{pod.name} hears of the close after {pod.told_at - closed_at:.0f} s"
+                )
 
     def the_end_is_right(self) -> None:
         cluster = self.cluster
         closes = {pod.recorded_close.reason for pod in cluster.pods if pod.recorded_close is not None}
         if len(closes) != 1:
-            raise Violation(f"closed with {closes or 'nothing'}")
+            raise Violation(Rule.THERE_IS_ONE_CLOSE, f"closed with {closes or 'nothing'}")
         failures = len(cluster.worker_faults) + cluster.training.stale_saves + len(cluster.hangs)
         failed = [x.recorded_close for x in cluster.pods if x.recorded_close is not None]
         failed = [close for close in failed if close.reason is CloseReason.FAILED]
         if any(close.message.startswith(Fault.WEIGHT_UPDATE.value) for close in failed):
             if not cluster.final_updates:
-                raise Violation("failed for a weight update, and each one that failed might have been tried again")
+                raise Violation(
+                    Rule.A_FAILURE_HAS_SPENT_ITS_RETRIES,
+                    "failed for a weight update, and each one that failed might have been tried again",
+                )
         elif failed and failures <= cluster.setup.max_in_place:
-            raise Violation(f"failed, and only {failures} workers did")
+            raise Violation(Rule.A_FAILURE_HAS_SPENT_ITS_RETRIES, f"failed, and only {failures} workers did")
         elif any(" is spent, and " not in close.message for close in failed):
-            raise Violation("failed, and does not say why there is no rung left")
+            raise Violation(Rule.A_FAILURE_NAMES_ITS_REASON, "failed, and does not say why there is no rung left")
         for pod in cluster.pods:
             if pod.machine.answers and pod.launcher is not None and pod.launcher.alive:
-                raise Violation(f"{pod.name} still runs {EXIT_S:g} s after the close")
+                raise Violation(Rule.ALL_EXIT_AFTER_THE_CLOSE, f"{pod.name} still runs {EXIT_S:g} s after the close")
 
     def every_launcher_that_was_told_exits_with_the_close(self) -> None:
         """4. Pods that were neither hit, nor given up for a full volume, nor deleted exit 0 after a success.
@@ -303,4 +348,7 @@ class Invariants:
                 and not (pod.was_given_up and pod.exit_code == GIVEN_UP_EXIT_CODE)
                 and (close.reason is CloseReason.SUCCEEDED) != (pod.exit_code == 0)
             ):
-                raise Violation(f"{pod.name} exits {pod.exit_code} after close({close.reason.value})")
+                raise Violation(
+                    Rule.EXIT_CODES_FOLLOW_THE_CLOSE,
+                    f"{pod.name} exits {pod.exit_code} after close({close.reason.value})",
+                )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.sidecars import Sidecar
-from tests.simulation.world import Violation
+from tests.simulation.world import Rule, Violation
 from understudy_protocol.recovery import Offence
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.recoveries import OF_A_WORKER
@@ -38,9 +38,11 @@ class LadderInvariants:
             self.nothing_is_charged_without_a_majority(sidecar, desk, offences)
             given_up = [offence for offence in offences if offence.given_up]
             if len({offence.rank for offence in given_up}) < len(given_up):
-                raise Violation(f"a rank costs two pods: {given_up}")
+                raise Violation(Rule.A_RANK_COSTS_ONE_POD, f"a rank costs two pods: {given_up}")
             if sum(not offence.charged for offence in given_up) > 1:
-                raise Violation(f"more than one pod is given up with the budget spent: {given_up}")
+                raise Violation(
+                    Rule.ONE_POD_BEYOND_THE_BUDGET, f"more than one pod is given up with the budget spent: {given_up}"
+                )
             for uid in desk.offences.given_up.keys() - self._given_up:
                 self._given_up.add(uid)
                 self.no_innocent_pod_is_given_up(uid, desk.offences.given_up[uid])
@@ -48,14 +50,18 @@ class LadderInvariants:
     def budgets_are_kept(self, desk: Desk, offences: list[Offence]) -> None:
         cluster, charged = self.cluster, sum(offence.charged for offence in offences)
         if charged > cluster.setup.max_in_place:
-            raise Violation(f"{charged} restarts are charged to a budget of {cluster.setup.max_in_place}")
+            raise Violation(
+                Rule.THE_BUDGET_IS_KEPT, f"{charged} restarts are charged to a budget of {cluster.setup.max_in_place}"
+            )
         failures = len(cluster.worker_faults) + cluster.training.stale_saves
         may_hang = cluster.step_timeout_s or cluster.setup.start_timeout_s
         if charged <= failures or may_hang:  # what breaks otherwise may hang, and costs as much
             return
         stand = sum(offence.charged for offence in offences if not _may_be_taken_back(desk, offence))
         if stand > failures:
-            raise Violation(f"{stand} restarts are charged, and only {failures} workers failed")
+            raise Violation(
+                Rule.ONLY_FAILURES_ARE_CHARGED, f"{stand} restarts are charged, and only {failures} workers failed"
+            )
 
     def nothing_is_charged_without_a_majority(self, sidecar: Sidecar, desk: Desk, offences: Iterable[Offence]) -> None:
         """Where it had none before the event, nor has one after it. (A loss in the same event may have cost it.)"""
@@ -63,7 +69,10 @@ class LadderInvariants:
         self._charges |= new
         cut_off = not desk.has_majority()
         if new and cut_off and (desk.doubt is not None or sidecar in self._cut_off):
-            raise Violation(f"{sidecar.pod.name} charges a restart, and may be the one that is cut off")
+            raise Violation(
+                Rule.CHARGES_NEED_A_MAJORITY,
+                f"{sidecar.pod.name} charges a restart, and may be the one that is cut off",
+            )
         (self._cut_off.add if cut_off else self._cut_off.discard)(sidecar)
 
     def no_innocent_pod_is_given_up(self, uid: str, reason: str) -> None:
@@ -74,7 +83,10 @@ class LadderInvariants:
         if any(x.launcher is not None and x.launcher.stopped for x in self.cluster.pods):
             return  # what a worker of that pod has done is not known
         if pod.name not in guilty and not self.cluster.clocks_differ:
-            raise Violation(f"{pod.name} is given up ({reason}), and none of its workers has failed by itself")
+            raise Violation(
+                Rule.NO_INNOCENT_POD_IS_EVICTED,
+                f"{pod.name} is given up ({reason}), and none of its workers has failed by itself",
+            )
 
 
 def _may_be_taken_back(desk: Desk, offence: Offence) -> bool:

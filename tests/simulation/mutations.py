@@ -1,7 +1,8 @@
 """Deliberate bugs, each a small change of one rule: the simulation must find every one of them.
 
-A mutation is a context manager that breaks the code while it is open. `seeds` is where to look: the first that finds
-it is usually among the first dozen; a rule that only matters in rare schedules is looked for longer.
+A mutation is a context manager that breaks the code while it is open. It is found if one of the rules that it breaks
+is violated. `seeds` is where to look: the first that finds it is usually among the first dozen; a rule that only
+matters in rare schedules is looked for longer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from unittest import mock
 
 from tests.simulation import test_schedules
 from tests.simulation.sidecars import Sidecar as SimulatedSidecar
+from tests.simulation.world import Rule
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
@@ -35,6 +37,7 @@ from understudy_sidecar.membership import (
     succession,
 )
 from understudy_sidecar.membership.backoff import Backoff
+from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
@@ -54,9 +57,13 @@ Open = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Mutation:
-    """kinds: the faults without which it makes no difference. Schedules that lack one of them are not run."""
+    """breaks: the rules that it violates; other violations are no evidence that the simulation checks them.
+
+    kinds: the faults without which it makes no difference. Schedules that lack one of them are not run.
+    """
 
     name: str
+    breaks: tuple[Rule, ...]
     open: Open
     seeds: int = 300
     kinds: tuple[str, ...] = ()
@@ -73,6 +80,18 @@ class ScheduledMutation:
 
 def _patch(target: Any, name: str, broken: Any) -> Open:
     return lambda: mock.patch.object(target, name, broken)
+
+
+_next_hosts = Calls.next
+
+
+def _no_host_again(
+    self: Calls, heirs: tuple[m.Heir, ...], own_ip: str, named: str = ""
+) -> tuple[tuple[str, ...], float]:
+    """As Calls.next, but without the hosts of this turn that were called before, if any other is left."""
+    hosts, wait_s = _next_hosts(self, heirs, own_ip, named)
+    before = set(self._order[: 0 if self._last is None else self._last + 1]) - {named}
+    return tuple(host for host in hosts if host not in before) or hosts, wait_s
 
 
 def _nothing(*_: object) -> None:
@@ -226,12 +245,14 @@ def _climb_whatever_the_rank_did(case: ladder.Case, limits: ladder.Limits) -> la
     return ladder.climb(replace(case, rank_had_another_pod=False, last_pod_has_gone=False), limits)
 
 
+decide_in_time = escalation.on_time
+
+
 def _give_up_without_asking(desk: Desk, now: float) -> None:
-    """Whoever was told first is taken for the first."""
+    """The coordinator takes the first failure that is reported for the first that happened."""
     if desk.dismissal is not None:
-        dismissal, desk.dismissal = desk.dismissal, None
-        if dismissal.uid in desk.roster.members:
-            escalation.give_up(desk, desk.roster.members[dismissal.uid], dismissal.reason, now)
+        desk.dismissal.pending.clear()
+    decide_in_time(desk, now)
 
 
 @contextmanager
@@ -289,62 +310,157 @@ def _any_pause(self: RecoveryBook, round_number: int, at: float, pause_s: float 
 stepped = RecoveryBook.stepped
 
 MUTATIONS = (
-    Mutation("a pause is computed by the coordinator", _patch(RecoveryBook, "stepped", _any_pause)),
-    Mutation("a member grants an office to everybody who asks", _patch(Voter, "grant", _grant_anything), 3000),
-    Mutation("half of the electorate elects", _patch(electorate, "majority", _half_is_enough), 3000),
-    Mutation("one vote elects", _patch(Tally, "carries", _one_vote_is_enough), 1000),
-    Mutation("vows are forgotten at a restart", _vows_are_forgotten, 1000),
-    Mutation("rounds are formed without a majority", _patch(Desk, "has_majority", _always), 3000),
-    Mutation("the first member to finish ends the job", _the_first_to_finish_ends_the_job),
-    Mutation("a failed job exits 0", _exit_0_on_failure),
-    Mutation("a lost member keeps its rank", _patch(faults, "lose", _lose_and_forget)),
     Mutation(
-        "who comes back is not told what it missed", _patch(joining, "_resume", _resume_without_what_was_missed), 1000
+        "a pause is computed by the coordinator", (Rule.PAUSES_ARE_TRUE,), _patch(RecoveryBook, "stepped", _any_pause)
     ),
-    Mutation("silence is never a loss", _patch(SilenceWatch, "lost", _nobody_is_silent)),
-    Mutation("old workers live on beside the new ones", _old_workers_live_on),
-    Mutation("a rank is given twice", _survivors_are_moved),
-    Mutation("a broken round is adopted", _patch(settling, "settle", _adopt_without_looking)),
-    Mutation("who leaves is forgotten", _drain_nobody, 3000, ("pod deleted",)),
+    Mutation(
+        "a member grants an office to everybody who asks",
+        (Rule.A_MAJORITY_ELECTS, Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED),
+        _patch(Voter, "grant", _grant_anything),
+        3000,
+    ),
+    Mutation(
+        "half of the electorate elects",
+        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
+        _patch(electorate, "majority", _half_is_enough),
+        3000,
+    ),
+    Mutation(
+        "one vote elects",
+        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
+        _patch(Tally, "carries", _one_vote_is_enough),
+        1000,
+    ),
+    Mutation("vows are forgotten at a restart", (Rule.A_MAJORITY_ELECTS,), _vows_are_forgotten, 1000),
+    Mutation(
+        "rounds are formed without a majority",
+        (Rule.A_ROUND_NEEDS_A_MAJORITY,),
+        _patch(Desk, "has_majority", _always),
+        3000,
+    ),
+    Mutation(
+        "the first member to finish ends the job", (Rule.A_SUCCESS_MADE_ALL_STEPS,), _the_first_to_finish_ends_the_job
+    ),
+    Mutation("a failed job exits 0", (Rule.ONLY_A_SUCCESS_EXITS_0,), _exit_0_on_failure),
+    Mutation(
+        "a lost member keeps its rank", (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,), _patch(faults, "lose", _lose_and_forget)
+    ),
+    Mutation(
+        "who comes back is not told what it missed",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
+        _patch(joining, "_resume", _resume_without_what_was_missed),
+        1000,
+    ),
+    Mutation("a deadline of silence is ignored", (Rule.NO_BUSY_LOOP,), _patch(SilenceWatch, "lost", _nobody_is_silent)),
+    Mutation(
+        "old workers live on beside the new ones",
+        (Rule.A_STALE_ROUND_ENDS, Rule.A_RANK_HAS_ONE_WORKER),
+        _old_workers_live_on,
+    ),
+    Mutation(
+        "a rank is given twice", (Rule.A_ROUND_HAS_ONE_WORLD, Rule.A_GROUP_RANK_HAS_ONE_MEMBER), _survivors_are_moved
+    ),
+    Mutation(
+        "a broken round is adopted",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
+        _patch(settling, "settle", _adopt_without_looking),
+    ),
+    Mutation(
+        "who leaves is forgotten",
+        (Rule.NO_INNOCENT_POD_IS_EVICTED, Rule.NO_INNOCENT_WORKER_IS_BLAMED, Rule.ONLY_FAILURES_ARE_CHARGED),
+        _drain_nobody,
+        3000,
+        ("pod deleted",),
+    ),
     Mutation(
         "nobody is told that workers hang",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(hangs, "on_hung", lambda desk, member, hung, now: None),
         3000,
         ("worker hangs",),
     ),
-    Mutation("nobody misses the first step of a round", _patch(hangs, "expect_step", lambda desk, now: None)),
-    Mutation("the budget of restarts has no end", _patch(escalation, "climb", _climb_without_a_budget)),
-    Mutation("a rank may cost any number of pods", _patch(escalation, "climb", _climb_whatever_the_rank_did)),
-    Mutation("who told first is given up unasked", _patch(escalation, "on_time", _give_up_without_asking), 2000),
-    Mutation("restarts are charged without a majority", _a_minority_counts, 3000, ("coordinator's sidecar hangs",)),
-    Mutation("a pod that leaves costs a restart", _each_leave_costs_a_restart),
-    Mutation("no failed update may be tried again", _patch(rollouts, "_is_final", _any_failure_is_final), 1000),
+    Mutation(
+        "nobody misses the first step of a round",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
+        _patch(hangs, "expect_step", lambda desk, now: None),
+    ),
+    Mutation(
+        "the budget of restarts has no end",
+        (Rule.THE_BUDGET_IS_KEPT,),
+        _patch(escalation, "climb", _climb_without_a_budget),
+    ),
+    Mutation(
+        "a rank may cost any number of pods",
+        (Rule.A_RANK_COSTS_ONE_POD, Rule.ONE_POD_BEYOND_THE_BUDGET),
+        _patch(escalation, "climb", _climb_whatever_the_rank_did),
+    ),
+    Mutation(
+        "who told first is given up unasked",
+        (Rule.NO_INNOCENT_POD_IS_EVICTED,),
+        _patch(escalation, "on_time", _give_up_without_asking),
+        2000,
+    ),
+    Mutation(
+        "restarts are charged without a majority",
+        (Rule.CHARGES_NEED_A_MAJORITY,),
+        _a_minority_counts,
+        3000,
+        ("coordinator's sidecar hangs",),
+    ),
+    Mutation("a pod that leaves costs a restart", (Rule.ONLY_FAILURES_ARE_CHARGED,), _each_leave_costs_a_restart),
+    Mutation(
+        "no failed update may be tried again",
+        (Rule.A_FAILURE_HAS_SPENT_ITS_RETRIES,),
+        _patch(rollouts, "_is_final", _any_failure_is_final),
+        1000,
+    ),
     Mutation(
         "a launcher that does not respond is kept",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(LauncherWatch, "responds", lambda self, now: True),
         3000,
         ("launcher stops",),
     ),
     Mutation(
         "a worker that cannot be killed is ignored",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(MemberMachine, "_on_unkillable", _nothing),
         3000,
         ("worker unkillable",),
     ),
     Mutation(
         "a vow that cannot be stored is ignored",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(Core, "_on_store_failed", _nothing),
         3000,
         ("state volume full",),
     ),
     Mutation(
         "a start is waited for without end",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(rounds, "lose_late_starters", _nothing),
         3000,
         ("start never comes",),
     ),
-    Mutation("lost pods have no names in a new term", _patch(settling, "_replace_missing", _replace_nameless), 3000),
-    Mutation("a coordinator never resigns", _patch(Coordinator, "_resign_if_alone", lambda self, now: None), 3000),
+    Mutation(
+        "lost pods have no names in a new term",
+        (Rule.A_LOST_POD_HAS_A_NAME,),
+        _patch(settling, "_replace_missing", _replace_nameless),
+        3000,
+    ),
+    Mutation(
+        "a member that has called the last host calls it again without end",
+        (Rule.MEMBERS_ELECT_BY_THEMSELVES,),
+        _patch(Calls, "next", _no_host_again),
+        2000,
+        ("operator down",),
+    ),
+    Mutation(
+        "a coordinator never resigns",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
+        _patch(Coordinator, "_resign_if_alone", lambda self, now: None),
+        3000,
+    ),
 )
 
 SCHEDULED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.network import End, Machine
-from tests.simulation.world import Violation, World
+from tests.simulation.world import Rule, Violation, World
 
 ALARM_LATE_S = 0.001
 #: A Tick at a machine's own deadline may leave it in the past once or twice, never for long: that is a busy loop.
@@ -88,5 +88,5 @@ class Alarm:
             after = self._due()
             self._in_a_row = self._in_a_row + 1 if after is not None and after <= now else 0
             if self._in_a_row > TICKS_IN_A_ROW:
-                raise Violation(f"busy loop: a Tick at {now} leaves the deadline at {after}")
+                raise Violation(Rule.NO_BUSY_LOOP, f"busy loop: a Tick at {now} leaves the deadline at {after}")
         self.set()

@@ -25,7 +25,7 @@ from tests.simulation.faults import (
     draw_updates,
 )
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
-from tests.simulation.world import Violation
+from tests.simulation.world import Rule, Violation
 from understudy_protocol.words import Proactive
 
 
@@ -70,7 +70,8 @@ def run_case(case: Case) -> SimulatedCluster:
     try:
         _run(cluster, case)
     except Exception as error:
-        raise Violation(report(case, cluster, error)) from error
+        rule = error.rule if isinstance(error, Violation) else Rule.NO_ERROR
+        raise Violation(rule, report(case, cluster, error)) from error
     return cluster
 
 

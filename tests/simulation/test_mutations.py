@@ -1,4 +1,4 @@
-"""The simulation finds bugs: each deliberate one of mutations.py within its number of seeds."""
+"""The simulation finds bugs: each deliberate one of mutations.py within its number of seeds, by the rule it breaks."""
 
 import pytest
 
@@ -12,8 +12,14 @@ from tests.simulation.world import Violation
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_deliberate_bug_is_found(mutation: Mutation) -> None:
     with mutation.open():
-        found = find_seed(f"data plane: {mutation.name}", mutation.seeds, lambda seed: run(mutation, seed), Violation)
-    assert found is not None, f"{mutation.name}: no violation in {mutation.seeds} seeds"
+        found = find_seed(
+            f"data plane: {mutation.name}",
+            mutation.seeds,
+            lambda seed: run(mutation, seed),
+            Violation,
+            lambda violation: violation.rule in mutation.breaks,
+        )
+    assert found is not None, f"{mutation.name}: {mutation.seeds} seeds, none breaks {mutation.breaks}"
 
 
 def run(mutation: Mutation, seed: int) -> None:

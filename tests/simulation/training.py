@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.network import Machine, reachable
-from tests.simulation.world import Violation, World
+from tests.simulation.world import Rule, Violation, World
 from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.words import RoundToken
 
@@ -108,7 +108,7 @@ class Training:
         group = self._group(worker)
         self._check_store(worker, group)
         if worker.rank in group.workers and group.workers[worker.rank].alive:
-            raise Violation(f"rank {worker.rank} of round {worker.token} runs twice")
+            raise Violation(Rule.A_RANK_HAS_ONE_WORKER, f"rank {worker.rank} of round {worker.token} runs twice")
         group.workers[worker.rank] = worker
         if len(group.workers) == group.world_size:
             self.world.after(self.world.between(*INIT_S), lambda: self.resume(group))
@@ -120,11 +120,17 @@ class Training:
         for other in group.workers.values():
             theirs = (other.start.master_addr, other.start.master_port)
             if (theirs, other.start.agent_store) != (where, start.agent_store):
-                raise Violation(f"the workers of round {worker.token} look for their store in different places")
+                raise Violation(
+                    Rule.A_ROUND_HAS_ONE_STORE,
+                    f"the workers of round {worker.token} look for their store in different places",
+                )
         if start.agent_store and where in self._stores:
             used_by = self._stores[where] or worker.token
             if used_by != worker.token and used_by.round == worker.token.round:
-                raise Violation(f"the store at {where} serves round {used_by} and round {worker.token}")
+                raise Violation(
+                    Rule.A_STORE_SERVES_ONE_ROUND,
+                    f"the store at {where} serves round {used_by} and round {worker.token}",
+                )
             self._stores[where] = max(used_by, worker.token)
 
     def _group(self, worker: Worker) -> Group:
@@ -222,7 +228,9 @@ class Training:
     def _check_step(self, group: Group) -> None:
         tokens = {worker.token for worker in group.workers.values() if worker.alive}
         if tokens != {group.token} or sorted(group.workers) != list(range(group.world_size)):
-            raise Violation(f"a step of round {group.token} with workers of {tokens}")
+            raise Violation(
+                Rule.A_STEP_HAS_ALL_RANKS_OF_ITS_ROUND, f"a step of round {group.token} with workers of {tokens}"
+            )
 
     def _save(self, group: Group) -> bool:
         """Whether it counts. If not, who saves ends with an error (examples/ddp: StaleRound), peers follow."""
@@ -234,7 +242,7 @@ class Training:
             saver.machine.post(lambda: saver.end(1, None, "StaleRound"))
             return False
         if group.step < step:
-            raise Violation(f"round {group.token} saves step {group.step} over step {step}")
+            raise Violation(Rule.CHECKPOINTS_ONLY_GROW, f"round {group.token} saves step {group.step} over step {step}")
         self.checkpoint = (group.step, group.token)
         return True
 

@@ -9,14 +9,63 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 #: Simulated Unix time at the start: as in production no machine ever sees a time near zero.
 EPOCH_S = 1_000_000.0
 TRACE_LINES = 400
 
 
+class Rule(StrEnum):
+    """What must hold. NO_ERROR: the code raises none, and its assertions hold."""
+
+    A_RANK_HAS_ONE_WORKER = "a rank has one worker"
+    TOKENS_ONLY_GROW = "tokens only grow"
+    NO_INNOCENT_WORKER_IS_BLAMED = "no innocent worker is blamed"
+    A_TRAINING_ROUND_DOES_NOT_HANG = "a training round does not hang"
+    PAUSES_ARE_TRUE = "pauses are true"
+    EACH_STRATEGY_HAS_ITS_REASON = "each strategy has its reason"
+    A_ROUND_NEEDS_A_MAJORITY = "a round needs a majority"
+    A_TERM_HAS_ONE_COORDINATOR = "a term has one coordinator"
+    A_LOST_POD_HAS_A_NAME = "a lost pod has a name"
+    ROUNDS_ARE_FEW = "rounds are few"
+    A_ROUND_HAS_ONE_WORLD = "a round has one world"
+    A_GROUP_RANK_HAS_ONE_MEMBER = "a group rank has one member"
+    ONLY_A_SUCCESS_EXITS_0 = "only a success exits 0"
+    A_SUCCESS_MADE_ALL_STEPS = "a success made all steps"
+    A_STALE_ROUND_ENDS = "a stale round ends"
+    A_FAULT_IS_FOLLOWED_BY_A_STEP = "a fault is followed by a step"
+    ALL_HEAR_OF_THE_CLOSE = "all hear of the close"
+    THERE_IS_ONE_CLOSE = "there is one close"
+    A_FAILURE_HAS_SPENT_ITS_RETRIES = "a failure has spent its retries"
+    A_FAILURE_NAMES_ITS_REASON = "a failure names its reason"
+    ALL_EXIT_AFTER_THE_CLOSE = "all exit after the close"
+    EXIT_CODES_FOLLOW_THE_CLOSE = "exit codes follow the close"
+    NO_VOW_IS_TAKEN_BACK = "no vow is taken back"
+    A_MAJORITY_ELECTS = "a majority elects"
+    MEMBERS_ELECT_BY_THEMSELVES = "members elect by themselves"
+    ELECTORATES_ARE_INHERITED = "electorates are inherited"
+    ONE_COORDINATOR_MAY_BE_FOLLOWED = "one coordinator may be followed"
+    A_RANK_COSTS_ONE_POD = "a rank costs one pod"
+    ONE_POD_BEYOND_THE_BUDGET = "one pod beyond the budget"
+    THE_BUDGET_IS_KEPT = "the budget is kept"
+    ONLY_FAILURES_ARE_CHARGED = "only failures are charged"
+    CHARGES_NEED_A_MAJORITY = "charges need a majority"
+    NO_INNOCENT_POD_IS_EVICTED = "no innocent pod is evicted"
+    A_ROUND_HAS_ONE_STORE = "a round has one store"
+    A_STORE_SERVES_ONE_ROUND = "a store serves one round"
+    A_STEP_HAS_ALL_RANKS_OF_ITS_ROUND = "a step has all ranks of its round"
+    CHECKPOINTS_ONLY_GROW = "checkpoints only grow"
+    NO_BUSY_LOOP = "no busy loop"
+    NO_ERROR = "no error"
+
+
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """A rule is broken."""
+
+    def __init__(self, rule: Rule, text: str) -> None:
+        super().__init__(text)
+        self.rule = rule
 
 
 @dataclass

@@ -10,8 +10,8 @@ import multiprocessing
 import sys
 import time
 
+from tests.simulation_operator.rules import Violation
 from tests.simulation_operator.run import draw_case, draw_pool_case, run_case
-from tests.simulation_operator.world import Violation
 
 BATCH = 25
 SAY_EVERY_S = 10.0

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from tests.simulation_operator.api_server import Raw
+from tests.simulation_operator.rules import Rule, Wrong
 from understudy_protocol import pod as names
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ class ClaimWatch:
         before = "" if kind == "ADDED" else self._claimants.get(metadata["uid"], "")
         self._claimants[metadata["uid"]] = claimant
         if before and claimant and before != claimant:
-            self._world.violate(f"{metadata['name']} is claimed by {before}, and by {claimant}")
+            self._world.violate(
+                Rule.A_SPARE_HAS_ONE_CLAIMANT, f"{metadata['name']} is claimed by {before}, and by {claimant}"
+            )
         if claimant and not before:
             self.claims += 1
             self._world.say(f"{claimant} claims 1 of the pool: {metadata['name']}")
@@ -72,7 +75,9 @@ class ClaimWatch:
         uid, job_uid = metadata["uid"], metadata["labels"][names.LABEL_JOB_UID]
         before = self._claimants.get(uid, "")
         if before and before != job_uid:
-            self._world.violate(f"{metadata['name']} is claimed by {before}, and by {job_uid}")
+            self._world.violate(
+                Rule.A_SPARE_HAS_ONE_CLAIMANT, f"{metadata['name']} is claimed by {before}, and by {job_uid}"
+            )
         if not before:
             self._claimants[uid] = job_uid
             self.claims += 1
@@ -91,17 +96,24 @@ class ClaimWatch:
         there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods") if not _was_given_up(pod, dead)}
         lacked = max((count for _, count in self._lacked.get(job_uid, ())), default=len(under_way))
         if self._world.has_lease and len(there.intersection(under_way)) > lacked:
-            self._world.violate(f"{job_uid} lacks {lacked} pods, and claims {len(under_way)}")
+            self._world.violate(
+                Rule.A_JOB_CLAIMS_WHAT_IT_LACKS, f"{job_uid} lacks {lacked} pods, and claims {len(under_way)}"
+            )
 
     def _takes_place(self, pod: Raw) -> None:
         metadata = pod["metadata"]
         uid, job_uid = metadata["annotations"][names.ANNOTATION_FROM_POD], metadata["labels"][names.LABEL_JOB_UID]
         if self._taken.setdefault(uid, job_uid) != job_uid:
-            self._world.violate(f"{metadata['name']} takes a place that {self._taken[uid]} has")
+            self._world.violate(
+                Rule.A_PLACE_IS_TAKEN_ONCE, f"{metadata['name']} takes a place that {self._taken[uid]} has"
+            )
         spares = [other for other in self._world.server.of("pods") if other["metadata"]["uid"] == uid]
         for spare in spares:
             if spare.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-                self._world.violate(f"{metadata['name']} takes the place of {spare['metadata']['name']}, which runs")
+                self._world.violate(
+                    Rule.A_PLACE_IS_TAKEN_AFTER_ITS_END,
+                    f"{metadata['name']} takes the place of {spare['metadata']['name']}, which runs",
+                )
 
     def _perhaps_kill(self, writer: Process) -> None:
         if self._world.kill_at_claim:
@@ -110,7 +122,7 @@ class ClaimWatch:
                 self._world.loop.call_soon(self._world.replace_replica, writer)
 
 
-def what_is_wrong_of_pools(world: World) -> Iterator[str]:
+def what_is_wrong_of_pools(world: World) -> Iterator[Wrong]:
     """At rest."""
     pools = {raw["metadata"]["uid"]: raw for raw in world.server.of("hotsparepools")}
     for uid, pool in pools.items():
@@ -120,22 +132,26 @@ def what_is_wrong_of_pools(world: World) -> Iterator[str]:
         alive = [spare for spare in spares if spare.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
         full = world.cluster.room is not None and any(_has_no_room(spare) for spare in alive)
         if not full and (len(running), len(alive)) != (wanted, wanted):
-            yield f"pool {name} wants {wanted} spares: {len(running)} run of {len(alive)}"
+            yield Wrong(Rule.A_POOL_IS_FULL, f"pool {name} wants {wanted} spares: {len(running)} run of {len(alive)}")
         status = pool.get("status", {})
         told = (status.get("desired"), status.get("ready"), status.get("available"))
         if told != (wanted, len(running), len(running)):
-            yield f"pool {name} has {len(running)} of {wanted} spares, and tells {told}"
+            yield Wrong(
+                Rule.A_POOL_REPORTS_ITS_SPARES, f"pool {name} has {len(running)} of {wanted} spares, and tells {told}"
+            )
         templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE] for spare in alive}
         if not full and len(templates) > 1:
-            yield f"pool {name} has spares of {len(templates)} templates"
+            yield Wrong(Rule.A_POOL_HAS_ONE_TEMPLATE, f"pool {name} has spares of {len(templates)} templates")
     for pod in world.server.of("pods"):
         metadata = pod["metadata"]
         if metadata.get("finalizers") or names.LABEL_CLAIMED_BY in metadata["labels"]:
-            yield f"{metadata['name']} is claimed still"
+            yield Wrong(Rule.NO_CLAIM_IS_LEFT, f"{metadata['name']} is claimed still")
         told = metadata.get("annotations", {})
         ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if names.ANNOTATION_WARM in told and names.ANNOTATION_ADOPTED not in told and not ended:
-            yield f"{metadata['name']} was claimed Warm, and does not know its job"
+            yield Wrong(
+                Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB, f"{metadata['name']} was claimed Warm, and does not know its job"
+            )
 
 
 def _has_no_room(pod: Raw) -> bool:

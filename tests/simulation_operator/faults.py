@@ -12,6 +12,7 @@ from itertools import count
 
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.client import Process
+from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.training import SUCCEEDED
 from tests.simulation_operator.world import World
 from tests.unit.operator.given import TEMPLATE
@@ -356,7 +357,9 @@ def _create_malformed(world: World, fault: Fault) -> None:
                 try:
                     process._tell(kind, event_type, copy.deepcopy(raw))
                 except Exception as error:  # noqa: BLE001 (whatever it is, it would end a watch)
-                    world.violate(f"{process.name} fails over malformed {kind.value}: {error!r}")
+                    world.violate(
+                        Rule.MALFORMED_OBJECTS_ARE_READ, f"{process.name} fails over malformed {kind.value}: {error!r}"
+                    )
 
     tell("ADDED")
     _later(world, fault, lambda: tell("DELETED"))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.claims import what_is_wrong_of_pools
 from tests.simulation_operator.client import Process
+from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
 from understudy_operator.observe.store import Kind, Owner, owners_of
@@ -27,7 +28,7 @@ WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
 
 
-def what_is_wrong(world: World, faults: int) -> Iterator[str]:
+def what_is_wrong(world: World, faults: int) -> Iterator[Wrong]:
     yield from world.violations
     if not world.has_lease:
         return  # two that both act undo what the other does, and come to no rest
@@ -40,17 +41,19 @@ def what_is_wrong(world: World, faults: int) -> Iterator[str]:
     for plural in ("pods", "services", "secrets", "jobs"):
         left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - owners
         if left:
-            yield f"{plural} of jobs that are gone: {left}"
+            yield Wrong(Rule.NOTHING_OF_A_DELETED_JOB_IS_LEFT, f"{plural} of jobs that are gone: {left}")
     leaders = [process for process in world.alive() if process.operator is not None and process.operator.leads()]
     if len(leaders) != 1:
-        yield f"{len(leaders)} replicas lead"
+        yield Wrong(Rule.ONE_REPLICA_LEADS, f"{len(leaders)} replicas lead")
     for process in world.alive():
         yield from _process(world, process, process in leaders)
     if world.loop.time() - world.last_write_at < REST_S:
-        yield f"somebody writes at rest: the last write was at {world.last_write_at:.3f}"
+        yield Wrong(
+            Rule.NOBODY_WRITES_AT_REST, f"somebody writes at rest: the last write was at {world.last_write_at:.3f}"
+        )
     writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(owners)) + WRITES_A_FAULT * faults
     if writes > most:
-        yield f"{writes} writes, where {most} would do: {dict(world.writes)}"
+        yield Wrong(Rule.WRITES_ARE_BOUNDED, f"{writes} writes, where {most} would do: {dict(world.writes)}")
 
 
 def _concerned(world: World) -> set[tuple[Kind, Owner]]:
@@ -58,15 +61,15 @@ def _concerned(world: World) -> set[tuple[Kind, Owner]]:
     return {(kind, owner) for kind in Kind for raw in world.server.of(kind.value) for owner in owners_of(kind, raw)}
 
 
-def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
+def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
     name, status = job["metadata"]["name"], job.get("status", {})
     running = world.cluster.running(training.job_uid)
     yield from _events(world, job)
     if training.closed is not None:
         if status.get("phase") != "Succeeded":
-            yield f"{name} has succeeded, and its status says {status.get('phase')}"
+            yield Wrong(Rule.STATUS_IS_TRUE, f"{name} has succeeded, and its status says {status.get('phase')}")
         if running:
-            yield f"{name} has succeeded, and {len(running)} of its pods run"
+            yield Wrong(Rule.A_JOB_HAS_ITS_PODS, f"{name} has succeeded, and {len(running)} of its pods run")
         return
     wanted = training.actives + job["spec"]["spares"]["replicas"]
     alive = [
@@ -77,23 +80,29 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[str]:
     if job["spec"]["spares"]["replicas"] == 0 and training.in_office not in training.seats.values():
         wanted += 1  # there were spares once: one of them coordinates, and stays for that
     if (len(running), len(alive)) != (wanted, wanted):
-        yield f"{name} wants {wanted} pods: {len(running)} run of {len(alive)}"
+        yield Wrong(Rule.A_JOB_HAS_ITS_PODS, f"{name} wants {wanted} pods: {len(running)} run of {len(alive)}")
     yield from _children(world, job)
     if len(training.seats) != training.actives or not all(map(training.seated, training.seats.values())):
-        yield f"{name} does not train: {training.seats}"
+        yield Wrong(Rule.A_JOB_TRAINS, f"{name} does not train: {training.seats}")
     if status.get("phase") != "Running" or status.get("round") != training.round:
-        yield f"{name} trains in round {training.round}: {status.get('phase')}, round {status.get('round')}"
+        yield Wrong(
+            Rule.STATUS_IS_TRUE,
+            f"{name} trains in round {training.round}: {status.get('phase')}, round {status.get('round')}",
+        )
     if status.get("coordinator", {}).get("podUID") != training.in_office:
-        yield f"{name} is coordinated by {training.in_office}: {status.get('coordinator')}"
+        yield Wrong(Rule.STATUS_IS_TRUE, f"{name} is coordinated by {training.in_office}: {status.get('coordinator')}")
     labelled = [pod["metadata"]["uid"] for pod in alive if pod["metadata"]["labels"].get(names.LABEL_COORDINATOR)]
     if labelled != [training.in_office]:
-        yield f"{name} is coordinated by {training.in_office}, and the label is at {labelled}"
-    refused = [entry for entry in status["conditions"] if entry["type"] in ("Invalid", "Blocked")]
+        yield Wrong(
+            Rule.THE_COORDINATOR_HAS_THE_LABEL,
+            f"{name} is coordinated by {training.in_office}, and the label is at {labelled}",
+        )
+    refused = [entry for entry in status.get("conditions", ()) if entry["type"] in ("Invalid", "Blocked")]
     if any(entry["status"] == "True" for entry in refused):
-        yield f"{name} is well: {refused}"
+        yield Wrong(Rule.STATUS_IS_TRUE, f"{name} is well: {refused}")
 
 
-def _children(world: World, job: Raw) -> Iterator[str]:
+def _children(world: World, job: Raw) -> Iterator[Wrong]:
     """The pod template of each Job that the job owns has the node selector that the job's spec has."""
     wanted = {entry["name"]: entry["template"]["spec"]["template"]["spec"] for entry in job["spec"]["replicatedJobs"]}
     for child in world.server.of("jobs", **{names.LABEL_JOB_UID: job["metadata"]["uid"]}):
@@ -102,10 +111,13 @@ def _children(world: World, job: Raw) -> Iterator[str]:
         told = child["spec"]["template"]["spec"].get("nodeSelector", {})
         selector = wanted[child["metadata"]["labels"][keys.REPLICATED_JOB]].get("nodeSelector", {})
         if told != selector:
-            yield f"pods of {child['metadata']['name']} need nodes with {told}, and its spec says {selector}"
+            yield Wrong(
+                Rule.PODS_FOLLOW_THE_SPEC,
+                f"pods of {child['metadata']['name']} need nodes with {told}, and its spec says {selector}",
+            )
 
 
-def _events(world: World, job: Raw) -> Iterator[str]:
+def _events(world: World, job: Raw) -> Iterator[Wrong]:
     """Each fault that status records, its recovery and the job's end have their events."""
     name, status = job["metadata"]["name"], job.get("status", {})
     of_job = [event for event in world.server.events if event["regarding"]["uid"] == job["metadata"]["uid"]]
@@ -116,29 +128,34 @@ def _events(world: World, job: Raw) -> Iterator[str]:
             wanted.append(("Recovered", entry["cause"]["pod"]))
     for reason, pod in wanted:
         if not any(event["reason"] == reason and pod in event["note"] for event in of_job):
-            yield f"{name} has no event {reason} {pod}"
+            yield Wrong(Rule.RECORDED_FAULTS_HAVE_EVENTS, f"{name} has no event {reason} {pod}")
 
 
-def _process(world: World, process: Process, leads: bool) -> Iterator[str]:
+def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
     operator = process.operator
     assert operator is not None
     if not operator.alive:
-        yield f"{process.name} has lost a task"
+        yield Wrong(Rule.TASKS_LIVE, f"{process.name} has lost a task")
     for kind in Kind:
         there = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in world.server.of(kind.value)}
         known = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in operator.store.all(kind)}
         if there != known:
-            yield f"{process.name}: {kind.value} are {there}, and it knows {known}"
+            yield Wrong(Rule.THE_STORE_IS_TRUE, f"{process.name}: {kind.value} are {there}, and it knows {known}")
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
     if size > objects + len(_concerned(world)):  # at rest nothing has been removed since the last list
-        yield f"{process.name} keeps {size} entries for {objects} objects"
+        yield Wrong(Rule.THE_STORE_IS_BOUNDED, f"{process.name} keeps {size} entries for {objects} objects")
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:
-        yield f"{process.name} has {workers} workers, and needs {wanted}"
+        yield Wrong(Rule.EACH_OWNER_HAS_A_WORKER, f"{process.name} has {workers} workers, and needs {wanted}")
     wanted = pools if leads else 0
     if len(operator._pool_workers) != wanted:
-        yield f"{process.name} has {len(operator._pool_workers)} workers of pools, and needs {wanted}"
+        yield Wrong(
+            Rule.EACH_OWNER_HAS_A_WORKER,
+            f"{process.name} has {len(operator._pool_workers)} workers of pools, and needs {wanted}",
+        )
     if operator._gateway._unanswered or operator._gateway.pools._unanswered:
-        yield f"{process.name} still has creations to settle: {operator._gateway._unanswered}"
+        yield Wrong(
+            Rule.CREATIONS_ARE_SETTLED, f"{process.name} still has creations to settle: {operator._gateway._unanswered}"
+        )

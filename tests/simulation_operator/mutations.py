@@ -15,16 +15,17 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation_operator.faults import Fault
+from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.run import Case
 from understudy_operator import worker
 from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.keyring import Keyring
 from understudy_operator.observe import store
 from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
-from understudy_operator.operator import Operator
 from understudy_operator.plan import objects
 from understudy_operator.plan.intents import Plan
 from understudy_operator.plan.jobset import children
@@ -41,7 +42,10 @@ _gather, _merged = JobWorker._gather, children.merged
 
 @dataclass(frozen=True)
 class Mutation:
+    """breaks: the rules that it violates; other violations are no evidence that the simulation checks them."""
+
     what: str
+    breaks: tuple[Rule, ...]
     where: Any
     name: str
     instead: Any
@@ -69,9 +73,9 @@ def _lets_nothing_be_settled(self: Gateway, job_uid: str, name: str) -> None:
     del self, job_uid, name
 
 
-def _never_looks_at_the_lease(self: Operator) -> bool:
+def _may_write_for_an_hour(self: Election) -> float:
     del self
-    return True
+    return 3600.0
 
 
 def _lists_only_add(self: Store, kind: Kind, raws: list[Raw], asked_at: float) -> None:
@@ -104,12 +108,19 @@ async def _observes_before_it_gathers(self: JobWorker, job: Job) -> None:
 
 def _derives_another_key_each_time(self: Keyring, namespace: str, uid: str, attempt: int) -> str:
     del self, namespace, uid, attempt
-    return f"key {random.random()}"
+    return f"{random.getrandbits(256):064x}"
 
 
-def _creates_what_cannot_be_mounted(name: str, writes: SecretWrites, pods: Any, now: float) -> bool:
+def _creates_what_cannot_be_mounted(
+    name: str, writes: SecretWrites, pods: Any, now: float, *, injected: bool = False
+) -> bool:
     del now
-    return not can_be_mounted(name, writes, pods)
+    return not can_be_mounted(name, writes, pods, injected=injected)
+
+
+def _creates_each(name: str, writes: SecretWrites, pods: Any, now: float, *, injected: bool = False) -> bool:
+    del name, writes, pods, now, injected
+    return True
 
 
 async def _never_asks_the_coordinator(self: JobWorker, plan: Plan) -> bool:
@@ -131,13 +142,42 @@ CALM: Mapping[str, Any] = {
     **dict.fromkeys(("slow", "throttled", "failed", "unanswered", "event_lost", "event_twice", "event_late"), 0.0),
 }
 MUTATIONS = (
-    Mutation("a creation without an answer is not asked for again", Gateway, "settle", _settles_nothing),
-    Mutation("what was answered is not struck off", Gateway, "_answered", _lets_nothing_be_settled),
-    Mutation("a write does not ask for the lease", Operator, "leads", _never_looks_at_the_lease),
-    Mutation("a list removes nothing", Store, "replace", _lists_only_add),
-    Mutation("nothing is listed after the start", Resync, "run", _lists_once),
+    Mutation(
+        "a creation without an answer is not asked for again",
+        (Rule.CREATIONS_ARE_SETTLED,),
+        Gateway,
+        "settle",
+        _settles_nothing,
+    ),
+    Mutation(
+        "what was answered is not struck off",
+        (Rule.CREATIONS_ARE_SETTLED,),
+        Gateway,
+        "_answered",
+        _lets_nothing_be_settled,
+    ),
+    Mutation(
+        "a write does not ask for the lease",
+        (Rule.ONLY_THE_LEADER_WRITES,),
+        Election,
+        "may_write_for_s",
+        _may_write_for_an_hour,
+        setup={"replicas": 2, "throttled": 0.6},
+        faults=[(0.0, "lose pods")],
+    ),
+    Mutation(
+        "a list removes nothing", (Rule.THE_STORE_IS_TRUE, Rule.THE_STORE_IS_BOUNDED), Store, "replace", _lists_only_add
+    ),
+    Mutation(
+        "nothing is listed after the start",
+        (Rule.THE_STORE_IS_TRUE, Rule.THE_STORE_IS_BOUNDED),
+        Resync,
+        "run",
+        _lists_once,
+    ),
     Mutation(
         "a plan is of before the lists",
+        (Rule.NO_POD_THAT_TRAINS_IS_DELETED,),
         JobWorker,
         "_gather",
         _observes_before_it_gathers,
@@ -146,6 +186,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an event without an answer is not sent again",
+        (Rule.RECORDED_FAULTS_HAVE_EVENTS,),
         Outbox,
         "_send_all",
         _sends_once,
@@ -154,15 +195,23 @@ MUTATIONS = (
     ),
     Mutation(
         "a new leader sends no event that status records",
+        (Rule.RECORDED_FAULTS_HAVE_EVENTS,),
         worker,
         "recorded_events",
         lambda *_: (),
         setup={"failed": 0.3, "replicas": 2},
         faults=[(0.0, "lose pods"), (0.3, "kill")],
     ),
-    Mutation("a Secret is created in each pass", objects, "is_to_be_created", lambda *_: True),
+    Mutation(
+        "a Secret is created in each pass",
+        (Rule.REQUESTS_ARE_BOUNDED, Rule.NOBODY_WRITES_AT_REST),
+        objects,
+        "is_to_be_created",
+        _creates_each,
+    ),
     Mutation(
         "a Secret that pods wait for is not created again",
+        (Rule.A_JOB_HAS_ITS_PODS,),
         objects,
         "is_to_be_created",
         _creates_what_cannot_be_mounted,
@@ -171,6 +220,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an object is of the job that its label names",
+        (Rule.ONLY_OBJECTS_OF_JOBS_ARE_DELETED,),
         store,
         "owner_uid",
         _owner_by_label,
@@ -179,6 +229,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a suspension does not ask the coordinator",
+        (Rule.A_SUCCEEDED_JOB_TRAINS_NO_MORE,),
         JobWorker,
         "_has_ended_by_itself",
         _never_asks_the_coordinator,
@@ -187,6 +238,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fields that a suspended job loses stay on its pods",
+        (Rule.PODS_FOLLOW_THE_SPEC,),
         children,
         "merged",
         _keeps_what_it_has_written,
@@ -195,6 +247,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the operator has another key than the pods",
+        (Rule.PODS_ARE_CALLED_WITH_THEIR_KEY,),
         Keyring,
         "of_job",
         _derives_another_key_each_time,
@@ -230,15 +283,51 @@ def _keeps_whom_nothing_concerns(self: Store, kind: Kind, key: Key) -> None:
 
 _merge = Api.merge
 POOL_MUTATIONS = (
-    Mutation("a claim does not count on the version", Api, "merge", _forgets_the_version),
+    Mutation(
+        "a claim does not count on the version", (Rule.A_SPARE_HAS_ONE_CLAIMANT,), Api, "merge", _forgets_the_version
+    ),
     # Found by what is left to be settled for ever. A second spare is claimed only where another one has become the best
     # meanwhile: else the next pass claims the same one, is refused by its version, and reads it anew.
-    Mutation("a claim without an answer is not asked for again", PoolGateway, "settle", _settles_no_claim),
-    Mutation("claims of jobs that are gone stay", reconcile, "plan_releases", _releases_nothing),
-    Mutation("a claim that is carried out stays", claiming, "places_taken", _has_taken_no_place),
-    Mutation("of what is gone the index keeps whom it concerned", Store, "_forget", _keeps_whom_nothing_concerns),
-    Mutation("a spare that was claimed Warm is not told", adopting, "unadopted", lambda _: [], warm=True),
-    Mutation("one that cannot be told stays", adopting, "ADOPT_WITHIN_S", float("inf"), warm=True),
+    Mutation(
+        "a claim without an answer is not asked for again",
+        (Rule.CREATIONS_ARE_SETTLED,),
+        PoolGateway,
+        "settle",
+        _settles_no_claim,
+    ),
+    Mutation(
+        "claims of jobs that are gone stay", (Rule.NO_CLAIM_IS_LEFT,), reconcile, "plan_releases", _releases_nothing
+    ),
+    Mutation(
+        "a claim that is carried out stays",
+        (Rule.REQUESTS_ARE_BOUNDED, Rule.NO_CLAIM_IS_LEFT),
+        claiming,
+        "places_taken",
+        _has_taken_no_place,
+    ),
+    Mutation(
+        "of what is gone the index keeps whom it concerned",
+        (Rule.THE_STORE_IS_BOUNDED,),
+        Store,
+        "_forget",
+        _keeps_whom_nothing_concerns,
+    ),
+    Mutation(
+        "a spare that was claimed Warm is not told",
+        (Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB,),
+        adopting,
+        "unadopted",
+        lambda _: [],
+        warm=True,
+    ),
+    Mutation(
+        "one that cannot be told stays",
+        (Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB,),
+        adopting,
+        "ADOPT_WITHIN_S",
+        float("inf"),
+        warm=True,
+    ),
 )
 
 

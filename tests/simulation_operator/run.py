@@ -26,7 +26,8 @@ from tests.simulation_operator.faults import (
     schedule,
 )
 from tests.simulation_operator.invariants import MEND_S, REST_S, RESYNC_S, what_is_wrong
-from tests.simulation_operator.world import Violation, World
+from tests.simulation_operator.rules import Rule, Violation
+from tests.simulation_operator.world import World
 from understudy_operator import pool_worker, resync, worker
 from understudy_operator.observe import adoption_link
 
@@ -81,7 +82,8 @@ def run_case(case: Case) -> list[str]:
         with played(worlds):
             run_simulated(_main(case, worlds))
     except Exception as error:
-        raise Violation(_report(case, worlds, error)) from error
+        rules = error.rules if isinstance(error, Violation) else frozenset({Rule.NO_ERROR})
+        raise Violation(rules, _report(case, worlds, error)) from error
     finally:
         logging.getLogger("understudy_operator").setLevel(logging.NOTSET)
         trace += worlds[0].trace if worlds else []
@@ -126,7 +128,8 @@ async def _main(case: Case, worlds: list[World]) -> None:
     world.say("the faults are over")
     await _wait(world, MEND_S + REST_S)
     wrong = list(what_is_wrong(world, len(case.faults) + (4 if any(asdict(world.trouble).values()) else 2)))
-    assert not wrong, "\n".join(wrong)
+    if wrong:
+        raise Violation(frozenset(x.rule for x in wrong), "\n".join(x.text for x in wrong))
 
 
 async def _wait(world: World, for_s: float) -> None:
@@ -135,7 +138,9 @@ async def _wait(world: World, for_s: float) -> None:
     while (left_s := until - world.server.now()) > 0:
         await asyncio.sleep(min(left_s, 1.0))
         for process in world.processes:
-            assert process.requests <= MOST_REQUESTS, f"{process.name} sends requests without end: {process.requests}"
+            if process.requests > MOST_REQUESTS:
+                endless = f"{process.name} sends requests without end: {process.requests}"
+                raise Violation(frozenset({Rule.REQUESTS_ARE_BOUNDED}), endless)
 
 
 def _report(case: Case, worlds: list[World], error: Exception) -> str:

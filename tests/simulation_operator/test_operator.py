@@ -4,8 +4,8 @@ import pytest
 
 from tests.seeds import find_seed
 from tests.simulation_operator.mutations import MUTATIONS, Mutation, broken
+from tests.simulation_operator.rules import Violation
 from tests.simulation_operator.run import draw_case, run_case
-from tests.simulation_operator.world import Violation
 
 SEEDS = 25
 SEEDS_TO_FIND = 60
@@ -38,5 +38,6 @@ def test_a_broken_rule_is_found(mutation: Mutation) -> None:
             SEEDS_TO_FIND,
             lambda seed: run_case(mutation.case(draw_case(seed))),
             Violation,
+            lambda violation: bool(violation.rules & {*mutation.breaks}),
         )
-    assert found is not None, f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds"
+    assert found is not None, f"{mutation.what}: {SEEDS_TO_FIND} seeds, none breaks {mutation.breaks}"

@@ -8,8 +8,8 @@ import pytest
 from tests.seeds import find_seed
 from tests.simulation_operator.faults import Fault, Setup
 from tests.simulation_operator.mutations import POOL_MUTATIONS, Mutation, broken
+from tests.simulation_operator.rules import Violation
 from tests.simulation_operator.run import Case, draw_pool_case, run_case
-from tests.simulation_operator.world import Violation
 
 SEEDS = 25
 SEEDS_TO_FIND = 200
@@ -77,5 +77,11 @@ def test_a_broken_rule_is_found(mutation: Mutation) -> None:
         run_case(replace(case, setup=replace(case.setup, warm=mutation.warm)))
 
     with broken(mutation):
-        found = find_seed(f"pools: {mutation.what}", SEEDS_TO_FIND, run, Violation)
-    assert found is not None, f"{mutation.what}: no violation in {SEEDS_TO_FIND} seeds"
+        found = find_seed(
+            f"pools: {mutation.what}",
+            SEEDS_TO_FIND,
+            run,
+            Violation,
+            lambda violation: bool(violation.rules & {*mutation.breaks}),
+        )
+    assert found is not None, f"{mutation.what}: {SEEDS_TO_FIND} seeds, none breaks {mutation.breaks}"

@@ -15,6 +15,7 @@ from tests.simulation_operator.claims import ClaimWatch
 from tests.simulation_operator.client import Process, Trouble
 from tests.simulation_operator.clockwork import clock_of
 from tests.simulation_operator.cluster import Cluster
+from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import SUCCEEDED, TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
@@ -38,10 +39,6 @@ PLANS_AGE_S = 7.0
 DEAF = 0.1
 
 
-class Violation(AssertionError):
-    """What must not be."""
-
-
 @dataclass
 class World:
     rng: random.Random
@@ -57,7 +54,7 @@ class World:
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
     last_write_at: float = 0.0
     deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
-    violations: list[str] = field(default_factory=list)
+    violations: list[Wrong] = field(default_factory=list)
     _attempts: dict[str, int] = field(default_factory=dict)  # by job uid, as status names it
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
@@ -191,7 +188,9 @@ class World:
             warm = names.ANNOTATION_WARM in pod["metadata"].get("annotations", {})
             known = self.cluster.keys.get(pod_uid, keys.membership.hex())
             if pod["metadata"]["uid"] == pod_uid and not warm and known != keys.membership.hex():
-                self.violate(f"pod {pod_uid} is called with another key than it has mounted")
+                self.violate(
+                    Rule.PODS_ARE_CALLED_WITH_THEIR_KEY, f"pod {pod_uid} is called with another key than it has mounted"
+                )
 
     async def adopt(self, intent: AdoptSpare, keys: AdoptionKeys) -> str:
         """In adoption_link.adopt's place: the spare itself, and the way to it."""
@@ -246,10 +245,10 @@ class World:
         lease = self.server.objects.get(("leases", *LEASE))
         holds = lease is not None and lease["spec"]["holderIdentity"] in ("", process.name)
         if self.has_lease and not holds:
-            self.violate(f"{process.name} writes, and does not hold the lease")
+            self.violate(Rule.ONLY_THE_LEADER_WRITES, f"{process.name} writes, and does not hold the lease")
         there = self.server.objects.get((at.plural, at.namespace, at.name), {"metadata": {"ownerReferences": True}})
         if method == "DELETE" and not there["metadata"].get("ownerReferences"):
-            self.violate(f"{at.plural}/{at.name} is no job's and is deleted")
+            self.violate(Rule.ONLY_OBJECTS_OF_JOBS_ARE_DELETED, f"{at.plural}/{at.name} is no job's and is deleted")
         if method == "DELETE" and at.plural == "pods":
             self._may_go(at.name, (body or {}).get("preconditions", {}).get("resourceVersion", ""))
 
@@ -267,11 +266,11 @@ class World:
         if training is None or not training.seated(metadata["uid"]):
             return
         if training.now - training.returned.get(metadata["uid"], 0.0) > PLANS_AGE_S:
-            self.violate(f"{name} trains, and is deleted")
+            self.violate(Rule.NO_POD_THAT_TRAINS_IS_DELETED, f"{name} trains, and is deleted")
 
-    def violate(self, what: str) -> None:
-        self.say(f"VIOLATION: {what}")
-        self.violations.append(what)
+    def violate(self, rule: Rule, text: str) -> None:
+        self.say(f"VIOLATION: {text}")
+        self.violations.append(Wrong(rule, text))
 
     def _told(self, plural: str, kind: str, raw: Raw) -> None:
         if plural in ("pods", "trainingjobs", "nodes"):
@@ -297,7 +296,8 @@ class World:
             return
         self._attempts[uid], training = attempt, self.trainings[uid]
         if training.closed == SUCCEEDED:
-            self.violate(f"{raw['metadata']['name']} has succeeded, and another attempt of it begins")
+            name = raw["metadata"]["name"]
+            self.violate(Rule.A_SUCCEEDED_JOB_TRAINS_NO_MORE, f"{name} has succeeded, and another attempt of it begins")
         training.begin_attempt()
 
     def _tick(self) -> None:

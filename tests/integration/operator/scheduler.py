@@ -52,7 +52,7 @@ class Scheduler:
 def scheduler_of(server: "ApiServer", folder: Path, operator: Runs) -> Scheduler:
     program = server.binaries / "kube-scheduler"
     if not program.exists():
-        pytest.skip(f"no kube-scheduler in {server.binaries}: build the local cluster's programs first (tests/cluster)")
+        pytest.fail(f"no kube-scheduler in {server.binaries}: run python -m tests.cluster binaries")
     configuration = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,9 +1,13 @@
 """Scenarios and their plans in YAML files: read, and written anew after a change that is meant.
 
-A file has a head of comments, and for each scenario what is `given` and the `plan` that follows, a line an intent.
+A file has a head of comments, and for each scenario what is `given` and the `plan` that follows, a line an intent. A
+scenario with a key that its schema does not know is refused: it would say something that no plan follows from.
+
+A schema is a part of an OpenAPI schema, as the CRDs have it: `properties`, `items`, `additionalProperties` and `enum`.
+Where it has none of them, anything may stand.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +17,64 @@ Raw = Mapping[str, Any]
 Planned = Callable[[Raw], list[str]]
 
 
-def read(folder: Path) -> dict[str, Raw]:
-    """All scenarios, by file and name."""
+CRDS = Path(__file__).parents[3] / "crds"
+
+
+def keys(*names: str, **schemas: Raw) -> Raw:
+    """The schema of a mapping with these keys. schemas: of some values, by key with `_` for a space."""
+    return {"properties": {**{name: {} for name in names}, **{key.replace("_", " "): x for key, x in schemas.items()}}}
+
+
+def by_name(schema: Raw) -> Raw:
+    """The schema of a mapping from any names."""
+    return {"additionalProperties": schema}
+
+
+def crd_schema(plural: str) -> Raw:
+    """The schemas of a kind's fields."""
+    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
+    fields: Raw = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    return fields
+
+
+def read(folder: Path, given: Raw) -> dict[str, Raw]:
+    """All scenarios, by file and name. given: the schema. Raises ValueError for a key or word that it does not know."""
     found = {}
     for path in sorted(folder.glob("*.yaml")):
-        for name, scenario in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+        for name, scenario in _checked(path, yaml.safe_load(path.read_text(encoding="utf-8")), given).items():
             found[f"{path.stem}: {name}"] = scenario
     return found
 
 
-def write(folder: Path, planned: Planned) -> None:
-    """The plans as they are now."""
+def write(folder: Path, given: Raw, planned: Planned) -> None:
+    """The plans as they are now. Raises ValueError as `read` does."""
     for path in sorted(folder.glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         head = [line for line in text.splitlines() if line.startswith("#")]
-        parts = [_written(name, told, planned) for name, told in yaml.safe_load(text).items()]
+        parts = [_written(name, told, planned) for name, told in _checked(path, yaml.safe_load(text), given).items()]
         path.write_text("\n".join([*head, "", *parts]), encoding="utf-8")
+
+
+def _checked(path: Path, scenarios: Mapping[str, Raw], given: Raw) -> Mapping[str, Raw]:
+    for name, scenario in scenarios.items():
+        for problem in _problems(scenario, keys("plan", given=given), f"{path.name}: {name}"):
+            raise ValueError(problem)
+    return scenarios
+
+
+def _problems(value: object, schema: Raw, where: str) -> Iterator[str]:
+    if isinstance(value, Mapping) and ("properties" in schema or "additionalProperties" in schema):
+        known, others = schema.get("properties", {}), schema.get("additionalProperties")
+        for key, part in value.items():
+            if key in known or others is not None:
+                yield from _problems(part, known.get(key, others), f"{where}: {key}")
+            else:
+                yield f"{where}: unknown key {key!r}, expected one of {', '.join(known)}"
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _problems(part, schema.get("items", {}), f"{where}: {number}")
+    elif isinstance(value, str) and value not in schema.get("enum", (value,)):
+        yield f"{where}: unknown word {value!r}, expected one of {', '.join(schema['enum'])}"
 
 
 def _written(name: str, scenario: Raw, planned: Planned) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod, ended, pending, terminating
 from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_spare, lacking_room, not_ready, observed_pool
-from tests.unit.operator.golden_plans import write
+from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
 from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
@@ -46,6 +46,22 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),
 }
+FIELDS = crd_schema("hotsparepools")
+SPARE = keys(
+    *("age", "claimed", "claimed by"),
+    template={"enum": ("old",)},
+    **{"is": {"enum": HOW_SPARES_ARE}},
+)
+#: Of `given`.
+SCHEMA = keys(
+    "lent",
+    "refused",
+    metadata=keys("annotations", "deletionTimestamp", "finalizers", "generation", "labels", "name", "namespace", "uid"),
+    spec=FIELDS["spec"],
+    status=FIELDS["status"],
+    nodes=by_name({}),
+    spares=by_name({**SPARE, "enum": HOW_SPARES_ARE}),
+)
 
 
 def planned(scenario: Raw) -> list[str]:
@@ -115,4 +131,4 @@ def _status_lines(status: Raw) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    write(FOLDER, planned)
+    write(FOLDER, SCHEMA, planned)

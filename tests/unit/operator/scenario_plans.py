@@ -16,7 +16,7 @@ before) and `facts` (whatever else is not ordinary). All that is left out is ord
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.unit.operator.given import (
     member,
     observed,
 )
-from tests.unit.operator.golden_plans import write
+from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.trim import trimmed_node
@@ -94,6 +94,46 @@ HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
     "starting": {**STARTING, "waits_since": NOW - 1},
     "refused by its kubelet": {**FAILED, "sidecar_ran": False, "could_start": False, "created_at": NOW - 0.5},
 }
+
+POD = keys(
+    *("age", "attempt", "coordinator", "failed starts", "failure", "for", "gang", "group", "held by", "job", "kueue"),
+    *("let go", "made of", "rank", "seat", "trouble"),
+    **{"is": {"enum": HOW_PODS_ARE}},
+)
+ROLLOUTS = keys("blocked", "failed", "fresh", "in a row", "uncertain", "updating", "version")
+FIELDS = crd_schema("trainingjobs")
+GROUP = FIELDS["spec"]["properties"]["replicatedJobs"]["items"]["properties"]
+IS_CHILD = keys(
+    *("attempt", "own attempt", "made of", *(field.name for field in fields(ChildJob))),
+    **{"is": {"enum": HOW_JOBS_ARE}},
+)
+#: Of `given`.
+SCHEMA = keys(
+    "world",
+    "offenders",
+    groups=by_name(
+        {
+            "properties": {
+                **GROUP,
+                "job": GROUP["template"]["properties"]["spec"],
+                "metadata": GROUP["template"]["properties"]["metadata"],
+            }
+        }
+    ),
+    spec=FIELDS["spec"],
+    status=FIELDS["status"],
+    metadata=keys("annotations", "deletionTimestamp", "finalizers", "generation", "labels", "name", "namespace", "uid"),
+    jobs=by_name({**IS_CHILD, "enum": HOW_JOBS_ARE}),
+    pods=by_name(POD),
+    job_pods=by_name(POD),
+    told=keys(
+        "epoch", "lost", "round", "seats", "waiting for", "workers", rollouts=ROLLOUTS, closed=keys("message", "reason")
+    ),
+    nodes=by_name(keys("annotations", "conditions", "labels", "taints", "unschedulable")),
+    facts=keys(
+        "checked", "claims", "not ready", "nothing", "paused", "refused", without={"items": {"enum": ("Service",)}}
+    ),
+)
 
 
 def planned(scenario: Raw, later_s: float = 0.0) -> list[str]:
@@ -198,7 +238,7 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
 
 
 def _pod(name: str, told: Raw) -> Pod:
-    changes: dict[str, Any] = {"attempt": told.get("attempt", 0), **HOW_PODS_ARE.get(told.get("is", ""), {})}
+    changes: dict[str, Any] = {"attempt": told.get("attempt", 0), **(HOW_PODS_ARE[told["is"]] if "is" in told else {})}
     if "job" in told:
         changes["labels"] = {JOB_NAME: told["job"]}
     since = {name: NOW - told["for"] for name in TIMES if name in changes and "for" in told}
@@ -369,4 +409,4 @@ def _compact(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    write(FOLDER, planned)
+    write(FOLDER, SCHEMA, planned)

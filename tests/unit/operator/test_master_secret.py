@@ -2,10 +2,12 @@
 
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.unit.obstacles import UNREADABLE
 from understudy_operator import __main__ as program
 from understudy_operator.master_secret import read_master_secret
 
@@ -67,10 +69,13 @@ def test_a_folder_is_no_master_secret(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_nor_is_a_file_that_the_operator_may_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_bytes(PLAIN)
-    path.chmod(0)
-    with pytest.raises(ValueError, match=r"cannot be read \(Permission denied\)"):
-        read(path)
+def test_nor_is_a_file_that_the_operator_may_not_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "secret")
+        # read as another user than root, who reads every file
+        with (
+            UNREADABLE["unreadable-file"].at(path, path),
+            pytest.raises(ValueError, match=r"cannot be read \(Permission denied\)"),
+        ):
+            read(path)

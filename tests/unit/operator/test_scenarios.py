@@ -3,9 +3,9 @@
 import pytest
 
 from tests.unit.operator.golden_plans import read
-from tests.unit.operator.scenario_plans import FOLDER, planned
+from tests.unit.operator.scenario_plans import FOLDER, SCHEMA, planned
 
-SCENARIOS = read(FOLDER)
+SCENARIOS = read(FOLDER, SCHEMA)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,4 +1,7 @@
-"""examples/rl/verl_manager.py, on doubles of what it uses of verl 0.9.1: the same calls, all undone by a fault."""
+"""examples/rl/verl_manager.py, on doubles of what it uses of verl 0.9.1: the same calls, all undone by a fault.
+
+tests/verl compares the doubles with verl's own sources.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +82,8 @@ class VerlsReplica:
         self.workers = [WorkerGroup(site, name, ROLLOUT_RANKS)]
         self._site, self._name = site, name
 
-    def __getattr__(self, method: str) -> Callable[[], Awaitable[Any]]:
-        return lambda: self._site.call(self._name, method)
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        return lambda **options: self._site.call(self._name, method)
 
 
 class Backend:
@@ -198,6 +201,27 @@ def test_a_topology_that_cannot_be_built_leaves_no_side_prepared(
         # and the next update is whole
         monkeypatch.setattr(Backend, "build_topology", built)
         assert await manager.update_weights(8) == {"bytes": 8}
+
+    run(story)
+
+
+def test_a_topology_may_name_the_method_as_some_transports_do(
+    manager_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Backend.build_topology
+
+    def with_method(actors: int, rollouts: int, metadata: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As kimi's and NIXL's."""
+        of_actors, of_rollouts = built(actors, rollouts, metadata)
+        method = "init_process_group"
+        return {"method": [method] * actors, **of_actors}, {"method": [method] * rollouts, **of_rollouts}
+
+    async def story() -> None:
+        manager, site = made(manager_class)
+        monkeypatch.setattr(Backend, "build_topology", staticmethod(with_method))
+        assert await manager.update_weights(7) == {"bytes": 7}
+        assert site.of("actor") == list(OF_ACTORS)
+        assert site.ranks == {"actor": [0, 0], "rollout-0": [1, 2, 3], "rollout-1": [4, 5, 6]}
 
     run(story)
 

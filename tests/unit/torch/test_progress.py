@@ -43,6 +43,19 @@ def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
         monkeypatch.setenv(pod.ENV_STEP_FD, value)
 
 
+def open_files() -> dict[str, str]:
+    """By descriptor; the one that reads the folder is not among them."""
+    return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(int(fd))}
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
 def newest(files: StepFiles) -> Seen:
     seen = files.page.news()
     assert seen is not None
@@ -122,8 +135,11 @@ def test_a_launcher_that_is_gone_is_no_error(files: StepFiles) -> None:
 @pytest.mark.parametrize("value", [None, "", "no number", "-5,-5", "99999,99998", "1" * 40 + ",1", "200", "1,2,3"])
 def test_outside_of_a_job_it_does_nothing(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     inherit(monkeypatch, value)
+    before = open_files()
     understudy_torch.step(1, 2)
     understudy_torch.step(2, 2)
+    assert progress._page is None
+    assert open_files() == before
 
 
 def test_files_that_have_the_numbers_by_now_are_left_alone(
@@ -176,7 +192,11 @@ def test_a_page_that_is_not_there_is_no_error(
 
 def test_a_folder_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     told_in(monkeypatch, "/nowhere", "0")
+    before = open_files()
     understudy_torch.step(7)
+    assert progress._page is None
+    assert open_files() == before
+    assert not Path("/nowhere").exists()
 
 
 def test_a_fork_steps_on_the_same_page_and_rings_anew(files: StepFiles) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +19,6 @@ from understudy_webhook.serving import Serving
 
 LIFE_S = 90 * 24 * 3600.0
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 HOST = "localhost"
 REVIEW = {
     "apiVersion": "admission.k8s.io/v1",

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import io
 import json
-import shutil
 import ssl
 import sys
 import tempfile
@@ -33,7 +32,6 @@ from understudy_webhook.serving import Clients, Serving
 
 LIFE_S = 90 * 24 * 3600.0
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 #: What the largest object that etcd stores takes in a review, with the object before the change: twice 1.5 MiB; and
 #: 128 KiB beside these.
 LARGEST = 3_276_800

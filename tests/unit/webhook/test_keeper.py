@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,6 @@ from understudy_webhook.rotation import Made, first_of, is_due, with_bundle
 
 LIFE_S = 90 * 24 * 3600.0
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 SECRET = "/api/v1/namespaces/system/secrets/hook-tls"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATION = f"{CONFIGURATIONS}/mutatingwebhookconfigurations/hook"

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import shutil
 import ssl
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ REFUSED = "Refused"
 
 LIFE_S = 90 * 24 * 3600.0
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 ENDS = ("understudy_webhook_certificate_expiry_timestamp_seconds",)
 
 

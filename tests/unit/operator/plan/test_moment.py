@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, a_job, a_pod, observed
 from tests.unit.operator.golden_plans import read
-from tests.unit.operator.scenario_plans import FOLDER, planned
+from tests.unit.operator.scenario_plans import FOLDER, SCHEMA, planned
 from understudy_operator.plan.moment import Moment, reached
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.reconcile import reconcile
@@ -18,7 +18,7 @@ AT_ONCE_S = 0.2
 LOOK_ANYWAY_S = 30.0
 SLOW_START_S = 60.0
 
-SCENARIOS = read(FOLDER)
+SCENARIOS = read(FOLDER, SCHEMA)
 #: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.
 _TIMES = re.compile(r"\b1[0-9]{9}(\.[0-9]+)?\b|\bin [0-9.]+ s\b|\b[0-9]{4}-[0-9-]+T[0-9:.]+Z")
 

@@ -1,10 +1,9 @@
-"""The chart with cert-manager: its Certificates as cert-manager issues and renews them, two replicas of the webhook
-that mount the Secret, and callers that trust what is injected. Rendered by the real helm, served by the real server.
+"""The chart with a double of cert-manager, which issues and renews its Certificates: two replicas of the webhook that
+mount the Secret, and callers that trust what is injected. Rendered by the real helm, served by the real server.
 """
 
 import asyncio
 import re
-import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -22,10 +21,6 @@ from tests.unit.webhook.test_certificates import listening
 from understudy_webhook.certificates import Files
 
 HELM = Paths.from_environment().binaries / "helm"
-pytestmark = [
-    pytest.mark.skipif(not HELM.exists(), reason=f"{HELM} is not built: python -m tests.cluster binaries"),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
-]
 NAME = "understudy-webhook"
 CALLED = f"{NAME}.system.svc"  # whom the API server calls, and looks for in the certificate
 MODE = "webhook.certificates.mode=CertManager"

@@ -1,0 +1,63 @@
+"""The skips that a run of tests may have. Any other skip fails its test: what is skipped without notice tests nothing.
+
+A skip belongs here only if the machine cannot have what the test needs. What can be installed is installed by the
+Makefile before the tests (`make tools`, `python -m tests.cluster binaries`), and a test that lacks it fails.
+"""
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class PermittedSkip:
+    """test: how its id begins. reason: a regular expression of the whole reason."""
+
+    test: str
+    reason: str
+
+
+PERMITTED = (
+    # What is tested is a machine without a GPU.
+    PermittedSkip(
+        "tests/unit/launcher/test_device_check.py::test_a_spare_that_was_given_a_device_and_sees_none_is_not_ready",
+        "this machine has a device",
+    ),
+    # The Python of users' images; a machine has some of them.
+    PermittedSkip("tests/unit/launcher/test_stub.py::test_it_runs_on_the_image_s_python[", r"no Python 3\.\d+ here"),
+    # Rights that only root has, and a container of root's may lack.
+    PermittedSkip("tests/unit/launcher/test_launcher_process.py::", "no right to make a PID namespace"),
+    PermittedSkip("tests/unit/sidecar/test_server.py::", "no right to make a network namespace"),
+    PermittedSkip("tests/unit/", "this process may not create a device"),
+)
+
+
+def is_permitted(test: str, reason: str) -> bool:
+    return any(test.startswith(skip.test) and re.fullmatch(skip.reason, reason) for skip in PERMITTED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Of an expected failure (xfail) too."""
+    if report.outcome != "skipped":
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
+    reason = reason.removeprefix("Skipped: ")
+    if not is_permitted(report.nodeid, reason):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which tests/skips.py does not permit: {reason}"
