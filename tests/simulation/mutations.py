@@ -356,6 +356,7 @@ MUTATIONS = (
         "old workers live on beside the new ones",
         (Rule.A_STALE_ROUND_ENDS, Rule.A_RANK_HAS_ONE_WORKER),
         _old_workers_live_on,
+        3000,
     ),
     Mutation(
         "a rank is given twice", (Rule.A_ROUND_HAS_ONE_WORLD, Rule.A_GROUP_RANK_HAS_ONE_MEMBER), _survivors_are_moved
