@@ -47,11 +47,11 @@ simulation:  ## data plane, and operator, each in simulated time under seeded fa
 arbitrary:  ## the operator against arbitrary objects, EXAMPLES=n of each kind (default 20000)
 	UNDERSTUDY_EXAMPLES=$(or $(EXAMPLES),20000) $(PYTEST) -n 2 tests/unit/operator/test_arbitrary_objects.py
 
-simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
-	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)
+simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores; RECORD=FILE appends the run to a file
+	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0) $(if $(RECORD),--record $(RECORD))
 
-simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on
-	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0)
+simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on; RECORD as above
+	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0) $(if $(RECORD),--record $(RECORD))
 
 integration:  ## CRD and operator against real API servers, one for each of WORKERS=n processes (default 4)
 	$(PY) -m tests.cluster binaries

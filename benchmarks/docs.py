@@ -2,6 +2,7 @@
 
 A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark's, KIND one of records, goals and
 machine. What stands around them is written by hand, and stays. A benchmark that was not run keeps its tables.
+simulation:nights is made of a committed file in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from benchmarks import tables
 from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
 from benchmarks.hostile.goals import GOALS as HOSTILE
+from benchmarks.nights import night_rows, read_nights
 from benchmarks.nodes import GOALS as NODES
 from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.pool.goals import GOALS as POOL
@@ -28,6 +30,7 @@ from benchmarks.webhook.goals import GOALS as WEBHOOK
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
+RESULTS = CHECKOUT / "benchmarks" / "results"
 GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
     "recovery": RECOVERY,
@@ -48,13 +51,18 @@ class UnknownTable(Exception):
     """The page asks for a table that nothing here makes."""
 
 
-def rewritten(page: str, built: Path) -> str:
+def rewritten(page: str, built: Path, results: Path = RESULTS) -> str:
     """The page with its tables made anew. Raises UnknownTable."""
-    return _TABLE.sub(lambda match: _table(match, built), page)
+    return _TABLE.sub(lambda match: _table(match, built, results), page)
 
 
-def _table(match: re.Match[str], built: Path) -> str:
+def _table(match: re.Match[str], built: Path, results: Path) -> str:
     name, kind = match["name"], match["kind"]
+    if of_results := _OF_RESULTS.get((name, kind)):
+        file, rows = of_results
+        return (
+            f"{match[1]}{tables.markdown(rows(results / file))}\n{match[4]}" if (results / file).exists() else match[0]
+        )
     make = _KINDS.get(kind)
     if make is None or name not in GOALS:
         known = ", ".join(f"{some}:{kind}" for some in GOALS for kind in _KINDS)
@@ -78,6 +86,9 @@ def _machine(name: str, built: Path) -> str:
     return tables.markdown([("", ""), *facts.items()])
 
 
+_OF_RESULTS: dict[tuple[str, str], tuple[str, Callable[[Path], Sequence[tables.Row]]]] = {
+    ("simulation", "nights"): ("nights.json", lambda file: night_rows(read_nights(file))),
+}
 _KINDS: dict[str, Callable[[str, Path], str]] = {"records": _records, "goals": _goals, "machine": _machine}
 
 

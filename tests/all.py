@@ -37,6 +37,8 @@ SLOWEST = 10
 #: Seeds of one night; consecutive nights take consecutive ranges.
 NIGHTLY_SEEDS = {"simulate": 20_000, "simulate-operator": 3_000}
 EPOCH = date(2026, 1, 1)
+#: Each night's seeds are recorded here, to be committed.
+NIGHTS = "benchmarks/results/nights.json"
 
 
 @dataclass
@@ -119,7 +121,7 @@ def test_all(run: Run) -> None:
     run.make("nightly")
     run.make("e2e-nightly")
     for target, seeds in NIGHTLY_SEEDS.items():
-        run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}")
+        run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}", f"RECORD={NIGHTS}")
     for target in ("arbitrary", "kueue", "engines", "e2e-kills", "release", "scan"):
         run.make(target)
 

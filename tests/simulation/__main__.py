@@ -6,7 +6,9 @@ import argparse
 import multiprocessing
 import sys
 import time
+from pathlib import Path
 
+from benchmarks.nights import append_night, night_of_now
 from tests.simulation.run import draw_case, run_case
 from tests.simulation.shrink import shrink
 from tests.simulation.world import Violation
@@ -20,20 +22,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--most-failures", type=int, default=3, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--record", type=Path, help="append the run to this file of nights")
     options = parser.parse_args(arguments)
     last = options.first_seed + options.seeds
     batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
-    failed = _run(batches, options.seeds, options.most_failures)
+    begun = time.monotonic()
+    done, failed = _run(batches, options.seeds, options.most_failures)
+    if options.record:
+        night = night_of_now("data plane", options.first_seed, done, time.monotonic() - begun, failed)
+        append_night(options.record, night)
     for seed in failed:
         case, violation = shrink(draw_case(seed))
         print(f"\nseed {seed}, its smallest case:\n{violation}\n{case}")
-    print(
-        f"{len(failed)} of {options.seeds} seeds break something" if failed else f"{options.seeds} seeds: no violation"
-    )
+    print(f"{len(failed)} of {done} seeds break something" if failed else f"{options.seeds} seeds: no violation")
     return 1 if failed else 0
 
 
-def _run(batches: list[range], seeds: int, most_failures: int) -> list[int]:
+def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[int, list[int]]:
+    """How many seeds have run, and those that break something."""
     failed: list[int] = []
     done, begun = 0, time.monotonic()
     said = begun
@@ -50,7 +56,7 @@ def _run(batches: list[range], seeds: int, most_failures: int) -> list[int]:
             if len(failed) >= most_failures:
                 pool.terminate()
                 break
-    return sorted(failed)[:most_failures]
+    return done, sorted(failed)[:most_failures]
 
 
 def _batch(seeds: range) -> tuple[int, list[int]]:

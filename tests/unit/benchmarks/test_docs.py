@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.docs import PAGE, UnknownTable, rewritten
+from benchmarks.nights import Night, append_night
 from benchmarks.records import Record, write_records
 
 
@@ -38,6 +39,14 @@ def test_goals_and_the_machine_have_tables_too(built: Path) -> None:
 
 def test_a_benchmark_that_was_not_run_keeps_its_tables(tmp_path: Path) -> None:
     assert rewritten(page("records"), tmp_path) == page("records")
+
+
+def test_nights_of_simulation_come_from_their_committed_file(tmp_path: Path) -> None:
+    empty = "<!-- simulation:nights -->\n<!-- end -->"
+    assert rewritten(empty, tmp_path, tmp_path) == empty
+    append_night(tmp_path / "nights.json", Night("2026-11-25", "data plane", "41e8486", 0, 700, 120.0))
+    row = "| 2026-11-25 | data plane | 41e8486 | 0 | 700 | 2 | none |\n"
+    assert row in rewritten(empty, tmp_path / "nothing built", tmp_path)
 
 
 def test_a_marker_that_nothing_makes_is_an_error(built: Path) -> None:
