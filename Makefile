@@ -105,6 +105,9 @@ e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool
 conformance:  ## of the e2e tests those that run JobSet's examples as TrainingJobs
 	$(PYTEST) tests/e2e/test_conformance.py
 
+soak:  ## HOURS=n (default 1) of trainings and an RL job under random faults on the local cluster; SEED=s; continues a run that was stopped
+	$(PY) -m tests.soak --hours $(or $(HOURS),1) --seed $(or $(SEED),1)
+
 cluster-up:  ## start the local cluster (4 nodes), or heal it
 	$(PY) -m tests.cluster up
 

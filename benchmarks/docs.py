@@ -2,7 +2,7 @@
 
 A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark's, KIND one of records, goals and
 machine. What stands around them is written by hand, and stays. A benchmark that was not run keeps its tables.
-simulation:nights is made of a committed file in benchmarks/results.
+simulation:nights and soak's tables are made of committed files in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
+from tests.soak.report import check_rows, fault_rows, run_rows
 
 PAGE = CHECKOUT / "docs" / "benchmarks.md"
 BUILT = CHECKOUT / "build" / "bench"
@@ -88,6 +89,9 @@ def _machine(name: str, built: Path) -> str:
 
 _OF_RESULTS: dict[tuple[str, str], tuple[str, Callable[[Path], Sequence[tables.Row]]]] = {
     ("simulation", "nights"): ("nights.json", lambda file: night_rows(read_nights(file))),
+    ("soak", "run"): ("soak.json", lambda file: run_rows(json.loads(file.read_text()))),
+    ("soak", "faults"): ("soak.json", lambda file: fault_rows(json.loads(file.read_text()))),
+    ("soak", "checks"): ("soak.json", lambda file: check_rows(json.loads(file.read_text()))),
 }
 _KINDS: dict[str, Callable[[str, Path], str]] = {"records": _records, "goals": _goals, "machine": _machine}
 

@@ -56,14 +56,14 @@ def night_of_now(simulation: str, first_seed: int, seeds: int, seconds: float, f
 
 def night_rows(nights: Sequence[Night]) -> list[tuple[str, ...]]:
     """A head, a row for each night, and the sum of each simulation."""
-    rows = [("date", "simulation", "commit", "first seed", "seeds", "minutes", "failed seeds")]
+    rows: list[tuple[str, ...]] = [("date", "simulation", "commit", "first seed", "seeds", "minutes", "failed seeds")]
     for x in nights:
         failed = ", ".join(map(str, x.failed)) or "none"
         minutes = f"{x.seconds / 60:.0f}"
         rows.append((x.date, x.simulation, x.commit, f"{x.first_seed:,}", f"{x.seeds:,}", minutes, failed))
     for name in sorted({x.simulation for x in nights}):
         own = [x for x in nights if x.simulation == name]
-        minutes, failed = sum(x.seconds for x in own) / 60, sum(len(x.failed) for x in own)
-        sums = (f"{sum(x.seeds for x in own):,}", f"{minutes:.0f}", f"{failed}")
+        total_minutes, total_failed = sum(x.seconds for x in own) / 60, sum(len(x.failed) for x in own)
+        sums = (f"{sum(x.seeds for x in own):,}", f"{total_minutes:.0f}", f"{total_failed}")
         rows.append(("all", name, "", "", *sums))
     return rows
