@@ -57,6 +57,14 @@ integration:  ## CRD and operator against real API servers, one for each of WORK
 	$(PY) -m tests.cluster binaries
 	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
 
+integration-kubernetes:  ## integration against the other versions of Kubernetes in tests/cluster/kubernetes-*; not part of test
+	$(PY) -m tests.cluster binaries
+	code=0; for version in $(patsubst tests/cluster/kubernetes-%,%,$(wildcard tests/cluster/kubernetes-*)); do \
+	  export UNDERSTUDY_KUBERNETES=$$version; \
+	  $(PY) -m tests.cluster.other_kubernetes && $(PY) -m pytest -q --junitxml build/junit/$@-$$version.xml \
+	    -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration || code=1; \
+	done; exit $$code
+
 kueue:  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.kueue.build

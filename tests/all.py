@@ -3,8 +3,8 @@
     smoke       check, integration, a short story on the real cluster: the inner loop
     test        everything that a change has to pass
     test-all    also what takes hours: the tests marked nightly (all injected kinds through all faults, like cases), 50
-                kills of the operator, Kueue, real inference engines, arbitrary objects, simulations with new seeds, the
-                files of a release, and the dependency scan
+                kills of the operator, Kueue, real inference engines, arbitrary objects, simulations with new seeds,
+                integration tests against older API servers, the files of a release, and the dependency scan
 
 The end-to-end tests run in lanes of nodes; those that stop or replace the operator run afterwards, one at a time. The
 first minutes of the lanes need both cores, the rest mostly waits. So all other suites run beside them, one after the
@@ -122,7 +122,7 @@ def test_all(run: Run) -> None:
     run.make("e2e-nightly")
     for target, seeds in NIGHTLY_SEEDS.items():
         run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}", f"RECORD={NIGHTS}")
-    for target in ("arbitrary", "kueue", "engines", "e2e-kills", "release", "scan"):
+    for target in ("arbitrary", "integration-kubernetes", "kueue", "engines", "e2e-kills", "release", "scan"):
         run.make(target)
 
 
