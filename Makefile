@@ -107,6 +107,9 @@ nightly:  ## what is left out of unit and torchrun in `make test`: like cases
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m nightly tests/unit tests/torchrun
 
+pythons:  ## the launcher's process tests with Python 3.9 to 3.13, found on PATH or installed by uv into the cache; not part of test
+	$(PY) -m tests.pythons
+
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill
 
