@@ -18,6 +18,7 @@ from understudy_operator.injection import Injection
 from understudy_operator.keyring import Keyring
 from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, job_kind, key_of
@@ -102,6 +103,7 @@ class Operator:
         ]
         self._supervisor = Supervisor(self._metrics)
         self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
+        self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
@@ -273,6 +275,7 @@ class Operator:
                 self._metrics,
                 self._log_format,
                 lambda: self._kueue.present,
+                self._message_room,
             )
         elif key in self._workers:
             self._workers[key].wake()

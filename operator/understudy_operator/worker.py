@@ -16,7 +16,7 @@ from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.observe.line import Keys
+from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
@@ -53,6 +53,7 @@ from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import Retries, is_due
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.status import is_news
+from understudy_operator.turns import Turns
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 from understudy_protocol.words import CloseReason
@@ -90,11 +91,12 @@ class JobWorker:
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
         has_kueue: Callable[[], bool | None] = lambda: None,
+        message_room: Turns | None = None,
     ) -> None:
         self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._log_format, self._has_kueue = log_format, has_kueue
+        self._log_format, self._has_kueue, self._message_room = log_format, has_kueue, message_room
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._ends = OfJob(self._metrics)
         self._link: CoordinatorLink | None = None
@@ -404,7 +406,8 @@ class JobWorker:
                     await self._unfollow(Unfollow())
                 if self._link is None:
                     keys = self._keys(self._key_of(job))
-                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.wake)
+                    share = Share(self._key[0], self._message_room)
+                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.wake, share)
                     self._link_of = job.membership
                 self._link.follow(follow)
 

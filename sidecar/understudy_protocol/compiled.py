@@ -41,7 +41,7 @@ _ENCODER = msgspec.json.Encoder()
 _ODD = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 #: msgspec reads integers of any size; wire.py refuses those of more than 64 bits.
 _LONG_NUMBER = re.compile(rb"(?<![.0-9])[0-9]{19}")
-#: Linear: no repetition gives back what it has matched, and a string without an end is matched to the end of the message,
+#: Linear: no repetition gives back what it has matched. A string without an end is matched to the end of the message,
 #: so that no search begins again inside of it.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 

@@ -35,12 +35,19 @@ class _Call:
 
 
 class CoordinatorLink:
-    def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        job_uid: str,
+        keys: Keys,
+        before: Coordination,
+        on_change: Callable[[], None],
+        share: Share | None = None,
+    ) -> None:
         self._job_uid, self._keys, self._on_change = job_uid, keys, on_change
         self._search = Search(before, time.time())
         self._version = self._search.version
         self._complained_at = -COMPLAIN_S
-        self._share, self._message_bytes = Share(), MESSAGE_BYTES
+        self._share, self._message_bytes = share or Share(), MESSAGE_BYTES
         self._calls: dict[str, _Call] = {}
         self._stirred = asyncio.Event()
         self._learnt_more = asyncio.Event()

@@ -17,7 +17,7 @@ from understudy_operator import pass_loop, worker
 from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
-from understudy_operator.observe.line import Keys
+from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
@@ -98,8 +98,10 @@ class FakeLink:
 
     made: ClassVar[list["FakeLink"]] = []
 
-    def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
-        del on_change
+    def __init__(
+        self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None], share: Share
+    ) -> None:
+        del on_change, share
         self.key = keys.membership.hex()
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
