@@ -20,8 +20,18 @@ from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
-from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, job_kind, key_of
+from understudy_operator.observe.read_pool import claimed_pods, interested
+from understudy_operator.observe.store import (
+    Key,
+    Kind,
+    Raw,
+    Store,
+    is_of_pool,
+    job_key_of,
+    job_kind,
+    key_of,
+    pool_key_of,
+)
 from understudy_operator.plan.leadership import Times
 from understudy_operator.plan.network_policy import Rules
 from understudy_operator.plan.observed import Node
@@ -207,7 +217,7 @@ class Operator:
 
     def _saw_of_pool(self, raw: Raw) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
-        if key := pool_key_of(raw):
+        if (key := pool_key_of(raw)) and is_of_pool(raw):
             self._wake_pool(key)
             for job in interested(self.store, raw):
                 self._wake(job)
@@ -320,10 +330,8 @@ class Operator:
         for key in list(self._workers):
             self._wake(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
-        left = {pool_key_of(raw) for raw in self.store.all(Kind.POD)} - {None}
-        for pool in pools | left:
-            if pool is not None:
-                self._wake_pool(pool)
+        for pool in pools | set(self.store.pools_of_pods()):
+            self._wake_pool(pool)
 
 
 def new_identity(host: str) -> str:

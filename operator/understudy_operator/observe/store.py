@@ -74,6 +74,7 @@ class _Entry:
     raw: Raw
     arrived: float
     owners: tuple[Owner, ...]
+    pool: Key | None  # that the pod says it is of; only if a pool controls it
     fact: Any = None  # what a reader has made of it; readers never give None
     is_malformed: bool = False  # the reader could not read it
 
@@ -85,6 +86,8 @@ class Store:
         self._now = now
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
         self._of_job: dict[tuple[Kind, Owner], set[Key]] = {}
+        self._of_pool: dict[Key, set[Key]] = {}  # pods
+        self._in_namespace: dict[tuple[Kind, str], set[Key]] = {}
         self._facts_of_job: dict[tuple[Kind, Owner], tuple[Any, ...]] = {}  # until one of them changes
         self._nodes: Nodes | None = None  # until a node changes
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
@@ -160,6 +163,18 @@ class Store:
     def all(self, kind: Kind) -> list[Raw]:
         return [entry.raw for entry in self._entries[kind].values()]
 
+    def keys_in(self, kind: Kind, namespace: str) -> list[Key]:
+        """Sorted by name."""
+        return sorted(self._in_namespace.get((kind, namespace), ()))
+
+    def pools_of_pods(self) -> list[Key]:
+        """The names of pools, by their pods; such a pool may be gone."""
+        return list(self._of_pool)
+
+    def pods_of_pool(self, pool: Key) -> list[Key]:
+        """Sorted by name."""
+        return sorted(self._of_pool.get(pool, ()))
+
     def of_job(self, kind: Kind, job: Owner) -> list[Raw]:
         return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job), ()))]
 
@@ -215,6 +230,8 @@ class Store:
         return (
             objects
             + len(self._of_job)
+            + len(self._of_pool)
+            + len(self._in_namespace)
             + sum(len(removed) for removed in self._removed.values())
             + sum(len(malformed) for malformed in self._malformed.values())
             + sum(len(logged) for logged in self._logged.values())
@@ -237,7 +254,11 @@ class Store:
         noted = self._malformed[kind].get(key)
         if noted is not None and (noted.uid, noted.version) != _state(kept):
             del self._malformed[kind][key]
-        self._entries[kind][key] = _Entry(kept, self._now(), owners)
+        pool = pool_key_of(kept) if kind is Kind.POD and is_of_pool(kept) else None
+        self._entries[kind][key] = _Entry(kept, self._now(), owners, pool)
+        self._in_namespace.setdefault((kind, key[0]), set()).add(key)
+        if pool is not None:
+            self._of_pool.setdefault(pool, set()).add(key)
         if kind is Kind.NODE:
             self._nodes = None
         for owner in owners:
@@ -248,12 +269,20 @@ class Store:
         entry = self._entries[kind].pop(key, None)
         if kind is Kind.NODE:
             self._nodes = None
-        for owner in () if entry is None else entry.owners:
-            of_job = self._of_job[kind, owner]
-            of_job.discard(key)
+        if entry is None:
+            return
+        _take_out(self._in_namespace, (kind, key[0]), key)
+        if entry.pool is not None:
+            _take_out(self._of_pool, entry.pool, key)
+        for owner in entry.owners:
+            _take_out(self._of_job, (kind, owner), key)
             self._facts_of_job.pop((kind, owner), None)
-            if not of_job:
-                del self._of_job[kind, owner]
+
+
+def _take_out(index: dict[T, set[Key]], of: T, key: Key) -> None:
+    index[of].discard(key)
+    if not index[of]:
+        del index[of]
 
 
 def key_of(raw: Raw) -> Key:
@@ -303,6 +332,12 @@ def job_kind(key: Key) -> Kind:
 def job_key_of(raw: Raw) -> Key | None:
     """The TrainingJob that an object of ours belongs to."""
     name = raw["metadata"].get("labels", {}).get(names.LABEL_JOB)
+    return None if name is None else (raw["metadata"].get("namespace", ""), name)
+
+
+def pool_key_of(raw: Raw) -> Key | None:
+    """The pool that a pod says it is of."""
+    name = raw["metadata"].get("labels", {}).get(names.LABEL_POOL)
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
 
 
