@@ -21,6 +21,7 @@ from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.apply.events import send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe import shapes
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, key_of
@@ -150,6 +151,8 @@ class Injection:
             self._note_absence(key, owner)  # it is gone, and so is the pod soon
             return
         try:
+            if shapes.UNREADABLE in target:
+                raise Objection(str(target[shapes.UNREADABLE]))
             manifest = manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
         except (Objection, *UNREADABLE) as objection:
             self._refused[key] = owner.uid

@@ -15,7 +15,7 @@ from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces,
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_injected import jobs
-from understudy_operator.observe.store import Key, Store, key_of
+from understudy_operator.observe.store import Key, Store, keeper, key_of
 from understudy_operator.plan.network_policy import Rules, missing, set_right
 from understudy_protocol import pod as names
 
@@ -67,7 +67,7 @@ class NetworkPolicies:
         forbidden = set[str]()
         for path in self._paths:
             try:
-                listed = await self._api.list(path, names.LABEL_JOB_UID)
+                listed = await self._api.list(path, names.LABEL_JOB_UID, keeper())
             except ApiError as error:
                 if error.status != 403 or not namespace_in(path):
                     raise

@@ -13,6 +13,7 @@ from tests.unit.operator.metrics.reading import scraped
 from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import health
+from understudy_operator.apply.api import Keep
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.supervisor import Supervisor
 
@@ -158,10 +159,10 @@ async def test_an_operator_whose_start_to_lead_fails_leads_after_all(monkeypatch
     api.apply_job()
     fails = api.list
 
-    async def list_or_fail(path: str, selector: str = "") -> Any:
+    async def list_or_fail(path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Any:
         if failures and asyncio.current_task().get_name() == "begin to lead":  # type: ignore[union-attr]
             raise failures.pop(0)
-        return await fails(path, selector)
+        return await fails(path, selector, keep)
 
     monkeypatch.setattr(api, "list", list_or_fail)
     # when it starts, then it tries again

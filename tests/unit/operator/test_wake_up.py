@@ -50,7 +50,7 @@ async def test_an_event_of_a_pod_that_no_pool_controls_wakes_no_pool() -> None:
     async with running(ClusterApi()) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
         woken: list[object] = []
-        cluster.operator._wake_pool = woken.append  # type: ignore[method-assign]
+        cluster.operator._wake_pool = woken.append  # type: ignore[method-assign,assignment]
         cluster.operator.saw(Kind.POD, "ADDED", of_a_pool(1))
         assert woken == []
         cluster.operator.saw(Kind.POD, "ADDED", of_a_pool(2, "pool-uid"))
