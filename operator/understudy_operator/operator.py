@@ -111,7 +111,8 @@ class Operator:
             for kind in watches
             for path in paths_of(kind, namespaces)
         ]
-        self._supervisor = Supervisor(self._metrics)
+        #: Of the workers, which have a moment to end when everything else has ended.
+        self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
         self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
         self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}
@@ -171,7 +172,7 @@ class Operator:
     @property
     def waiting(self) -> Mapping[str, str]:
         """How each long-lived task has ended that waits to be started again."""
-        return self._supervisor.waiting
+        return {**self._supervisor.waiting, **self._reconciles.waiting}
 
     def saw(self, kind: Kind, event_type: str | None, raw: Raw) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
@@ -286,6 +287,7 @@ class Operator:
                 self._log_format,
                 lambda: self._kueue.present,
                 self._message_room,
+                self._reconciles,
             )
         elif key in self._workers:
             self._workers[key].wake()
@@ -311,6 +313,7 @@ class Operator:
                 self._metrics,
                 self._log_format,
                 lambda: self._node_memory.offenders.of(key[0]),
+                self._reconciles,
             )
 
     def _wake_pools(self, namespace: str) -> None:

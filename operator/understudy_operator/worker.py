@@ -53,6 +53,7 @@ from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import Retries, is_due
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.status import is_news
+from understudy_operator.supervisor import Supervisor
 from understudy_operator.turns import Turns
 from understudy_protocol import logs
 from understudy_protocol import pod as names
@@ -62,6 +63,8 @@ from understudy_protocol.words import CloseReason
 DELETES_FOR_S = 5.0
 #: Status writes without an answer that are kept. Beyond this the oldest are dropped.
 MOST_UNCONFIRMED = 50
+#: How /healthz and the metric of tasks that have ended call them.
+RECONCILES, LINES = "reconciles of jobs", "lines to coordinators"
 log = logging.getLogger(__name__)
 
 
@@ -92,6 +95,7 @@ class JobWorker:
         log_format: str = logs.TEXT,
         has_kueue: Callable[[], bool | None] = lambda: None,
         message_room: Turns | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
@@ -113,7 +117,10 @@ class JobWorker:
         self._secret_writes = SecretWrites()
         self._topology_key = ""  # of the spares
         self._checked = 0  # the generation whose templates the API server would take
-        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, {"namespace": key[0], "job": key[1]})
+        self._metrics.supervises(LINES)
+        supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
+        about = {"namespace": key[0], "job": key[1]}
+        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, about, supervisor, RECONCILES)
 
     def wake(self) -> None:
         self.passes.wake()
@@ -402,6 +409,8 @@ class JobWorker:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
+                if self._link is not None and self._link.over:
+                    self._metrics.task_restarts(LINES)
                 if self._link is not None and (self._link.over or self._link_of != job.membership):
                     await self._unfollow(Unfollow())
                 if self._link is None:

@@ -24,8 +24,6 @@ from understudy_operator.operator import Operator
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.ownership import API_VERSION, KIND, POOL_KIND
-from understudy_operator.pool_worker import PoolWorker
-from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import NotProven
 
@@ -148,10 +146,10 @@ class World:
         self.say(f"{process.name} is killed")
         operator = process.operator
         assert operator is not None
-        workers: list[JobWorker | PoolWorker] = [*operator._workers.values(), *operator._pool_workers.values()]
-        supervised = list(operator._supervisor._tasks.values())
-        operator._supervisor._tasks.clear()  # nothing is started again
-        doomed = [*(entry.task for entry in supervised), *(worker.passes.task for worker in workers)]
+        doomed = list[asyncio.Task[None] | None]()
+        for supervisor in (operator._supervisor, operator._reconciles):
+            doomed += [entry.task for entry in supervisor._tasks.values()]
+            supervisor._tasks.clear()  # nothing is started again
         doomed += [task for worker in operator._workers.values() for task in worker._adopter._tasks.values()]
         for task in doomed:
             if task is not None:

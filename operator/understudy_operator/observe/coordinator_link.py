@@ -52,6 +52,8 @@ class CoordinatorLink:
         self._stirred = asyncio.Event()
         self._learnt_more = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"coordinator-link {job_uid}")
+        self._is_closed = False
+        self._task.add_done_callback(lambda _: self._ended())
 
     @property
     def coordination(self) -> Coordination:
@@ -90,6 +92,7 @@ class CoordinatorLink:
         return None if snapshot is None else snapshot.closed
 
     async def close(self) -> None:
+        self._is_closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -97,6 +100,10 @@ class CoordinatorLink:
     def over(self) -> bool:
         """Whether it was closed, or has failed: then another one is needed."""
         return self._task.done()
+
+    def _ended(self) -> None:
+        if not self._is_closed:
+            self._on_change()  # the next pass makes another link
 
     async def _run(self) -> None:
         try:

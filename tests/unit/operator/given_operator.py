@@ -104,13 +104,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(api: ClusterApi) -> AsyncIterator[Running]:
+async def running(api: ClusterApi, lease: tuple[str, str] | None = None) -> AsyncIterator[Running]:
     loop, metrics = asyncio.get_running_loop(), OperatorMetrics()
     operator = Operator(
         lambda _: api,
         KEYRING,
         IMAGE,
-        None,
+        lease,
         "test",
         Clock(steady=loop.time),
         network_rules=NO_RULES,

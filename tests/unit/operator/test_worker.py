@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
+from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
 from understudy_operator.apply.api import ApiError, NotLeading
@@ -214,6 +215,7 @@ async def test_lines_that_have_failed_are_made_anew_with_what_they_had_learnt(wo
         world.wake()
         await world.until(lambda: len(links) == 2)
     assert links[1].coordination.snapshot == a_snapshot()
+    assert scraped(world.worker._metrics.book.text())["understudy_task_restarts_total", "lines to coordinators"] == 1
 
 
 async def test_an_operator_that_stops_ends_no_job(world: World, links: list[FakeLink]):
