@@ -19,7 +19,7 @@ from tests.simulation_operator.training import TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from understudy_operator.observe.adoption_link import AdoptionKeys
-from understudy_operator.observe.line import Keys
+from understudy_operator.observe.line import Keys, Share
 from understudy_operator.operator import Operator
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.observed import Coordination
@@ -172,8 +172,9 @@ class World:
         process.dead = True
         self.unwatch(process)
 
-    def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> Link:
+    def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None], share: Share) -> Link:
         """In CoordinatorLink's place."""
+        del share
         return Link(self.trainings.get(job_uid), before, on_change, lambda pod_uid: self._called(pod_uid, keys))
 
     def _called(self, pod_uid: str, keys: Keys) -> None:

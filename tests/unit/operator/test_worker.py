@@ -215,6 +215,7 @@ async def test_lines_that_have_failed_are_made_anew_with_what_they_had_learnt(wo
         world.wake()
         await world.until(lambda: len(links) == 2)
     assert links[1].coordination.snapshot == a_snapshot()
+    assert world.worker is not None
     assert scraped(world.worker._metrics.book.text())["understudy_task_restarts_total", "lines to coordinators"] == 1
 
 
