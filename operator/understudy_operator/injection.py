@@ -100,7 +100,8 @@ class Injection:
         self._refused = {key: uid for key, uid in self._refused.items() if key in there}
         self._absent = {of: absence for of, absence in self._absent.items() if of[0] in there}
         for pod in pods:
-            self.look(pod)
+            with self._store.contained(Kind.POD, pod):
+                self.look(pod)
 
     def look_at_job(self, key: Key) -> None:
         """When its InjectedJob is gone: a Job of the same name may have been waiting for that."""

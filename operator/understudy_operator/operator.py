@@ -326,15 +326,19 @@ class Operator:
         self._pool_workers.pop(key, None)
 
     def _wake_all(self) -> None:
-        for raw in (*self.store.all(Kind.JOB), *self.store.all(Kind.INJECTED)):
-            self._wake(key_of(raw))
+        for kind in (Kind.JOB, Kind.INJECTED):
+            for raw in self.store.all(kind):
+                with self.store.contained(kind, raw):
+                    self._wake(key_of(raw))
         if self._acts and self.synced:
             self._injection.look_at_all()
         for key in list(self._workers):
             self._wake(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
         for pool in pools | set(self.store.pools_of_pods()):
-            self._wake_pool(pool)
+            unknown = {"metadata": {"namespace": pool[0], "name": pool[1]}}
+            with self.store.contained(Kind.POOL, self.store.get(Kind.POOL, pool) or unknown):
+                self._wake_pool(pool)
 
 
 def new_identity(host: str) -> str:

@@ -53,5 +53,10 @@ def jobs(store: Store) -> list[Job]:
 
 
 def raw_jobs(store: Store) -> list[Raw]:
-    """All that there are, also those that cannot be read, with what of their status can be relied on."""
-    return [{**raw, "status": read_job_status(raw)[0]} for kind in (Kind.JOB, Kind.INJECTED) for raw in store.all(kind)]
+    """All that there are, with_status."""
+    return [with_status(raw) for kind in (Kind.JOB, Kind.INJECTED) for raw in store.all(kind)]
+
+
+def with_status(raw: Raw) -> Raw:
+    """A job, also one that cannot be read, with what of its status can be relied on."""
+    return {**raw, "status": read_job_status(raw)[0]}

@@ -18,7 +18,8 @@ Rules:
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -247,6 +248,14 @@ class Store:
 
     def is_malformed(self, kind: Kind, key: Key) -> bool:
         return key in self._malformed[kind]
+
+    @contextmanager
+    def contained(self, kind: Kind, raw: Raw) -> Iterator[None]:
+        """An error of the body concerns this object alone, and is reported on it: a loop over all objects goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (whatever it is)
+            self._note(kind, raw, _message(error))
 
     def complain(self, kind: Kind, raw: Raw, message: str) -> None:
         """The object counts, and something in it cannot be carried out."""
