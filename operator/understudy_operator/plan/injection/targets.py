@@ -92,8 +92,13 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
 
 
 def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
-    """It goes when its target goes."""
+    """It goes when its target goes. Raises Objection."""
     target = spec["target"]
+    if spec["members"] < 1:
+        raise Objection(
+            f"no pod of {target['kind']} {target['name']} trains any more, but injected pods are there: put the label "
+            f"{names.LABEL_INJECT} and the replicas back, or delete the pods"
+        )
     reference = {**target, "controller": False, "blockOwnerDeletion": False}
     return {
         "apiVersion": f"{names.GROUP}/v1alpha1",
