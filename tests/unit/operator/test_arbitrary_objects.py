@@ -316,11 +316,14 @@ def little_cpu_time(size: int) -> Iterator[None]:
 
 @st.composite
 def sent_bytes(draw: st.DrawFn) -> bytes:
-    """A message in which some fields are anything, and whose bytes are no JSON any more where fragments were put in."""
+    """A message in which some fields are anything; it is no JSON any more where something was put in, or cut off."""
     text = json.dumps(draw(st.sampled_from(SENT).flatmap(spoiled)))
+    if draw(st.booleans()):
+        text = '{"later":1234567890123456789,' + text[1:]
     for fragment in draw(st.lists(st.sampled_from(FRAGMENTS), max_size=2)):
         at = draw(st.integers(0, len(text)))
-        text = text[:at] + fragment * draw(st.sampled_from([1, 2, 3000])) + text[at:]
+        rest = draw(st.sampled_from([text[at:], ""]))
+        text = text[:at] + fragment * draw(st.sampled_from([1, 2, 20_000])) + rest
     return text.encode(errors="surrogatepass")
 
 
