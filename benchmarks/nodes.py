@@ -27,7 +27,7 @@ from benchmarks.goals import OURS, Goal
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from understudy_operator import worker
-from understudy_operator.apply.api import Api, ApiError, Listed
+from understudy_operator.apply.api import Api, ApiError, Keep, Listed
 from understudy_operator.clock import Clock
 from understudy_operator.keyring import Keyring
 from understudy_operator.observe.read import read_job
@@ -85,7 +85,7 @@ class Cluster(Api):
         line = json.dumps(self.put(path, raw)).encode()
         self.told.put_nowait(Told("MODIFIED", msgspec.Raw(line)))
 
-    async def list(self, path: str, selector: str = "") -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
         del selector
         plural = path.rpartition("/")[2]
         items = [raw for key, raw in self.objects.items() if key.split("/")[-2] == plural]

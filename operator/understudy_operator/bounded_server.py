@@ -60,9 +60,6 @@ class Limits:
     idle_s: float = 120.0
 
 
-#: Of servers that a kubelet or a Prometheus asks.
-PROBE_LIMITS = Limits(slots=16, per_address=4, waiting=64)
-
 Answer = Callable[[web.BaseRequest, bytes], web.Response]
 OnDrop = Callable[[Drop], None]
 

@@ -6,6 +6,7 @@ of our own (watch.py).
 """
 
 import os
+import resource
 from functools import partial
 from typing import Any
 from urllib.request import getproxies
@@ -48,8 +49,15 @@ def connections(configuration: client.Configuration) -> client.Configuration:
     return configuration
 
 
+def open_all_files() -> None:
+    """As many as the container may have: a process without a file left cannot renew its lease."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    open_all_files()
     metrics = OperatorMetrics()
     configure(settings)
     await config.load_config()  # type: ignore[no-untyped-call]

@@ -6,28 +6,29 @@ Neither an API server that is away nor a task that fails changes the 200: a rest
 the same objects.
 """
 
-from aiohttp import web
+from http import HTTPStatus
 
-from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer
 from understudy_operator.operator import Operator
+from understudy_operator.probe_server import ProbeServer, Reply
 
 
-async def serve(operator: Operator, port: int) -> BoundedServer:
+async def serve(operator: Operator, port: int) -> ProbeServer:
     """To be closed by the caller."""
 
-    def answer(request: web.BaseRequest, _: bytes) -> web.Response:
-        if request.path == "/healthz":
+    def answer(path: str) -> Reply:
+        if path == "/healthz":
             return _told(operator, operator.alive)
-        if request.path == "/readyz":
+        if path == "/readyz":
             return _told(operator, operator.alive and operator.synced)
-        return web.Response(status=404, text="GET /healthz and /readyz\n")
+        return Reply(b"GET /healthz and /readyz\n", HTTPStatus.NOT_FOUND)
 
-    server = BoundedServer(answer, PROBE_LIMITS)
+    server = ProbeServer(answer)
     await server.listen(port)
     return server
 
 
-def _told(operator: Operator, well: bool) -> web.Response:
+def _told(operator: Operator, well: bool) -> Reply:
     what = "leads" if operator.leads() else "stands by" if operator.synced else "fills its store"
     failing = "".join(f"{name} ended ({error}), and starts again soon\n" for name, error in operator.waiting.items())
-    return web.Response(text=f"{what}\n{failing}", status=200 if well else 500)
+    status = HTTPStatus.OK if well else HTTPStatus.INTERNAL_SERVER_ERROR
+    return Reply(f"{what}\n{failing}".encode(), status)

@@ -6,17 +6,22 @@ end a watch may not tell.
 What cannot train as one is told once, as an event of the Job, JobSet or PyTorchJob, and tried again only once that was
 made anew: it cannot be mended as it is. Everything else that fails is tried again, with growing pauses, and writes go
 at the gateway's pace (apply/pace.py). A JobSet that has restarted is done with its former attempt.
+
+The author of a pod also writes who owns it. So an owner that was not found is not asked for again before a pause, which
+grows up to LONGEST_ABSENCE_S. At most READS owners are asked for at a time, and namespaces take turns.
 """
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.apply.events import send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.observe import shapes
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, key_of
@@ -26,6 +31,7 @@ from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import manifest_of, nproc_told, read_target, spec_of
 from understudy_operator.plan.intents import Event, PatchPod
 from understudy_operator.plan.ownership import API_VERSION
+from understudy_operator.turns import Turns
 from understudy_protocol import logs
 
 FIRST_RETRY_S = 0.5
@@ -33,7 +39,17 @@ LONGEST_RETRY_S = 30.0
 #: What reading a Job, a JobSet or a PyTorchJob raises if a field of it is not as its own controller would accept it.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 LONGEST_WHY = 500
+FIRST_ABSENCE_S, LONGEST_ABSENCE_S = 5.0, 600.0
+READS, READS_OF_A_NAMESPACE = 32, 16
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Absence:
+    """An owner that was not found."""
+
+    until: float
+    pause_s: float
 
 
 class Injection:
@@ -52,6 +68,8 @@ class Injection:
         self._clock, self._pace, self._read_node = clock, pace, node_reader
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be had as it is
+        self._absent: dict[tuple[Key, str], _Absence] = {}  # by job and uid of the owner
+        self._reads = Turns(READS, READS_OF_A_NAMESPACE, sys.maxsize)
 
     def look(self, pod: Raw) -> None:
         """A pod as it is now, of whatever job."""
@@ -71,7 +89,7 @@ class Injection:
         else:
             owner, there = read_owner(pod), self._store.get(Kind.INJECTED, key)
             is_there = there is not None and _target_uid(there) == owner.uid
-            if not is_there and self._refused.get(key) != owner.uid:
+            if not is_there and self._refused.get(key) != owner.uid and not self._is_absent(key, owner):
                 # Pods of a deleted Job of the same name may still be there: each owner is asked about by itself.
                 self._start((key[0], f"{key[1]}/{owner.uid}"), lambda: self._make(key, owner, pod))
 
@@ -80,8 +98,10 @@ class Injection:
         pods = [pod for pod in self._store.all(Kind.POD) if is_injected((job_key_of(pod) or ("", ""))[1])]
         there = {job_key_of(pod) for pod in pods}
         self._refused = {key: uid for key, uid in self._refused.items() if key in there}
+        self._absent = {of: absence for of, absence in self._absent.items() if of[0] in there}
         for pod in pods:
-            self.look(pod)
+            with self._store.contained(Kind.POD, pod):
+                self.look(pod)
 
     def look_at_job(self, key: Key) -> None:
         """When its InjectedJob is gone: a Job of the same name may have been waiting for that."""
@@ -124,12 +144,16 @@ class Injection:
     async def _make(self, key: Key, owner: Owner, pod: Raw) -> None:
         """The InjectedJob, from what its target says."""
         namespace = key[0]
-        target = await self._get(
-            f"/apis/{PATHS[owner.kind][0]}/namespaces/{namespace}/{PATHS[owner.kind][1]}/{owner.name}"
-        )
+        async with self._reads.place(namespace):
+            target = await self._get(
+                f"/apis/{PATHS[owner.kind][0]}/namespaces/{namespace}/{PATHS[owner.kind][1]}/{owner.name}"
+            )
         if target is None or target["metadata"]["uid"] != owner.uid:
-            return  # it is gone, and so is the pod soon
+            self._note_absence(key, owner)  # it is gone, and so is the pod soon
+            return
         try:
+            if shapes.UNREADABLE in target:
+                raise Objection(str(target[shapes.UNREADABLE]))
             manifest = manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
         except (Objection, *UNREADABLE) as objection:
             self._refused[key] = owner.uid
@@ -155,6 +179,15 @@ class Injection:
         log.info("%s/%s created: pods of %s %s are injected", namespace, owner.group, owner.kind, owner.name)
         self._store.put(Kind.INJECTED, raw)
         self._on_made(key)
+
+    def _is_absent(self, key: Key, owner: Owner) -> bool:
+        absence = self._absent.get((key, owner.uid))
+        return absence is not None and self._clock.steady() < absence.until
+
+    def _note_absence(self, key: Key, owner: Owner) -> None:
+        before = self._absent.get((key, owner.uid))
+        pause_s = FIRST_ABSENCE_S if before is None else min(2 * before.pause_s, LONGEST_ABSENCE_S)
+        self._absent[key, owner.uid] = _Absence(self._clock.steady() + pause_s, pause_s)
 
     async def _remove_former(self, path: str, namespace: str, owner: Owner) -> None:
         await self._pace.turn(namespace, owner.uid)

@@ -18,9 +18,20 @@ from understudy_operator.injection import Injection
 from understudy_operator.keyring import Keyring
 from understudy_operator.kueue_discovery import KueueDiscovery
 from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.read_pool import claimed_pods, interested, pool_key_of
-from understudy_operator.observe.store import Key, Kind, Raw, Store, job_key_of, job_kind, key_of
+from understudy_operator.observe.read_pool import claimed_pods, interested
+from understudy_operator.observe.store import (
+    Key,
+    Kind,
+    Raw,
+    Store,
+    is_of_pool,
+    job_key_of,
+    job_kind,
+    key_of,
+    pool_key_of,
+)
 from understudy_operator.plan.leadership import Times
 from understudy_operator.plan.network_policy import Rules
 from understudy_operator.plan.observed import Node
@@ -100,8 +111,10 @@ class Operator:
             for kind in watches
             for path in paths_of(kind, namespaces)
         ]
-        self._supervisor = Supervisor(self._metrics)
+        #: Of the workers, which have a moment to end when everything else has ended.
+        self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
         self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
+        self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
@@ -159,7 +172,7 @@ class Operator:
     @property
     def waiting(self) -> Mapping[str, str]:
         """How each long-lived task has ended that waits to be started again."""
-        return self._supervisor.waiting
+        return {**self._supervisor.waiting, **self._reconciles.waiting}
 
     def saw(self, kind: Kind, event_type: str | None, raw: Raw) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
@@ -205,7 +218,7 @@ class Operator:
 
     def _saw_of_pool(self, raw: Raw) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
-        if key := pool_key_of(raw):
+        if (key := pool_key_of(raw)) and is_of_pool(raw):
             self._wake_pool(key)
             for job in interested(self.store, raw):
                 self._wake(job)
@@ -273,6 +286,8 @@ class Operator:
                 self._metrics,
                 self._log_format,
                 lambda: self._kueue.present,
+                self._message_room,
+                self._reconciles,
             )
         elif key in self._workers:
             self._workers[key].wake()
@@ -298,6 +313,7 @@ class Operator:
                 self._metrics,
                 self._log_format,
                 lambda: self._node_memory.offenders.of(key[0]),
+                self._reconciles,
             )
 
     def _wake_pools(self, namespace: str) -> None:
@@ -310,16 +326,18 @@ class Operator:
         self._pool_workers.pop(key, None)
 
     def _wake_all(self) -> None:
-        for raw in (*self.store.all(Kind.JOB), *self.store.all(Kind.INJECTED)):
-            self._wake(key_of(raw))
+        for kind in (Kind.JOB, Kind.INJECTED):
+            for raw in self.store.all(kind):
+                with self.store.contained(kind, raw):
+                    self._wake(key_of(raw))
         if self._acts and self.synced:
             self._injection.look_at_all()
         for key in list(self._workers):
             self._wake(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
-        left = {pool_key_of(raw) for raw in self.store.all(Kind.POD)} - {None}
-        for pool in pools | left:
-            if pool is not None:
+        for pool in pools | set(self.store.pools_of_pods()):
+            unknown = {"metadata": {"namespace": pool[0], "name": pool[1]}}
+            with self.store.contained(Kind.POOL, self.store.get(Kind.POOL, pool) or unknown):
                 self._wake_pool(pool)
 
 

@@ -6,16 +6,19 @@ Rules:
 - After each pass nothing is decided for REST_OF_PASS times as long as the decision took, at most for LONGEST_REST_S:
   what consists of thousands of pods changes all the time while these start, and whoever decides anew at each change
   does nothing else.
+- A loop that ends in another way than by `stop` or a last pass runs again (supervisor.py), and begins woken.
 """
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_operator.apply.api import TROUBLE
 from understudy_operator.clock import jittered
+from understudy_operator.supervisor import Supervisor
 from understudy_protocol import logs
 
 FIRST_BACKOFF_S = 0.2
@@ -24,6 +27,7 @@ REST_S = 1.0
 REST_OF_PASS, LONGEST_REST_S = 4.0, 0.5
 #: Until a pass over what has changed under the last one. It was read anew already.
 CONFLICT_S = 0.05
+_NUMBERS = itertools.count()
 log = logging.getLogger(__name__)
 
 
@@ -37,15 +41,29 @@ class Passed:
 
 class PassLoop:
     """run_pass: one pass; None once there is nothing left to care for, which ends the loop. It begins woken.
-    about: what the log's lines are about.
+    about: what the log's lines are about. supervisor: its loops are shown as one task of the name `shown`.
     """
 
-    def __init__(self, name: str, run_pass: Callable[[], Awaitable[Passed | None]], about: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_pass: Callable[[], Awaitable[Passed | None]],
+        about: Mapping[str, str],
+        supervisor: Supervisor,
+        shown: str,
+    ) -> None:
         self._name, self._run_pass, self._about = name, run_pass, about
         self._woken = asyncio.Event()
         self._runs, self._is_last = False, False
-        self.task = asyncio.create_task(self._run(), name=name)
+        #: Of one job's name there may be a second loop before the first has ended.
+        self._supervisor, self._supervised_as = supervisor, f"{name} #{next(_NUMBERS)}"
         self.wake()
+        supervisor.start(self._supervised_as, self._run, once=True, shown=shown)
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """None once it has ended, and while it waits to be started again."""
+        return self._supervisor.task(self._supervised_as)
 
     def wake(self) -> None:
         self._woken.set()
@@ -58,10 +76,9 @@ class PassLoop:
     async def stop(self, finish_s: float = 0.0) -> None:
         """No other pass begins. One that runs has so long to end by itself."""
         self._is_last = True
-        if self._runs and finish_s:
+        if self._runs and finish_s and self.task is not None:
             await asyncio.wait([self.task], timeout=finish_s)
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await self._supervisor.stop(self._supervised_as)
 
     async def _run_one(self) -> Passed | None:
         self._runs = True
@@ -72,6 +89,7 @@ class PassLoop:
 
     async def _run(self) -> None:
         logs.about(**self._about)
+        self.wake()
         backoff_s = FIRST_BACKOFF_S
         again_in_s: float | None = None
         reported = ""  # the error whose traceback was logged last

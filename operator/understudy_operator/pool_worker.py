@@ -35,8 +35,10 @@ from understudy_operator.plan.pool.warm_manifest import secret_name
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import TRY_AGAIN_S, Retries, is_due, without_paused_of_pool
 from understudy_operator.plan.secret_writes import SecretWrites
+from understudy_operator.supervisor import Supervisor
 from understudy_protocol import logs
 
+RECONCILES = "reconciles of pools"
 log = logging.getLogger(__name__)
 
 
@@ -56,6 +58,7 @@ class PoolWorker:
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
         offenders: Callable[[], Collection[str]] = tuple,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._keyring, self._secret_writes = keyring, SecretWrites()
@@ -66,7 +69,9 @@ class PoolWorker:
         self._tried = 0  # the generation of which everything was tried once
         self._pool_uid = ""
         self._outbox = gateway.outbox()
-        self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass, {"namespace": key[0], "pool": key[1]})
+        supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
+        about = {"namespace": key[0], "pool": key[1]}
+        self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass, about, supervisor, RECONCILES)
 
     def wake(self) -> None:
         self.passes.wake()

@@ -86,10 +86,10 @@ class Resync:
         asked_at = self._clock.steady()
         items: list[Raw] = []
         versions: dict[str, str] = {}
-        forbidden = set[str]()
+        forbidden, keep = set[str](), self._store.keeper(kind)
         for path in paths_of(kind, self._namespaces):
             try:
-                listed = await self._api.list(path, PATHS[kind][1])
+                listed = await self._api.list(path, PATHS[kind][1], keep)
             except ApiError as error:
                 namespace = namespace_in(path)
                 if error.status != 403 or not namespace:

@@ -24,6 +24,7 @@ Run = Callable[[], Coroutine[None, None, None]]
 @dataclass
 class _Supervised:
     name: str
+    shown: str
     run: Run
     once: bool
     task: asyncio.Task[None] | None = None  # None: it waits to be started again
@@ -46,13 +47,18 @@ class Supervisor:
     @property
     def waiting(self) -> Mapping[str, str]:
         """How each task has ended that waits to be started again."""
-        return {name: entry.error for name, entry in self._tasks.items() if entry.task is None}
+        return {entry.shown: entry.error for entry in self._tasks.values() if entry.task is None}
 
-    def start(self, name: str, run: Run, *, once: bool = False) -> None:
-        """Have it run from now on."""
+    def task(self, name: str) -> asyncio.Task[None] | None:
+        """None while it waits to be started again, or if there is none."""
+        entry = self._tasks.get(name)
+        return None if entry is None else entry.task
+
+    def start(self, name: str, run: Run, *, once: bool = False, shown: str = "") -> None:
+        """Have it run from now on. shown: how /healthz and the metric call it, in place of its name."""
         assert name not in self._tasks, f"{name} is to run already"
-        self._metrics.supervises(name)
-        entry = self._tasks[name] = _Supervised(name, run, once)
+        entry = self._tasks[name] = _Supervised(name, shown or name, run, once)
+        self._metrics.supervises(entry.shown)
         self._begin(entry)
 
     async def stop(self, *names: str) -> None:
@@ -83,7 +89,7 @@ class Supervisor:
             entry.pauses = iter(Backoffs())
         pause_s = next(entry.pauses)
         entry.task, entry.error = None, "cancelled" if task.cancelled() else repr(error) if error else "returned"
-        self._metrics.task_restarts(entry.name)
+        self._metrics.task_restarts(entry.shown)
         log.error(
             "the task %s ended (%s), and starts again in %.1f s", entry.name, entry.error, pause_s, exc_info=error
         )

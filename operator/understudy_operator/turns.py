@@ -2,18 +2,22 @@
 
 Rules:
 - At most `places` are taken at once, at most `per_address` of them by one address. Further requests wait, at most
-  `waiting` of them.
+  `waiting` of them. A request may be for several places: it waits until all of them are free, and no other request gets
+  one of them meanwhile.
 - A free place goes to the address that has fewest places; of several such addresses, to the one whose requests have
   cost least (`note_cost`; an unknown address has cost nothing); and of these to the one that has waited longest.
-- If too many wait, the newest request of the address with most waiting requests is refused.
+- If too many wait, the newest request of the address with most waiting requests is refused; of several such addresses
+  the newest is.
 
-No sockets here: bounded_server.py uses this for connections, for large bodies and for the calculation of answers.
+No sockets here: bounded_server.py uses this for connections, for large bodies and for the calculation of answers, and
+observe/line.py for the memory of messages.
 """
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 #: Addresses whose costs are kept.
 MOST_COSTS = 1024
@@ -23,11 +27,17 @@ class Crowded(Exception):
     """Too many requests wait for a place."""
 
 
+@dataclass(eq=False, frozen=True)
+class _Request:
+    places: int
+    turn: "asyncio.Future[None]"
+
+
 class Turns:
     def __init__(self, places: int, per_address: int, waiting: int) -> None:
         self._places, self._per_address, self._most_waiting = places, per_address, waiting
         self._taken: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
+        self._waiting: dict[str, deque[_Request]] = {}  # in the order of their turns
         self._costs: dict[str, float] = {}  # the mean of an address, which follows the newest ones; the newest last
 
     @property
@@ -52,26 +62,26 @@ class Turns:
         finally:
             self.leave(address)
 
-    async def take(self, address: str) -> None:
-        """`leave` gives the place back. Raises Crowded."""
-        if not self.is_full and self._taken[address] < self._per_address and address not in self._waiting:
-            self._taken[address] += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(address, deque()).append(turn)
+    async def take(self, address: str, places: int = 1) -> None:
+        """`leave` gives them back. Raises Crowded."""
+        request = _Request(places, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(address, deque()).append(request)
+        self._grant()
         if self.waiting > self._most_waiting:
             self._refuse_one()
+        turn = request.turn
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave(address)  # granted and cancelled in the same moment
+                self.leave(address, places)  # granted and cancelled in the same moment
             else:
-                self._forget(address, turn)
+                self._forget(address, request)
+                self._grant()
             raise
 
-    def leave(self, address: str) -> None:
-        self._taken[address] -= 1
+    def leave(self, address: str, places: int = 1) -> None:
+        self._taken[address] -= places
         if not self._taken[address]:
             del self._taken[address]
         self._grant()
@@ -84,17 +94,23 @@ class Turns:
             del self._costs[next(iter(self._costs))]
 
     def _grant(self) -> None:
-        while not self.is_full:
-            asking = [address for address in self._waiting if self._taken[address] < self._per_address]
+        while self._waiting and not self.is_full:
+            asking = [
+                address
+                for address, requests in self._waiting.items()
+                if self._taken[address] + requests[0].places <= self._per_address
+            ]
             if not asking:
                 return
             address = min(asking, key=lambda each: (self._taken[each], self._costs.get(each, 0.0)))
-            turn = self._next(address)
-            if not turn.done():  # else it is cancelled, and its task does not run yet
-                turn.set_result(None)
-                self._taken[address] += 1
+            if self._taken.total() + self._waiting[address][0].places > self._places:
+                return
+            request = self._next(address)
+            if not request.turn.done():  # else it is cancelled, and its task does not run yet
+                request.turn.set_result(None)
+                self._taken[address] += request.places
 
-    def _next(self, address: str) -> "asyncio.Future[None]":
+    def _next(self, address: str) -> "_Request":
         """Its oldest request; the address goes to the end of the line."""
         requests = self._waiting.pop(address)
         oldest = requests.popleft()
@@ -103,14 +119,14 @@ class Turns:
         return oldest
 
     def _refuse_one(self) -> None:
-        address = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        address = max(reversed(self._waiting), key=lambda each: len(self._waiting[each]))
         newest = self._waiting[address][-1]
         self._forget(address, newest)
-        newest.set_exception(Crowded(f"too many requests of {address} wait"))
+        newest.turn.set_exception(Crowded(f"too many requests of {address} wait"))
 
-    def _forget(self, address: str, turn: "asyncio.Future[None]") -> None:
+    def _forget(self, address: str, request: "_Request") -> None:
         requests = self._waiting.get(address, deque())
-        if turn in requests:
-            requests.remove(turn)
+        if request in requests:
+            requests.remove(request)
         if not requests:
             self._waiting.pop(address, None)

@@ -16,7 +16,7 @@ from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.observe.line import Keys
+from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.read import read_job, read_pod, told_address
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
@@ -53,6 +53,8 @@ from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.retries import Retries, is_due
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.status import is_news
+from understudy_operator.supervisor import Supervisor
+from understudy_operator.turns import Turns
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 from understudy_protocol.words import CloseReason
@@ -61,6 +63,8 @@ from understudy_protocol.words import CloseReason
 DELETES_FOR_S = 5.0
 #: Status writes without an answer that are kept. Beyond this the oldest are dropped.
 MOST_UNCONFIRMED = 50
+#: How /healthz and the metric of tasks that have ended call them.
+RECONCILES, LINES = "reconciles of jobs", "lines to coordinators"
 log = logging.getLogger(__name__)
 
 
@@ -90,11 +94,13 @@ class JobWorker:
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
         has_kueue: Callable[[], bool | None] = lambda: None,
+        message_room: Turns | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._log_format, self._has_kueue = log_format, has_kueue
+        self._log_format, self._has_kueue, self._message_room = log_format, has_kueue, message_room
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._ends = OfJob(self._metrics)
         self._link: CoordinatorLink | None = None
@@ -111,7 +117,10 @@ class JobWorker:
         self._secret_writes = SecretWrites()
         self._topology_key = ""  # of the spares
         self._checked = 0  # the generation whose templates the API server would take
-        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, {"namespace": key[0], "job": key[1]})
+        self._metrics.supervises(LINES)
+        supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
+        about = {"namespace": key[0], "job": key[1]}
+        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, about, supervisor, RECONCILES)
 
     def wake(self) -> None:
         self.passes.wake()
@@ -400,11 +409,14 @@ class JobWorker:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
+                if self._link is not None and self._link.over:
+                    self._metrics.task_restarts(LINES)
                 if self._link is not None and (self._link.over or self._link_of != job.membership):
                     await self._unfollow(Unfollow())
                 if self._link is None:
                     keys = self._keys(self._key_of(job))
-                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.wake)
+                    share = Share(self._key[0], self._message_room)
+                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.wake, share)
                     self._link_of = job.membership
                 self._link.follow(follow)
 

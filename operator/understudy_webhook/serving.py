@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer, Limits
+from understudy_operator.bounded_server import BoundedServer, Limits
+from understudy_operator.probe_server import ProbeServer, Reply
 from understudy_protocol import logs
 from understudy_webhook.cpu_limit import CpuLimitExceeded, cpu_limit
 from understudy_webhook.metrics import EXPENSIVE, FAILED, MALFORMED, UNKNOWN_CALLER, WebhookMetrics, result_of
@@ -164,7 +166,7 @@ class Probes:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._server = BoundedServer(self._answer, PROBE_LIMITS)
+        self._server = ProbeServer(self._answer)
 
     async def listen(self, port: int) -> int:
         return await self._server.listen(port)
@@ -172,14 +174,15 @@ class Probes:
     async def close(self) -> None:
         await self._server.close()
 
-    def _answer(self, request: web.BaseRequest, _: bytes) -> web.Response:
-        if request.path == "/healthz":
-            return web.Response(text="ok\n")
-        if request.path != "/readyz":
-            return web.Response(status=404, text="GET /healthz and /readyz\n")
+    def _answer(self, path: str) -> Reply:
+        if path == "/healthz":
+            return Reply(b"ok\n")
+        if path != "/readyz":
+            return Reply(b"GET /healthz and /readyz\n", HTTPStatus.NOT_FOUND)
         if self._serving.is_ready:
-            return web.Response(text="ok\n")
-        return web.Response(text="leaves\n" if self._serving.leaves else "waits for a certificate\n", status=500)
+            return Reply(b"ok\n")
+        why_not = b"leaves\n" if self._serving.leaves else b"waits for a certificate\n"
+        return Reply(why_not, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _line(asked: Raw, response: Raw) -> str:

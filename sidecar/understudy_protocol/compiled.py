@@ -41,7 +41,9 @@ _ENCODER = msgspec.json.Encoder()
 _ODD = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 #: msgspec reads integers of any size; wire.py refuses those of more than 64 bits.
 _LONG_NUMBER = re.compile(rb"(?<![.0-9])[0-9]{19}")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+#: Linear: no repetition gives back what it has matched. A string without an end is matched to the end of the message,
+#: so that no search begins again inside of it.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def encode(message: Any) -> bytes:

@@ -52,6 +52,7 @@ class Frames:
     def __init__(self, received: bytearray, *, masked: bool, limit: int) -> None:
         self.limit = limit
         self.message = Opcode.TEXT
+        self.announced = 0  # bytes of the frame that is being received, its header included; 0 before its header
         self._received = received
         self._mask_flag, self._mask_bytes = (_MASKED, 4) if masked else (0, 0)
 
@@ -71,7 +72,9 @@ class Frames:
         start += self._mask_bytes
         end = start + length
         if len(received) < end:
+            self.announced = end
             return None
+        self.announced = 0
         payload = bytes(received[start:end])
         if self._mask_bytes and payload:
             payload = _xor(payload, bytes(received[start - 4 : start]))

@@ -20,13 +20,11 @@ from tests.simulation_operator.training import SUCCEEDED, TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from understudy_operator.observe.adoption_link import AdoptionKeys
-from understudy_operator.observe.line import Keys
+from understudy_operator.observe.line import Keys, Share
 from understudy_operator.operator import Operator
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.ownership import API_VERSION, KIND, POOL_KIND
-from understudy_operator.pool_worker import PoolWorker
-from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import NotProven
 
@@ -151,10 +149,10 @@ class World:
         self.say(f"{process.name} is killed")
         operator = process.operator
         assert operator is not None
-        workers: list[JobWorker | PoolWorker] = [*operator._workers.values(), *operator._pool_workers.values()]
-        supervised = list(operator._supervisor._tasks.values())
-        operator._supervisor._tasks.clear()  # nothing is started again
-        doomed = [*(entry.task for entry in supervised), *(worker.passes.task for worker in workers)]
+        doomed = list[asyncio.Task[None] | None]()
+        for supervisor in (operator._supervisor, operator._reconciles):
+            doomed += [entry.task for entry in supervisor._tasks.values()]
+            supervisor._tasks.clear()  # nothing is started again
         doomed += [task for worker in operator._workers.values() for task in worker._adopter._tasks.values()]
         for task in doomed:
             if task is not None:
@@ -177,8 +175,9 @@ class World:
         process.dead = True
         self.unwatch(process)
 
-    def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> Link:
+    def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None], share: Share) -> Link:
         """In CoordinatorLink's place."""
+        del share
         training = next((x for uid, x in self.trainings.items() if f"{job_uid}-".startswith(f"{uid}-")), None)
         return Link(training, before, on_change, lambda pod_uid: self._called(pod_uid, keys))
 

@@ -46,10 +46,12 @@ type InjectedJobSpec struct {
 
 	// Pods with the label, spares included.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=20000
 	Pods int32 `json:"pods"`
 
 	// Of these, those that hold ranks: the world size by the workers of each pod.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=20000
 	Members int32 `json:"members"`
 
 	// Workers of each pod.

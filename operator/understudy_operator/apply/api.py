@@ -23,11 +23,16 @@ from understudy_operator.observe import shapes
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
+#: What is kept of an item of a list.
+Keep = Callable[[Raw], Raw]
 #: Of a request: method, path, result (Ok, the status of a refusal, or NoAnswer), seconds.
 Answered = Callable[[str, str, str, float], None]
 FIELD_MANAGER = "understudy-operator"
 REQUEST_S = 30.0
-PAGE = 500
+#: Items of a page of a list. If the page is longer than ANSWER_BYTES, it is asked for with fewer.
+PAGE, SMALLER = 500, 8
+#: Of an answer. etcd takes objects of 1.5 MiB; 500 pods of an ordinary job have 5 MB.
+ANSWER_BYTES = 32 << 20
 #: How often a request is sent that is answered with 429, and how long is waited where the answer does not say.
 ATTEMPTS = 5
 RETRY_AFTER_S = 1.0
@@ -76,6 +81,13 @@ class ApiError(Exception):
         return self.status == 422 and "metadata.uid" in str(self)
 
 
+class TooLong(ApiError):
+    """The answer was not read to its end."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(500, "TooLong", message)
+
+
 class NotLeading(Exception):
     """A write was not sent, because another replica may lead by now."""
 
@@ -122,32 +134,37 @@ class Api:
     async def get(self, path: str) -> Raw:
         return await self._call("GET", path)
 
-    async def _pages(self, path: str, selector: str) -> Listed:
+    async def _pages(self, path: str, selector: str, keep: Keep) -> Listed:
         items: list[Raw] = []
-        query = [("limit", str(PAGE)), ("labelSelector", selector)]
-        token = ""
+        limit, token = PAGE, ""
         while True:
-            page = await self._call("GET", path, query=[*query, ("continue", token)])
-            items += page["items"]
-            token = page["metadata"].get("continue", "")
+            query = [("limit", str(limit)), ("labelSelector", selector), ("continue", token)]
+            try:
+                page = await self._call("GET", path, query=query)
+            except TooLong:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // SMALLER)
+                continue
+            items += map(keep, page["items"])
+            token, limit = page["metadata"].get("continue", ""), min(PAGE, 2 * limit)
             if not token:
                 return Listed(items, page["metadata"].get("resourceVersion", ""))
 
     async def some(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
         """The first few items. Not those of a cache (resourceVersion 0): it would answer with all of them."""
         query = [("labelSelector", selector), ("fieldSelector", fields), ("limit", str(limit))]
-        items: list[Raw] = (await self._call("GET", path, query=query))["items"]
-        return items
+        return list((await self._call("GET", path, query=query))["items"])
 
-    async def list(self, path: str, selector: str = "") -> Listed:
-        """All items as they were at one moment after this call, page by page."""
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+        """All items as they were at one moment after this call, page by page. keep: what is kept of each."""
         for _ in range(LISTS - 1):
             try:
-                return await self._pages(path, selector)
+                return await self._pages(path, selector, keep)
             except ApiError as error:
                 if not error.gone:
                     raise
-        return await self._pages(path, selector)
+        return await self._pages(path, selector, keep)
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[shapes.Told]:
         """What has changed since that version, until the API server ends it. Raises ApiError, or one of NO_ANSWER."""
@@ -239,7 +256,7 @@ class Api:
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         """One request and its answer. Raises an ApiError, or one of NO_ANSWER."""
         response = await self._asked(method, path, query, body, content, REQUEST_S)
-        text = await response.read()
+        text = await _read(response)
         if not 200 <= response.status <= 299:
             raise _error(response.status, text or b"", response.headers)
         try:
@@ -287,6 +304,18 @@ class Api:
             raise _error(error.status or 0, error.body or "", error.headers or {}) from error
         response: aiohttp.ClientResponse = answer.response
         return response
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Raises TooLong, and reads no more."""
+    parts, count = list[bytes](), 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        count += len(part)
+        if count > ANSWER_BYTES:
+            response.close()
+            raise TooLong(f"the answer of {response.method} {response.url.path} has more than {ANSWER_BYTES} bytes")
+    return b"".join(parts)
 
 
 def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiError:

@@ -8,21 +8,25 @@ jobs get theirs. A watched namespace whose list is forbidden is skipped until th
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_injected import jobs
-from understudy_operator.observe.store import Key, Store, key_of
+from understudy_operator.observe.store import Key, Store, job_kind, keeper, key_of
 from understudy_operator.plan.network_policy import Rules, missing, set_right
+from understudy_operator.plan.observed import Job
 from understudy_protocol import pod as names
 
 EVERY_S = 1.0
 LIST_S = 60.0
 GROUP = "/apis/networking.k8s.io/v1"
 log = logging.getLogger(__name__)
+
+#: Of jobs: the policies to write.
+Plan = Callable[[Iterable[Job], Mapping[Key, Mapping[str, Any]], Rules], Iterator[dict[str, Any]]]
 
 
 class NetworkPolicies:
@@ -56,18 +60,27 @@ class NetworkPolicies:
         now_there = [job for job in jobs(self._store) if job.namespace not in self._forbidden]
         if listed is not None:
             self._there, self._listed_at, self._refused = listed, now, set()
-            for changed in set_right(now_there, self._there, self._rules):
+            for changed in self._of_each(now_there, set_right):
                 await self._replace(changed)
-        for manifest in missing(now_there, self._there, self._rules):
+        for manifest in self._of_each(now_there, missing):
             if key_of(manifest) not in self._refused:
                 await self._create(manifest)
+
+    def _of_each(self, jobs: Iterable[Job], plan: Plan) -> Iterator[dict[str, Any]]:
+        """What is planned of each job by itself: one that fails keeps no other from its policy."""
+        for job in jobs:
+            key = (job.namespace, job.name)
+            manifests = list[dict[str, Any]]()
+            with self._store.contained(job_kind(key), self._store.get(job_kind(key), key) or {}):
+                manifests += plan([job], self._there, self._rules)
+            yield from manifests
 
     async def _list(self) -> dict[Key, Mapping[str, Any]]:
         found: dict[Key, Mapping[str, Any]] = {}
         forbidden = set[str]()
         for path in self._paths:
             try:
-                listed = await self._api.list(path, names.LABEL_JOB_UID)
+                listed = await self._api.list(path, names.LABEL_JOB_UID, keeper())
             except ApiError as error:
                 if error.status != 403 or not namespace_in(path):
                     raise

@@ -7,15 +7,15 @@ statuses. Nothing waits for it: where the API server is away, what is known in t
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError
 from understudy_operator.clock import Clock, jittered
-from understudy_operator.observe.read_injected import raw_jobs
+from understudy_operator.observe.read_injected import with_status
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.store import Store
-from understudy_operator.plan.faults.memory import NOTHING, Offenders, offenders, read, written
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.faults.memory import NOTHING, Offenders, offences_of, offenders, read, written
 
 #: How often statuses are looked through, and the most often that the ConfigMap is written.
 EVERY_S = 5.0
@@ -61,7 +61,7 @@ class NodeMemory:
 
     def _learn(self) -> None:
         now = self._clock.wall()
-        self._memory = self._memory.after(raw_jobs(self._store), now)
+        self._memory = self._memory.after(self._jobs(), now)
         nodes = self._store.nodes(self._read_node)
         found = offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses
@@ -69,6 +69,17 @@ class NodeMemory:
                 log.info("node %s is a repeat offender", name)
             self.offenders = found
             self._on_change()
+
+    def _jobs(self) -> Iterator[Mapping[str, Any]]:
+        """Those whose statuses can be read."""
+        for kind in (Kind.JOB, Kind.INJECTED):
+            for raw in self._store.all(kind):
+                found = list[Mapping[str, Any]]()
+                with self._store.contained(kind, raw):
+                    job = with_status(raw)
+                    tuple(offences_of(job))  # an error is raised here, and not over all jobs
+                    found.append(job)
+                yield from found
 
     async def _read(self) -> None:
         try:

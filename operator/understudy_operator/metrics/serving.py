@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
-from aiohttp import web
-
-from understudy_operator.bounded_server import PROBE_LIMITS, BoundedServer
 from understudy_operator.metrics.book import CONTENT_TYPE
+from understudy_operator.probe_server import ProbeServer, Reply
 
 ENV_PORT = "UNDERSTUDY_METRICS_PORT"
 #: For so long all callers get the same text. However often they ask, to calculate it takes little time.
@@ -23,18 +22,18 @@ def port_of(env: Mapping[str, str]) -> int | None:
     return int(told)
 
 
-async def serve(text: Callable[[], bytes], port: int) -> BoundedServer:
+async def serve(text: Callable[[], bytes], port: int) -> ProbeServer:
     """To be closed by the caller."""
     calculated, at = b"", float("-inf")
 
-    def metrics(request: web.BaseRequest, _: bytes) -> web.Response:
+    def metrics(path: str) -> Reply:
         nonlocal calculated, at
-        if request.path != "/metrics":
-            return web.Response(status=404, text="GET /metrics\n")
+        if path != "/metrics":
+            return Reply(b"GET /metrics\n", HTTPStatus.NOT_FOUND)
         if time.monotonic() - at > FRESH_S:
             calculated, at = text(), time.monotonic()
-        return web.Response(body=calculated, headers={"Content-Type": CONTENT_TYPE})
+        return Reply(calculated, content_type=CONTENT_TYPE)
 
-    server = BoundedServer(metrics, PROBE_LIMITS)
+    server = ProbeServer(metrics)
     await server.listen(port)
     return server

@@ -35,16 +35,25 @@ class _Call:
 
 
 class CoordinatorLink:
-    def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        job_uid: str,
+        keys: Keys,
+        before: Coordination,
+        on_change: Callable[[], None],
+        share: Share | None = None,
+    ) -> None:
         self._job_uid, self._keys, self._on_change = job_uid, keys, on_change
         self._search = Search(before, time.time())
         self._version = self._search.version
         self._complained_at = -COMPLAIN_S
-        self._share, self._message_bytes = Share(), MESSAGE_BYTES
+        self._share, self._message_bytes = share or Share(), MESSAGE_BYTES
         self._calls: dict[str, _Call] = {}
         self._stirred = asyncio.Event()
         self._learnt_more = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"coordinator-link {job_uid}")
+        self._is_closed = False
+        self._task.add_done_callback(lambda _: self._ended())
 
     @property
     def coordination(self) -> Coordination:
@@ -83,6 +92,7 @@ class CoordinatorLink:
         return None if snapshot is None else snapshot.closed
 
     async def close(self) -> None:
+        self._is_closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -90,6 +100,10 @@ class CoordinatorLink:
     def over(self) -> bool:
         """Whether it was closed, or has failed: then another one is needed."""
         return self._task.done()
+
+    def _ended(self) -> None:
+        if not self._is_closed:
+            self._on_change()  # the next pass makes another link
 
     async def _run(self) -> None:
         try:

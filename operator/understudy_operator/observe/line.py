@@ -4,7 +4,11 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 - The operator connects to the IP address that it was given. It speaks no HTTP beyond the upgrade, so no answer can send
   it elsewhere.
 - Before the peer has proved the key it may send UNPROVEN_BYTES in all, the answer to the upgrade included, and the
-  operator waits CONNECT_S for all of it. After that a message may have as many bytes as the caller says.
+  operator waits CONNECT_S for all of it. After that a message may have as many bytes as the caller says, and one value
+  for every BYTES_PER_VALUE of them: values take more memory than their JSON.
+- Of a message that has not come as a whole a line keeps KEPT_BYTES. For a longer one it needs room, which all lines
+  share (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room the line reads no more, and the
+  peer's time stands still.
 - Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
   process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
   CREDIT_S it may use at once, so an ordinary message waits for nothing.
@@ -19,6 +23,7 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
 import asyncio
 import ipaddress
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -26,6 +31,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from understudy_operator.observe.json_size import values_in
+from understudy_operator.turns import Turns
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Broken, Frames, Opcode, frame
@@ -37,6 +44,11 @@ CONNECT_S = 3.0
 UNPROVEN_BYTES = 1024
 UNSENT_BYTES = 1 << 20
 READ_BYTES = 1 << 16
+BYTES_PER_VALUE = 32
+KEPT_BYTES = 16 << 10
+ROOM_BYTES, NAMESPACE_BYTES = 64 << 20, 32 << 20
+#: Of each line in the kernel, which doubles it. Its pages count as the operator's.
+RECEIVE_BUFFER = 64 << 10
 SHARE = 0.05
 CREDIT_S = 2.0
 #: How often an empty message goes out. A peer that sends nothing for SILENT_S is unreachable, or its process hangs.
@@ -61,14 +73,27 @@ class Keys:
     operator: bytes  # the operator's private X25519 key, 32 bytes
 
 
+def message_room() -> Turns:
+    """In bytes; its addresses are namespaces."""
+    return Turns(ROOM_BYTES, NAMESPACE_BYTES, sys.maxsize)
+
+
 class Share:
-    """Of this process's CPU time, for all lines of one job.
+    """Of this process's CPU time and memory, for all lines of one job.
 
     Of CPU time, because on a busy node this process stands still for moments that are nobody's fault.
+    room: of the lines of all jobs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "", room: Turns | None = None) -> None:
         self._free_at = 0.0
+        self._namespace, self._room = namespace, message_room() if room is None else room
+
+    async def take_room(self, count: int) -> None:
+        await self._room.take(self._namespace, count)
+
+    def leave_room(self, count: int) -> None:
+        self._room.leave(self._namespace, count)
 
     def spent(self, cpu_s: float) -> None:
         self._free_at = max(self._free_at, _now() - CREDIT_S) + cpu_s / SHARE
@@ -105,6 +130,7 @@ class Line:
         self._received = bytearray()
         self._frames = Frames(self._received, masked=False, limit=UNPROVEN_BYTES)
         self._unproven_left: int | None = UNPROVEN_BYTES  # bytes; None: the peer has proved the key
+        self._room = 0  # bytes of the long message that is being received
         self._session: Session | None = None
         self._waited_s = 0.0  # in all, this wait excepted
         self._wait: tuple[float, float] | None = None  # since when this one lasts, and for how long at most
@@ -190,14 +216,30 @@ class Line:
             await self._share.wait()
             with self._share.spending():
                 taken = self._frames.take()
+                if taken is not None:
+                    self.leave_room()
                 if taken is not None and taken[0] == self._frames.message and (text := self._opened(taken[1])):
-                    return compiled.decode_untrusted(text, known)
+                    return self._decoded(text, known)
             if taken is None:
+                if self._frames.announced > KEPT_BYTES and not self._room:
+                    await self._share.take_room(self._frames.announced)
+                    self._room = self._frames.announced
                 await self._read()
             elif taken[0] != self._frames.message:
                 self._on_control(taken[0])
 
+    def leave_room(self) -> None:
+        if self._room:
+            self._share.leave_room(self._room)
+            self._room = 0
+
     # Bytes ------------------------------------------------------------------------------------------------------------
+
+    def _decoded(self, text: bytes, known: Mapping[str, type[Any]]) -> Any:
+        most = self._frames.limit // BYTES_PER_VALUE
+        if (values := values_in(text)) > most:
+            raise Broken(f"expected at most {most} values, got a message of {values}")
+        return compiled.decode_untrusted(text, known)
 
     def _on_control(self, opcode: int) -> None:
         if opcode == Opcode.CLOSE:
@@ -229,7 +271,9 @@ class Line:
 
     async def _read(self) -> None:
         """Receive some more. Raises EOFError, TimeoutError, or Broken where the peer may not send any more."""
-        most = READ_BYTES if self._unproven_left is None else min(READ_BYTES, self._unproven_left)
+        most = min(READ_BYTES, max(self._room, KEPT_BYTES) - len(self._received))
+        if self._unproven_left is not None:
+            most = min(most, self._unproven_left)
         if not most:
             raise Broken(f"expected the proof of the key within {UNPROVEN_BYTES} bytes")
         reading = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._peer, most))
@@ -281,6 +325,7 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
     with socket.socket(family, socket.SOCK_STREAM) as peer:
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         await asyncio.get_running_loop().sock_connect(peer, (ip, names.COORDINATOR_PORT))
         line = Line(peer, share)
         try:
@@ -289,6 +334,7 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
         except EOFError as error:
             raise Broken("it hung up before it had answered") from error
         finally:
+            line.leave_room()
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_WR)
 

@@ -5,7 +5,8 @@ from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.injection.facts import InjectedJob
 from understudy_operator.plan.injection.settings import PREFIX, read_settings
-from understudy_operator.plan.malformed import PartlyMalformed
+from understudy_operator.plan.jobset.validation import MOST_MEMBERS
+from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.spec import JobSpec, Network
 from understudy_protocol.pod import PodGroup
@@ -16,6 +17,11 @@ def read_injected(raw: Raw) -> Job:
     target, attempt = spec["target"], int(spec.get("attempt", 0))
     settings = read_settings({f"{PREFIX}{name}": text for name, text in spec.get("settings", {}).items()})
     members = int(spec["members"])
+    if not 0 <= members <= int(spec["pods"]) <= MOST_MEMBERS:
+        raise Malformed(
+            f"spec.pods: expected {members} (spec.members) to {MOST_MEMBERS}, got {spec['pods']}: delete the "
+            f"InjectedJob, and make the {target['kind']} smaller"
+        )
     world = settings.of_world(int(spec["nprocPerNode"]), members, int(spec["pods"]) - members)
     groups = tuple(PodGroup(x["name"], int(x["first"]), int(x["podsPerJob"])) for x in spec["podGroups"])
     status, wrong = read_job_status(raw)
@@ -47,5 +53,10 @@ def jobs(store: Store) -> list[Job]:
 
 
 def raw_jobs(store: Store) -> list[Raw]:
-    """All that there are, also those that cannot be read, with what of their status can be relied on."""
-    return [{**raw, "status": read_job_status(raw)[0]} for kind in (Kind.JOB, Kind.INJECTED) for raw in store.all(kind)]
+    """All that there are, with_status."""
+    return [with_status(raw) for kind in (Kind.JOB, Kind.INJECTED) for raw in store.all(kind)]
+
+
+def with_status(raw: Raw) -> Raw:
+    """A job, also one that cannot be read, with what of its status can be relied on."""
+    return {**raw, "status": read_job_status(raw)[0]}

@@ -6,7 +6,7 @@ from typing import Any
 from understudy_operator.keyring import Keyring
 from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_status import read_pool_status
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, is_of_pool, key_of
+from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, key_of, pool_key_of
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Job, Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
@@ -77,22 +77,26 @@ def pods_from_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
 
 def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
     """Pods of the pool of that name that jobs have claimed, whether or not there still is such a pool."""
-    pods = (raw for raw in store.all(Kind.POD) if raw["metadata"].get("labels", {}).get(names.LABEL_POOL) == key[1])
-    own = (key_of(raw) for raw in pods if key_of(raw)[0] == key[0] and is_of_pool(raw))
-    read = (store.fact(Kind.POD, pod, read_pod) for pod in own)
+    read = (store.fact(Kind.POD, pod, read_pod) for pod in store.pods_of_pool(key))
     return tuple(pod for pod in read if pod is not None and claimant(pod))
 
 
 def claimants(store: Store, namespace: str) -> frozenset[str]:
     """Uids of the jobs there that may still want what they have claimed."""
-    jobs = (raw for raw in store.all(Kind.JOB) if key_of(raw)[0] == namespace)
+    found = (store.get(Kind.JOB, key) for key in store.keys_in(Kind.JOB, namespace))
+    jobs = [raw for raw in found if raw is not None]
     return frozenset(str(raw["metadata"].get("uid", "")) for raw in jobs if _wants(store, raw))
 
 
 def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
     """The jobs that name the pool."""
-    jobs = store.facts(Kind.JOB, read_job)
+    jobs = _jobs_in(store, pool.namespace)
     return tuple(_client(store, job) for job in jobs if _pool_named_by(job) == (pool.namespace, pool.name))
+
+
+def _jobs_in(store: Store, namespace: str) -> list[Job]:
+    found = (store.fact(Kind.JOB, key, read_job) for key in store.keys_in(Kind.JOB, namespace))
+    return [job for job in found if job is not None]
 
 
 def _client(store: Store, job: Job) -> Client:
@@ -135,14 +139,8 @@ def _auto(spec: Raw) -> AutoSize:
     )
 
 
-def pool_key_of(raw: Raw) -> Key | None:
-    """The pool that a pool's pod is of."""
-    name = raw["metadata"].get("labels", {}).get(names.LABEL_POOL)
-    return None if name is None else (raw["metadata"].get("namespace", ""), name)
-
-
 def interested(store: Store, raw: Raw) -> list[Key]:
     """The jobs that a pool's pod is about: who has claimed it, and who may claim one of that pool."""
     pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
-    jobs = store.facts(Kind.JOB, read_job)
+    jobs = _jobs_in(store, raw["metadata"].get("namespace", ""))
     return [(job.namespace, job.name) for job in jobs if job.uid == claimed_by or _pool_named_by(job) == pool]

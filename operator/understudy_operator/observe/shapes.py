@@ -4,23 +4,29 @@ There are thousands of both: a pod of 10 KB becomes the objects of 2 KB, and no 
 fields also of an object that was decoded whole. read.py, read_failure.py and read_node.py read a pod and a node as the
 types below: the type checker rejects a read of a field that this list lacks, and the readers' tests read trimmed
 objects. An object whose fields have other types is decoded whole, and the store refuses it: so the items of a list,
-and the lines of a watch, are decoded one by one, and none of them spoils the others.
+and the lines of a watch, are decoded one by one, and none of them spoils the others. An object with too many
+values, or that is nested too deeply, is not decoded: only its name is kept, with UNREADABLE.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
 import msgspec
 
+from understudy_operator.observe.json_size import values_in
 from understudy_operator.plan.malformed import Malformed
 
 Raw = dict[str, Any]
 #: How deeply the API server lets an object be nested.
 DEEPEST = 10_000
-#: Key of an object of which only the metadata was decoded. No object of the API server has it.
-TOO_DEEP = "is nested too deeply"
+#: What an object may have of commas, brackets and braces. The largest ones are TrainingJobs of thousands of Jobs, whose
+#: status counts the restarts of each.
+MOST_VALUES = 100_000
+#: Key of an object of which only the name was decoded; the value says why. No object of the API server has it.
+UNREADABLE = "cannot be read"
+_TOO_DEEP = "spec: it is nested too deeply: remove the fields that no Kubernetes version knows"
 
 
 class OwnerReference(TypedDict, total=False):
@@ -203,10 +209,17 @@ class _Page(TypedDict):
     items: list[msgspec.Raw] | None
 
 
-class _TooDeep(msgspec.Struct):
-    """What is read of an object that is nested too deeply."""
+class _Identity(TypedDict, total=False):
+    namespace: str
+    name: str
+    uid: str
+    resourceVersion: str
 
-    metadata: Metadata = {}
+
+class _Named(msgspec.Struct):
+    """What is read of an object that is not decoded."""
+
+    metadata: _Identity = {}
 
 
 class Told(msgspec.Struct):
@@ -224,7 +237,9 @@ _OBJECTS: dict[str, Decode] = {
 }
 _PAGE = msgspec.json.Decoder(_Page).decode
 _TOLD = msgspec.json.Decoder(Told).decode
-_TOO_DEEP = msgspec.json.Decoder(_TooDeep).decode
+_NAMED = msgspec.json.Decoder(_Named).decode
+#: Their strings may have any number of commas, and they are not a tenant's.
+_UNLIMITED = ("configmaps",)
 
 
 def told(line: bytes) -> Told:
@@ -278,15 +293,27 @@ def _one(resource: str) -> Decode:
     decode = _OBJECTS.get(resource, _ANY)
 
     def read(data: bytes | msgspec.Raw) -> Any:
+        if resource not in _UNLIMITED and (values := values_in(data)) > MOST_VALUES:
+            return _named(data, f"the object has {values} values, and at most {MOST_VALUES} are read: make it smaller")
         try:
             return decode(data)
         except msgspec.ValidationError:
             return _ANY(data)
         except RecursionError:
-            with _deep_stack():
-                return {"metadata": _TOO_DEEP(data).metadata, TOO_DEEP: True}
+            return _named(data, _TOO_DEEP)
 
     return read
+
+
+def _named(data: bytes | msgspec.Raw, why: str) -> Raw:
+    with _deep_stack():
+        return unreadable(_NAMED(data).metadata, why)
+
+
+def unreadable(metadata: Mapping[str, Any], why: str) -> Raw:
+    """In place of an object: its name and its state."""
+    kept = {field: metadata[field] for field in _Identity.__annotations__ if isinstance(metadata.get(field), str)}
+    return {"metadata": kept, UNREADABLE: why}
 
 
 def _page_of(one: Decode) -> Decode:
@@ -296,7 +323,8 @@ def _page_of(one: Decode) -> Decode:
         except RecursionError:
             with _deep_stack():
                 page = _PAGE(data)
-        return {"metadata": page["metadata"], "items": [one(item) for item in page["items"] or ()]}
+        # One by one, as they are taken: the objects of a page may take many times the memory of its bytes.
+        return {"metadata": page["metadata"], "items": map(one, page["items"] or ())}
 
     return read
 

@@ -9,6 +9,7 @@ Rules:
   API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
 - Labels select the objects that are watched. Its ownerReferences say which job an object belongs to: a copy with the
   same labels belongs to none, so nothing counts or deletes it. Objects of a job are in the namespace of the job.
+- The objects of a namespace take at most NAMESPACE_BYTES, by what their JSON tells. One beyond that is malformed.
 - An object that is malformed concerns itself alone. The store does not keep one that lacks the basic shape (trim.py).
   If a reader cannot read a kept one, the store has its raw object and no fact. In both cases it logs the object once
   for each of its states, and lists it in `malformed` for as long as that state lasts.
@@ -16,11 +17,16 @@ Rules:
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
+from understudy_operator.observe.json_size import memory_of
+from understudy_operator.observe.shapes import UNREADABLE, unreadable
 from understudy_operator.observe.trim import trimmed, trimmed_job, trimmed_node, trimmed_pod
 from understudy_operator.plan.injection.owner import is_injected, is_of_target
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
@@ -32,6 +38,8 @@ Raw = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
 Owner = tuple[str, str]  # namespace and uid of a job, or of a pool
 T = TypeVar("T")
+#: Of all kinds. A job of 20,000 pods takes up to 400 MB by this estimate, and 170 MB in fact.
+NAMESPACE_BYTES = 512 << 20
 #: Of what an exception that is not Malformed says.
 MESSAGE_CHARACTERS = 200
 #: Of a resourceVersion: it counts the writes to etcd, in 64 bits.
@@ -57,6 +65,32 @@ _TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {
 }
 
 
+class _Memory:
+    """What objects take of it, by namespace."""
+
+    def __init__(self) -> None:
+        self._taken = Counter[str]()
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def check(self, namespace: str, count: int) -> None:
+        """Raises Malformed if there is no room for so much. Nodes have no namespace, and are no tenant's."""
+        if namespace and self._taken[namespace] + count > NAMESPACE_BYTES:
+            raise Malformed(
+                f"the objects of namespace {namespace} take more than {NAMESPACE_BYTES >> 20} MiB of the operator's "
+                "memory: delete some, or make them smaller"
+            )
+
+    def take(self, namespace: str, count: int) -> None:
+        self._taken[namespace] += count
+
+    def give_back(self, namespace: str, count: int) -> None:
+        self._taken[namespace] -= count
+        if not self._taken[namespace]:
+            del self._taken[namespace]
+
+
 @dataclass(frozen=True)
 class MalformedObject:
     """One state of an object that cannot be read, or not all of it."""
@@ -74,6 +108,8 @@ class _Entry:
     raw: Raw
     arrived: float
     owners: tuple[Owner, ...]
+    memory: int
+    pool: Key | None  # that the pod says it is of; only if a pool controls it
     fact: Any = None  # what a reader has made of it; readers never give None
     is_malformed: bool = False  # the reader could not read it
 
@@ -85,6 +121,9 @@ class Store:
         self._now = now
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
         self._of_job: dict[tuple[Kind, Owner], set[Key]] = {}
+        self._memory = _Memory()
+        self._of_pool: dict[Key, set[Key]] = {}  # pods
+        self._in_namespace: dict[tuple[Kind, str], set[Key]] = {}
         self._facts_of_job: dict[tuple[Kind, Owner], tuple[Any, ...]] = {}  # until one of them changes
         self._nodes: Nodes | None = None  # until a node changes
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
@@ -101,16 +140,18 @@ class Store:
         known = self._entries[kind].get(key)
         if known is not None and not is_newest and _version(raw) < _version(known.raw):
             return known.raw
+        taken = 0 if known is None else known.memory
         try:
-            kept = _TRIM.get(kind, trimmed)(raw)
-            owners = owners_of(kind, kept)
+            kept = _trimmed(kind, raw)
+            owners, memory = owners_of(kind, kept), memory_of(kept)
+            self._memory.check(key[0], memory - taken)
         except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
             if kind is not Kind.NODE:  # jobs would take the pods of a node that is not there for lost
                 self._forget(kind, key)
             self._note(kind, raw, _message(error))
             return None
         if _state(kept)[0] not in self._removed[kind]:
-            self._keep(kind, key, kept, owners)
+            self._keep(kind, key, kept, owners, memory)
         return kept
 
     def remove(self, kind: Kind, raw: Raw) -> Raw | None:
@@ -127,9 +168,15 @@ class Store:
         if known is not None and known.raw["metadata"].get("uid", "") == uid:
             self._forget(kind, key)
         try:
-            return _TRIM.get(kind, trimmed)(raw)
+            return _trimmed(kind, raw)
         except Exception:  # noqa: BLE001 (its end tells nothing about other objects)
             return None
+
+    def keeper(self, kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """Of each item of a list, as it comes: what `replace` reads of it. Before it is called, a namespace has no more
+        of the memory than after it.
+        """
+        return keeper(partial(_trimmed, kind))
 
     def replace(self, kind: Kind, raws: Iterable[Raw], asked_at: float) -> None:
         """A consistent list, asked for at `asked_at`: what it lacks is gone."""
@@ -159,6 +206,18 @@ class Store:
 
     def all(self, kind: Kind) -> list[Raw]:
         return [entry.raw for entry in self._entries[kind].values()]
+
+    def keys_in(self, kind: Kind, namespace: str) -> list[Key]:
+        """Sorted by name."""
+        return sorted(self._in_namespace.get((kind, namespace), ()))
+
+    def pools_of_pods(self) -> list[Key]:
+        """The names of pools, by their pods; such a pool may be gone."""
+        return list(self._of_pool)
+
+    def pods_of_pool(self, pool: Key) -> list[Key]:
+        """Sorted by name."""
+        return sorted(self._of_pool.get(pool, ()))
 
     def of_job(self, kind: Kind, job: Owner) -> list[Raw]:
         return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job), ()))]
@@ -190,6 +249,14 @@ class Store:
     def is_malformed(self, kind: Kind, key: Key) -> bool:
         return key in self._malformed[kind]
 
+    @contextmanager
+    def contained(self, kind: Kind, raw: Raw) -> Iterator[None]:
+        """An error of the body concerns this object alone, and is reported on it: a loop over all objects goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (whatever it is)
+            self._note(kind, raw, _message(error))
+
     def complain(self, kind: Kind, raw: Raw, message: str) -> None:
         """The object counts, and something in it cannot be carried out."""
         self._note(kind, raw, message)
@@ -215,6 +282,9 @@ class Store:
         return (
             objects
             + len(self._of_job)
+            + len(self._of_pool)
+            + len(self._memory)
+            + len(self._in_namespace)
             + sum(len(removed) for removed in self._removed.values())
             + sum(len(malformed) for malformed in self._malformed.values())
             + sum(len(logged) for logged in self._logged.values())
@@ -232,12 +302,17 @@ class Store:
             self._logged[kind][key] = (noted.uid, message)
             log.warning("%s %s/%s is malformed: %s", kind.value, *key, message)
 
-    def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[Owner, ...]) -> None:
+    def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[Owner, ...], memory: int) -> None:
         self._forget(kind, key)
         noted = self._malformed[kind].get(key)
         if noted is not None and (noted.uid, noted.version) != _state(kept):
             del self._malformed[kind][key]
-        self._entries[kind][key] = _Entry(kept, self._now(), owners)
+        pool = pool_key_of(kept) if kind is Kind.POD and is_of_pool(kept) else None
+        self._entries[kind][key] = _Entry(kept, self._now(), owners, memory, pool)
+        self._memory.take(key[0], memory)
+        self._in_namespace.setdefault((kind, key[0]), set()).add(key)
+        if pool is not None:
+            self._of_pool.setdefault(pool, set()).add(key)
         if kind is Kind.NODE:
             self._nodes = None
         for owner in owners:
@@ -248,12 +323,45 @@ class Store:
         entry = self._entries[kind].pop(key, None)
         if kind is Kind.NODE:
             self._nodes = None
-        for owner in () if entry is None else entry.owners:
-            of_job = self._of_job[kind, owner]
-            of_job.discard(key)
+        if entry is None:
+            return
+        self._memory.give_back(key[0], entry.memory)
+        _take_out(self._in_namespace, (kind, key[0]), key)
+        if entry.pool is not None:
+            _take_out(self._of_pool, entry.pool, key)
+        for owner in entry.owners:
+            _take_out(self._of_job, (kind, owner), key)
             self._facts_of_job.pop((kind, owner), None)
-            if not of_job:
-                del self._of_job[kind, owner]
+
+
+def _take_out(index: dict[T, set[Key]], of: T, key: Key) -> None:
+    index[of].discard(key)
+    if not index[of]:
+        del index[of]
+
+
+def keeper(trim: Callable[[Raw], Raw] = trimmed) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Of the items of one list: each without what is not read, or UNREADABLE where that is beyond NAMESPACE_BYTES."""
+    memory = _Memory()
+
+    def keep(raw: dict[str, Any]) -> dict[str, Any]:
+        try:
+            kept = dict(trim(raw))
+            namespace, count = key_of(kept)[0], memory_of(kept)
+            memory.check(namespace, count)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
+            return unreadable(_metadata_of(raw), _message(error))
+        memory.take(namespace, count)
+        return kept
+
+    return keep
+
+
+def _trimmed(kind: Kind, raw: Raw) -> Raw:
+    """Raises Malformed, or whatever else comes of a malformed object."""
+    if isinstance(raw, Mapping) and UNREADABLE in raw:
+        raise Malformed(str(raw[UNREADABLE]))
+    return _TRIM.get(kind, trimmed)(raw)
 
 
 def key_of(raw: Raw) -> Key:
@@ -306,6 +414,12 @@ def job_key_of(raw: Raw) -> Key | None:
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
 
 
+def pool_key_of(raw: Raw) -> Key | None:
+    """The pool that a pod says it is of."""
+    name = raw["metadata"].get("labels", {}).get(names.LABEL_POOL)
+    return None if name is None else (raw["metadata"].get("namespace", ""), name)
+
+
 def version_of(raw: Raw) -> str:
     """The resourceVersion of any object; "" if it has none."""
     version = _text(raw, "resourceVersion")
@@ -320,9 +434,13 @@ def _version(raw: Raw) -> int:
     return int(version_of(raw) or 0)
 
 
-def _text(raw: Raw, field: str) -> str:
+def _metadata_of(raw: Raw) -> Raw:
     metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
-    value = metadata.get(field) if isinstance(metadata, Mapping) else None
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _text(raw: Raw, field: str) -> str:
+    value = _metadata_of(raw).get(field)
     return value if isinstance(value, str) else ""
 
 

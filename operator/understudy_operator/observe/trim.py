@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from understudy_operator.observe.shapes import TOO_DEEP, check_job, metadata_fields, node_fields, pod_fields
+from understudy_operator.observe.shapes import check_job, metadata_fields, node_fields, pod_fields
 from understudy_operator.plan.malformed import Malformed
 from understudy_protocol import pod as names
 
@@ -34,8 +34,6 @@ def trimmed(raw: Raw) -> Raw:
     """An object of any kind but the two that there are thousands of."""
     if not isinstance(raw, Mapping):
         raise Malformed(f"expected an object, got {type(raw).__name__}")
-    if TOO_DEEP in raw:
-        raise Malformed("spec: it is nested too deeply: remove the fields that no Kubernetes version knows")
     for field in _OBJECTS:
         if not isinstance(raw.get(field, {}), Mapping):
             raise Malformed(f"{field}: expected an object, got {type(raw[field]).__name__}")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
+from understudy_operator.plan.jobset.validation import MOST_MEMBERS
 from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, office_of
 from understudy_protocol import pod as names
@@ -118,7 +119,7 @@ def _tell_the_end(observed: Observed, office: Office, close: Close) -> Follow | 
 
 def _message_bytes(observed: Observed) -> int:
     world = observed.job.world
-    return MESSAGE_BYTES + POD_BYTES * (world.actives + world.spares)
+    return MESSAGE_BYTES + POD_BYTES * min(world.actives + world.spares, MOST_MEMBERS)
 
 
 def plan_label(observed: Observed, office: Office) -> tuple[PatchPod, ...]:

@@ -23,6 +23,8 @@ class Why(Enum):
 
 #: Of a Service whose ClusterIP another one has.
 ADDRESS_TAKEN = "already allocated"
+#: The API server quotes values of the manifest, which may be 1 MB long.
+MESSAGE_CHARACTERS = 2000
 _QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
 
 
@@ -40,7 +42,8 @@ class Refusal:
 def judged(status: int, message: str, of: str = "") -> Refusal | None:
     """What an answer of that HTTP status means; None for one that is no refusal, such as a conflict."""
     why = _why(status, message)
-    return None if why is None else Refusal(message, why, of)
+    cut = message if len(message) <= MESSAGE_CHARACTERS else f"{message[: MESSAGE_CHARACTERS - 1]}…"
+    return None if why is None else Refusal(cut, why, of)
 
 
 def _why(status: int, message: str) -> Why | None:

@@ -24,8 +24,9 @@ KNOWN_S = 2 * TRY_AGAIN_S
 RETRIES_PER_S = 20.0
 #: After so long the newest words are told, though they are much like the former ones.
 WORDS_S = 60.0
-#: What differs from one refusal to the next for the same reason.
-_VARIES = re.compile(r"[\w.:+-]*\d[\w.:+-]*")
+#: Words of a refusal. Those with a digit differ from one refusal to the next for the same reason. No search for a digit
+#: within the pattern: over a long word without one it would take the square of the word's length.
+_WORD, _DIGIT = re.compile(r"[\w.:+-]+"), re.compile(r"\d")
 T = TypeVar("T", bound=Intent)
 
 
@@ -78,7 +79,11 @@ class Retries:
 
 def alike(one: str, other: str) -> bool:
     """Whether two refusals say the same, but for ids, names, times and numbers."""
-    return _VARIES.sub("#", one) == _VARIES.sub("#", other)
+    return _without_numbers(one) == _without_numbers(other)
+
+
+def _without_numbers(text: str) -> str:
+    return _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], text)
 
 
 def without_paused(plan: Plan, paused: Mapping[str, float], now: float) -> Plan:

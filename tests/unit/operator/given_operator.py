@@ -13,7 +13,7 @@ import msgspec
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import ApiError, Listed
+from understudy_operator.apply.api import ApiError, Keep, Listed
 from understudy_operator.clock import Clock
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Told
@@ -39,11 +39,11 @@ class ClusterApi(FakeApi):
             raise ApiError(404, "NotFound", f"{path} not found")
         return await super().get(path)
 
-    async def list(self, path: str, selector: str = "") -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
         group, _, plural = path.rpartition("/")
         there = [raw for at, raw in self.objects.items() if at.startswith(group) and at.split("/")[-2] == plural]
         items = [raw for raw in there if not selector or selector in raw["metadata"].get("labels", {})]
-        return Listed(json.loads(json.dumps(items)), "1")
+        return Listed([keep(raw) for raw in json.loads(json.dumps(items))], "1")
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[Told]:
         del selector, version
@@ -104,13 +104,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(api: ClusterApi) -> AsyncIterator[Running]:
+async def running(api: ClusterApi, lease: tuple[str, str] | None = None) -> AsyncIterator[Running]:
     loop, metrics = asyncio.get_running_loop(), OperatorMetrics()
     operator = Operator(
         lambda _: api,
         KEYRING,
         IMAGE,
-        None,
+        lease,
         "test",
         Clock(steady=loop.time),
         network_rules=NO_RULES,

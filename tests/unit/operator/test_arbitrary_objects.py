@@ -9,7 +9,9 @@ import copy
 import json
 import logging
 import os
+import time
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -26,16 +28,23 @@ from tests.unit.virtual_time import _Loop
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator import worker
 from understudy_operator.apply.api import TROUBLE
-from understudy_operator.observe.shapes import Told, object_of
+from understudy_operator.injection import UNREADABLE
+from understudy_operator.observe.read_injected import read_injected
+from understudy_operator.observe.shapes import Told, decoder, object_of
 from understudy_operator.observe.store import Kind
+from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.message_limits import MessageLimits
+from understudy_operator.plan.injection.settings import Objection
+from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
+from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.search import Search
 from understudy_operator.resync import PATHS
 from understudy_protocol import compiled, observer, wire
-from understudy_protocol.observer import Cause, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.observer import Cause, Refused, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
+from understudy_protocol.words import NO_OFFICE
 
 #: So many of each kind of object: the same ones in each run, unless `make arbitrary` says how many.
 EXAMPLES = os.environ.get("UNDERSTUDY_EXAMPLES", "")
@@ -269,6 +278,7 @@ def test_no_object_ends_a_task_or_makes_a_reconcile_raise(world: World, kind: Ki
     holds()
 
 
+SNAPSHOT = a_snapshot(number=4)
 CAUSE = Cause(1, "a0", "n1", 1, "SIGKILL", "m")
 SENT: list[Any] = [
     json.loads(wire.encode(message))
@@ -291,22 +301,96 @@ SENT: list[Any] = [
 ]
 
 
-@pytest.mark.attack("A4", "sends arbitrary snapshots", before="OverflowError and IndexError in reconciles")
+#: What a message may have thousands of, one behind the other.
+FRAGMENTS = ['"', '\\"', "\\", "[", "[],", '{"":', "1", ",", "1234567890123456789,", "\\\n", "\ud800", "xid("]
+#: CPU time that an example may take: so much, and so much for each byte of it.
+CPU_S, CPU_S_PER_BYTE = 0.3, 1e-5
+
+
+@contextmanager
+def little_cpu_time(size: int) -> Iterator[None]:
+    began = time.thread_time()
+    yield
+    assert time.thread_time() - began < CPU_S + CPU_S_PER_BYTE * size
+
+
+@st.composite
+def sent_bytes(draw: st.DrawFn) -> bytes:
+    """A message in which some fields are anything; it is no JSON any more where something was put in, or cut off."""
+    text = json.dumps(draw(st.sampled_from(SENT).flatmap(spoiled)))
+    if draw(st.booleans()):
+        text = '{"later":1234567890123456789,' + text[1:]
+    for fragment in draw(st.lists(st.sampled_from(FRAGMENTS), max_size=2)):
+        at = draw(st.integers(0, len(text)))
+        rest = draw(st.sampled_from([text[at:], ""]))
+        text = text[:at] + fragment * draw(st.sampled_from([1, 2, 20_000])) + rest
+    return text.encode(errors="surrogatepass")
+
+
+@pytest.mark.attack(
+    "A4",
+    "sends arbitrary messages from a coordinator",
+    before="OverflowError and IndexError in reconciles; a message of 24 KB took 8 s",
+)
 @pytest.mark.timeout(7200)
 @ordinary_settings
-@given(st.sampled_from(SENT).flatmap(spoiled), st.booleans())
-def test_no_message_of_a_coordinator_makes_a_reconcile_raise(sent: Any, begun: bool) -> None:
-    # given a message of a coordinator, as the line decodes it; one that is refused there ends the line
-    types = wire.message_types(observer)
-    try:
-        message = MessageLimits().apply(compiled.decode(json.dumps(sent), types), NOW)
-    except wire.WireError:
-        return
-    if not isinstance(message, Snapshot):
-        return
-    # when the job is reconciled by it, then nothing raises, and the status can be written and read again
-    job = a_job(status={**STATUS} if begun else {})
-    coordination = Coordination(message, message.pod_uid, NOW)
-    facts = observed(job, coordination=coordination)
-    plan = reconcile(facts, "example.com/sidecar:1", NOW)
-    json.dumps(plan.status, allow_nan=False)
+@given(sent_bytes(), st.booleans())
+def test_no_message_of_a_coordinator_makes_a_reconcile_raise(sent: bytes, begun: bool) -> None:
+    # given a line to the pod in office, and a message of it, as the line decodes it; a refused one ends the line
+    callee = Callee("uid-s", "10.1.0.1")
+    search = Search(Coordination(), NOW)
+    search.follow(Follow(NO_OFFICE, (callee,), running={"uid-s": "10.1.0.1", "uid-a1": "10.1.0.2"}), NOW)
+    (line,) = search.calls(NOW).values()
+    search.heard(line, SNAPSHOT, NOW)
+    with little_cpu_time(len(sent)):
+        try:
+            search.heard(line, compiled.decode_untrusted(sent, wire.message_types(observer)), NOW)
+        except wire.WireError:
+            return
+        search.calls(NOW + 1.0)
+        # when the job is reconciled by it, then nothing raises, and the status can be written and read again
+        job = a_job(status={**STATUS} if begun else {})
+        plan = reconcile(observed(job, coordination=search.knows), "example.com/sidecar:1", NOW)
+        json.dumps(plan.status, allow_nan=False)
+
+
+def targets() -> list[tuple[str, Raw, Raw]]:
+    """Of each kind whose pods are injected: its kind, an object, and an injected pod of it."""
+    found = []
+    for name, kind in (("job", "Job"), ("jobset", "JobSet"), ("pytorchjob", "PyTorchJob")):
+        pod = inject(golden_pod(name), "example.com/sidecar:1").pod
+        metadata = pod["metadata"]
+        template = {"metadata": {"labels": metadata["labels"], "annotations": metadata["annotations"]}}
+        job = {"completionMode": "Indexed", "parallelism": 3, "completions": 3, "template": template}
+        specs: dict[str, Raw] = {
+            "Job": job,
+            "JobSet": {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]},
+            "PyTorchJob": {"pytorchReplicaSpecs": {"Worker": {"replicas": 3, "template": template}}},
+        }
+        found.append((kind, {"kind": kind, "metadata": {"name": "x", "uid": "u"}, "spec": specs[kind]}, pod))
+    return found
+
+
+@pytest.mark.attack("A4", "injects pods of an arbitrary Job, JobSet or PyTorchJob", before="no test covered it")
+@pytest.mark.timeout(7200)
+@ordinary_settings
+@given(st.data(), st.sampled_from(targets()))
+def test_what_is_made_of_a_job_that_is_injected_is_an_injectedjob_or_an_event(
+    data: st.DataObject, target: tuple[str, Raw, Raw]
+) -> None:
+    # given a target that the API server may have, since it may be of another version than its CRD is today
+    kind, ordinary, pod = target
+    raw = data.draw(spoiled(ordinary))
+    text = json.dumps(raw)
+    with little_cpu_time(len(text)):
+        decoded = decoder("GET", f"/apis/batch/v1/namespaces/research/jobs/{kind}")(text.encode())
+        try:
+            # when its InjectedJob is made
+            owner = read_owner(pod)
+            manifest = manifest_of("research", owner, spec_of(read_target(kind, decoded), owner, pod))
+        except (Objection, *UNREADABLE):
+            return  # an event says why
+    # then what is made can be sent, and be read as a job
+    metadata = {**manifest["metadata"], "uid": "own", "resourceVersion": "7", "creationTimestamp": CREATED}
+    stored = {**json.loads(json.dumps(manifest, allow_nan=False)), "metadata": metadata}
+    assert read_injected(stored).world.actives >= 1

@@ -1,5 +1,7 @@
 """What kopf does for the operator, which is no more than its start and its end; and what the operator asks for."""
 
+import resource
+
 import kopf
 
 from understudy_operator import handlers
@@ -29,3 +31,13 @@ def test_of_pods_and_whatever_else_others_have_too_only_our_own_are_asked_for():
     for kind, (path, selector) in PATHS.items():
         ours = kind is Kind.NODE or path.startswith("/apis/understudy.dev/")
         assert selector == ("" if ours else "understudy.dev/job-uid")
+
+
+def test_the_operator_may_open_all_files_that_its_container_may_have():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        handlers.open_all_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -223,3 +223,71 @@ async def test_a_pod_without_a_launcher_is_told_what_is_held_about_its_node_and_
     await world.until(lambda: told() == (Verdict.UNKNOWN, ""))
     await world.injection.stop()
     assert world.made() == []
+
+
+class SlowApi(FakeApi):
+    """Each request takes 50 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way = self.most = 0
+
+    async def get(self, path: str) -> Raw:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.05)
+        self.under_way -= 1
+        return await super().get(path)
+
+    def gets(self, namespace: str) -> int:
+        return sum(method == "GET" and f"/namespaces/{namespace}/" in path for method, path in self.calls)
+
+
+def forged(ordinary: Raw, number: int) -> Raw:
+    """A pod of an injected job, by its labels and its ownerReferences; there is no such Job."""
+    pod = copy.deepcopy(ordinary)
+    metadata, uid = pod["metadata"], f"forged-{number}"
+    metadata |= {"namespace": "evil", "name": f"pod-{number}", "uid": f"pod-{number}"}
+    metadata["labels"] |= {"batch.kubernetes.io/controller-uid": uid, names.LABEL_JOB_UID: uid}
+    metadata["ownerReferences"] = [{**reference, "uid": uid} for reference in metadata["ownerReferences"]]
+    return pod
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates 2,000 pods whose ownerReferences name Jobs that do not exist",
+    before="2,000 simultaneous requests at the start, and again at each change of a node",
+)
+@in_virtual_time
+async def test_pods_with_forged_owners_cost_few_requests_and_delay_no_other_namespace() -> None:
+    # given 500 of them
+    loop = asyncio.get_running_loop()
+    world = World(Clock(steady=loop.time))
+    world.api = api = SlowApi()
+    world.injection = Injection(api, world.store, world.woken.append, Clock(steady=loop.time), world.pace)
+    world.job()
+    ordinary = world.pod("job")
+    pods = [forged(ordinary, number) for number in range(500)]
+    for pod in pods:
+        world.store.put(Kind.POD, pod)
+    # when the operator starts, and a pod of another namespace comes
+    world.injection.look_at_all()
+    world.injection.look(ordinary)
+    # then that one waits for one request, although most of the others still wait
+    await world.until(lambda: bool(world.woken))
+    assert loop.time() < 0.3
+    assert api.gets("evil") < 200
+    # and at most 32 requests are under way at a time
+    await world.until(lambda: api.gets("evil") == 500)
+    assert api.most <= 32
+    # when nodes change each minute for half an hour, then each owner is asked for again after pauses that grow
+    for _ in range(30):
+        await asyncio.sleep(60.0)
+        world.injection.look_at_all()
+    assert api.gets("evil") <= 500 * 9
+    # and nothing is kept of pods that are gone
+    for pod in pods:
+        world.store.remove(Kind.POD, pod)
+    world.injection.look_at_all()
+    assert not world.injection._absent
+    await world.injection.stop()

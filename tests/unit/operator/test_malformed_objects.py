@@ -231,11 +231,12 @@ def test_an_object_that_is_nested_too_deeply_is_left_out() -> None:
     text = text.replace('"replicatedJobs"', '"deep": ' + "[" * 9000 + "]" * 9000 + ', "replicatedJobs"', 2)
     page = decoder("GET", PATHS[Kind.JOB][0])(f'{{"metadata": {{}}, "items": [{text}]}}'.encode())
     # when it is decoded, then the others are there, and of the deep ones their names
-    assert [raw["metadata"]["name"] for raw in page["items"]] == ["a", "b", "c"]
-    assert ["spec" in raw for raw in page["items"]] == [False, False, True]
+    items = list(page["items"])
+    assert [raw["metadata"]["name"] for raw in items] == ["a", "b", "c"]
+    assert ["spec" in raw for raw in items] == [False, False, True]
     # and the store tells what is wrong
     store = Store()
-    store.replace(Kind.JOB, page["items"], 0.0)
+    store.replace(Kind.JOB, items, 0.0)
     assert [job.name for job in store.facts(Kind.JOB, read_job)] == ["c"]
     assert [found.name for found in store.malformed(Kind.JOB)] == ["a", "b"]
     assert "nested" in store.malformed(Kind.JOB)[0].message

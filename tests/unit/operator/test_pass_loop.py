@@ -8,7 +8,9 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.pass_loop import Passed, PassLoop
+from understudy_operator.supervisor import Supervisor
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
@@ -41,7 +43,7 @@ class Passes:
 
 @asynccontextmanager
 async def going(passes: Passes) -> AsyncIterator[PassLoop]:
-    loop = PassLoop("job ns/a", passes.run, {"job": "a"})
+    loop = PassLoop("job ns/a", passes.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
     try:
         yield loop
     finally:
@@ -79,7 +81,7 @@ async def test_it_ends_when_there_is_nothing_left_to_care_for():
         await asyncio.sleep(1)
         loop.wake()
         await asyncio.sleep(1)
-        assert loop.task.done()
+        assert loop.task is None
         loop.wake()
         await asyncio.sleep(60)
     assert len(passes.at) == 2
@@ -92,7 +94,7 @@ async def test_one_that_is_stopped_just_when_it_is_woken_ends():
         await asyncio.sleep(1)
         loop.wake()
         await loop.stop()
-        assert loop.task.done()
+        assert loop.task is None
 
 
 @in_virtual_time
@@ -188,7 +190,7 @@ class Slow:
 @in_virtual_time
 async def test_a_pass_that_runs_may_end_before_the_loop_stops_and_no_other_one_begins(end: Passed | Exception):
     slow = Slow(1.0, end)
-    loop = PassLoop("job ns/a", slow.run, {"job": "a"})
+    loop = PassLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
     loop.wake()
     await loop.stop(finish_s=2.5)
@@ -199,13 +201,30 @@ async def test_a_pass_that_runs_may_end_before_the_loop_stops_and_no_other_one_b
 @in_virtual_time
 async def test_a_pass_that_takes_longer_is_cut_off_and_one_that_waits_costs_no_time():
     slow = Slow(10.0)
-    loop = PassLoop("job ns/a", slow.run, {"job": "a"})
+    loop = PassLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
     await loop.stop(finish_s=2.5)
     assert (slow.begun, slow.ended) == (1, 0)
     assert asyncio.get_running_loop().time() == pytest.approx(3.0)
 
-    idle = PassLoop("job ns/a", Slow(0.0).run, {"job": "a"})
+    idle = PassLoop("job ns/a", Slow(0.0).run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
     await idle.stop(finish_s=2.5)
     assert asyncio.get_running_loop().time() == pytest.approx(3.5)
+
+
+@in_virtual_time
+async def test_a_loop_that_is_killed_within_a_pass_runs_the_pass_again():
+    # given a pass that takes 10 s, and then nothing that would wake the loop
+    slow = Slow(10.0, IDLE)
+    loop = PassLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
+    await asyncio.sleep(5.0)
+    assert slow.begun == 1
+    # when its task is killed, then another one runs the pass soon
+    assert loop.task is not None
+    loop.task.cancel()
+    await asyncio.sleep(1.0)
+    assert (slow.begun, slow.ended) == (2, 0)
+    await asyncio.sleep(10.0)
+    assert (slow.begun, slow.ended) == (2, 1)
+    await loop.stop()

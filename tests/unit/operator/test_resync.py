@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import Api, ApiError, Listed
+from understudy_operator.apply.api import Api, ApiError, Keep, Listed
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.resync import PATHS, Resync
@@ -26,7 +26,7 @@ class Lists(Api):
         self.forbidden = ""  # a namespace
         self.items: dict[str, list[Raw]] = {}  # by path
 
-    async def list(self, path: str, selector: str = "") -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
         self.asked[path] += 1
         if self.forbidden and f"/namespaces/{self.forbidden}/" in path:
             raise ApiError(403, "Forbidden", f"cannot list {path}")
@@ -134,7 +134,7 @@ async def test_a_watch_of_a_forbidden_namespace_waits_for_its_list() -> None:
 
 async def test_what_is_forbidden_in_all_namespaces_is_an_error_as_before() -> None:
     class Forbidden(Lists):
-        async def list(self, path: str, selector: str = "") -> Listed:
+        async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
             raise ApiError(403, "Forbidden", "nodes is forbidden")
 
     lists = Resync(Forbidden(), Store(), Clock(), lambda: None, namespaces=NAMESPACES)

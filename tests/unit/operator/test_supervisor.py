@@ -8,12 +8,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.unit.operator.given_operator import ClusterApi, running
+from tests.unit.operator.given_operator import PODS, ClusterApi, running
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import health
+from understudy_operator.apply.api import Keep
 from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.observe.store import Kind
 from understudy_operator.supervisor import Supervisor
 
 __all__ = ["links"]  # a fixture
@@ -34,6 +36,8 @@ TASKS = (
     "watch of jobs",
     "watch of persistentvolumeclaims",
 )
+BEGIN, ELECTION = "begin to lead", "election"
+LEASE = ("understudy", "understudy-operator")
 
 
 class Task:
@@ -144,10 +148,98 @@ async def test_each_long_lived_task_of_the_operator_that_is_killed_runs_again(na
 
 @in_virtual_time
 async def test_these_are_all_of_them() -> None:
-    async with running(ClusterApi()) as cluster:
+    async with running(ClusterApi(), LEASE) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
+        assert {*cluster.operator._supervisor.names} >= {ELECTION}
         await asyncio.sleep(10.0)
-        assert sorted(cluster.operator._supervisor.names) == sorted(TASKS)
+        assert sorted(cluster.operator._supervisor.names) == sorted((ELECTION, *TASKS))
+
+
+@pytest.mark.attack("A2", "ends the task that renews the lease", before="the task was not among those that were tested")
+@in_virtual_time
+async def test_an_election_that_is_killed_runs_again_and_the_replica_leads() -> None:
+    # given a leader
+    async with running(ClusterApi(), LEASE) as cluster:
+        await cluster.until(lambda: cluster.operator.leads() and cluster.operator.synced)
+        # when its election is killed
+        cluster.task(ELECTION).cancel()
+        await asyncio.sleep(0.01)
+        assert dict(cluster.operator.waiting) == {ELECTION: "cancelled"}
+        # then it runs again before the lease has expired
+        await asyncio.sleep(2.0)
+        assert dict(cluster.operator.waiting) == {}
+        assert cluster.operator.leads()
+        await asyncio.sleep(60.0)
+        assert cluster.operator.leads()
+        assert cluster.said()[("understudy_task_restarts_total", ELECTION)] == 1
+
+
+@pytest.mark.attack("A2", "ends the task that begins to lead", before="the task was not among those that were tested")
+@in_virtual_time
+async def test_a_start_to_lead_that_is_killed_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a replica that begins to lead, and waits for a list
+    api, begins, goes_on = ClusterApi(), asyncio.Event(), asyncio.Event()
+    api.apply_job()
+    lists = api.list
+
+    async def list_slowly(path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Any:
+        if asyncio.current_task().get_name() == BEGIN:  # type: ignore[union-attr]
+            begins.set()
+            await goes_on.wait()
+        return await lists(path, selector, keep)
+
+    monkeypatch.setattr(api, "list", list_slowly)
+    async with running(api) as cluster:
+        await begins.wait()
+        # when this task is killed
+        cluster.task(BEGIN).cancel()
+        goes_on.set()
+        await asyncio.sleep(0.01)
+        assert cluster.operator.waiting[BEGIN] == "cancelled"
+        # then the replica leads after all
+        await cluster.until(lambda: len(api.pods_of("llm")) == 2)
+        assert dict(cluster.operator.waiting) == {}
+
+
+def a_pool(api: ClusterApi) -> None:
+    template = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
+    metadata = {"namespace": "research", "name": "shared"}
+    pool = {"kind": "HotSparePool", "metadata": metadata, "spec": {"replicas": 1, "template": template}}
+    api.put("/apis/understudy.dev/v1alpha1/namespaces/research/hotsparepools/shared", pool)
+
+
+@pytest.mark.attack(
+    "A2",
+    "ends the reconciles of one job, or of one pool",
+    before="the job was never reconciled again, and neither /healthz nor a metric told it",
+)
+@pytest.mark.parametrize(
+    ("of", "shown"), [("job research/llm", "reconciles of jobs"), ("pool research/shared", "reconciles of pools")]
+)
+@in_virtual_time
+async def test_reconciles_that_are_killed_run_again(of: str, shown: str) -> None:
+    # given a job and a pool at work
+    api = ClusterApi()
+    api.apply_job()
+    a_pool(api)
+    async with running(api) as cluster:
+        await cluster.until(lambda: len(api.of_kind("Pod")) == 3)
+        # when the reconciles of one of them are killed
+        killed = next(task for task in asyncio.all_tasks() if task.get_name().startswith(of))
+        killed.cancel()
+        await asyncio.sleep(0.01)
+        # then /healthz and a metric tell it
+        assert dict(cluster.operator.waiting) == {shown: "cancelled"}
+        assert cluster.said()[("understudy_task_restarts_total", shown)] == 1
+        # and pods that are lost are replaced, as ever
+        await asyncio.sleep(1.0)
+        assert dict(cluster.operator.waiting) == {}
+        for lost in api.of_kind("Pod"):
+            del api.objects[f"{PODS}/{lost['metadata']['name']}"]
+            api.tell(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
+        await cluster.until(lambda: len(api.of_kind("Pod")) == 3)
+    # and none of it runs when the operator has stopped
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(of)] == []
 
 
 @in_virtual_time
@@ -158,10 +250,10 @@ async def test_an_operator_whose_start_to_lead_fails_leads_after_all(monkeypatch
     api.apply_job()
     fails = api.list
 
-    async def list_or_fail(path: str, selector: str = "") -> Any:
+    async def list_or_fail(path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Any:
         if failures and asyncio.current_task().get_name() == "begin to lead":  # type: ignore[union-attr]
             raise failures.pop(0)
-        return await fails(path, selector)
+        return await fails(path, selector, keep)
 
     monkeypatch.setattr(api, "list", list_or_fail)
     # when it starts, then it tries again

@@ -117,3 +117,32 @@ async def test_a_request_that_is_cancelled_takes_no_place(at: str) -> None:
     assert done([next_one]) == ["c"]
     assert turns.taken == {"c": 1}
     assert turns.waiting == 0
+
+
+async def test_a_request_for_several_places_waits_for_all_of_them_and_is_not_overtaken() -> None:
+    # given four places, of which one is free
+    turns = Turns(places=4, per_address=3, waiting=100)
+    await turns.take("a", 3)
+    # when one address asks for three, and then another one for one
+    large = asyncio.create_task(turns.take("b", 3), name="b")
+    await settled()
+    small = asyncio.create_task(turns.take("c", 1), name="c")
+    await settled()
+    # then both wait, and the first one is served first
+    assert done([large, small]) == []
+    turns.leave("a", 3)
+    await settled()
+    assert done([large, small]) == ["b", "c"]
+    assert turns.taken == {"b": 3, "c": 1}
+
+
+async def test_of_addresses_with_as_many_requests_the_newest_is_refused() -> None:
+    """The kubelet has asked before them."""
+    turns = Turns(places=1, per_address=1, waiting=3)
+    await turns.take("a")
+    waiting = await asked(turns, "kubelet", "hostile 1", "hostile 2", "hostile 3")
+    assert [task.get_name() for task in waiting if task.done()] == ["hostile 3"]
+    assert isinstance(waiting[3].exception(), Crowded)
+    turns.leave("a")
+    await settled()
+    assert done(waiting) == ["kubelet"]

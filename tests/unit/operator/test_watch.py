@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import Api, ApiError, Listed
+from understudy_operator.apply.api import Api, ApiError, Keep, Listed
 from understudy_operator.clock import Clock
 from understudy_operator.metrics.operator import OperatorMetrics
 from understudy_operator.observe.shapes import Told
@@ -30,7 +30,7 @@ class Streams(Api):
         self.asked: list[str] = []  # the versions that streams began from
         self.over = asyncio.Event()
 
-    async def list(self, path: str, selector: str = "") -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
         names, version = self._lists.pop(0)
         return Listed([_pod(name, int(version)) for name in names], version)
 

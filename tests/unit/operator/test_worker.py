@@ -12,12 +12,13 @@ import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
+from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import pass_loop, worker
 from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
-from understudy_operator.observe.line import Keys
+from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
@@ -98,8 +99,10 @@ class FakeLink:
 
     made: ClassVar[list["FakeLink"]] = []
 
-    def __init__(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None]) -> None:
-        del on_change
+    def __init__(
+        self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None], share: Share
+    ) -> None:
+        del on_change, share
         self.key = keys.membership.hex()
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
@@ -218,6 +221,8 @@ async def test_lines_that_have_failed_are_made_anew_with_what_they_had_learnt(wo
         world.wake()
         await world.until(lambda: len(links) == 2)
     assert links[1].coordination.snapshot == a_snapshot()
+    assert world.worker is not None
+    assert scraped(world.worker._metrics.book.text())["understudy_task_restarts_total", "lines to coordinators"] == 1
 
 
 async def test_an_operator_that_stops_ends_no_job(world: World, links: list[FakeLink]):

@@ -16,6 +16,7 @@ from understudy_operator.plan.injection.settings import (
     read_settings,
     settings_of,
 )
+from understudy_operator.plan.jobset.validation import MOST_MEMBERS
 from understudy_operator.plan.malformed import number_in
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
@@ -72,6 +73,7 @@ def read_target(kind: str, raw: Raw) -> Target:
 
 def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
     """Of the InjectedJob, by one of its injected pods. Raises Objection."""
+    _check_pods(target)
     annotations = pod["metadata"].get("annotations", {})
     settings = read_settings(annotations)
     nproc = nproc_told(pod)
@@ -90,8 +92,13 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
 
 
 def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
-    """It goes when its target goes."""
+    """It goes when its target goes. Raises Objection."""
     target = spec["target"]
+    if spec["members"] < 1:
+        raise Objection(
+            f"no pod of {target['kind']} {target['name']} trains any more, but injected pods are there: put the label "
+            f"{names.LABEL_INJECT} and the replicas back, or delete the pods"
+        )
     reference = {**target, "controller": False, "blockOwnerDeletion": False}
     return {
         "apiVersion": f"{names.GROUP}/v1alpha1",
@@ -115,6 +122,16 @@ def nproc_told(pod: Raw) -> int:
                     )
                 return nproc
     return 0
+
+
+def _check_pods(target: Target) -> None:
+    if any(template.jobs < 0 or template.pods_per_job < 0 for template in target.templates):
+        raise Objection("replicas and parallelism have to be 0 or more: correct them")
+    if target.pods > MOST_MEMBERS:
+        raise Objection(
+            f"the pod templates with the label {names.LABEL_INJECT} make {target.pods} pods, and at most "
+            f"{MOST_MEMBERS} can train as one: lower replicas or parallelism"
+        )
 
 
 def _check_least(ranks: int, nproc: int, actives: int) -> None:

@@ -1,6 +1,7 @@
 """An answer that goes on, from a real HTTP server: a watch's lines as they come, in whatever pieces."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
@@ -88,3 +89,49 @@ async def test_other_refusals_are_errors() -> None:
     async with served(refuse) as api:
         with pytest.raises(ApiError, match="may not watch"):
             await told(api)
+
+
+MIB = 1 << 20
+ITEMS = 70
+
+
+async def items_of_a_mebibyte(request: web.Request) -> web.StreamResponse:
+    """ITEMS of them, as many a page as were asked for; the token is the number of the next one."""
+    begin = int(request.query.get("continue", "0"))
+    end = min(ITEMS, begin + int(request.query["limit"]))
+    response = web.StreamResponse()
+    await response.prepare(request)
+    token = f'"continue":"{end}"' if end < ITEMS else '"resourceVersion":"7"'
+    await response.write(f'{{"metadata":{{{token}}},"items":['.encode())
+    for number in range(begin, end):
+        comma = b"," if number > begin else b""
+        await response.write(comma + b'{"metadata":{"name":"%d"},"spec":{"x":"%s"}}' % (number, b"x" * MIB))
+    await response.write(b"]}")
+    return response
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates 500 objects of 1.4 MB, which come in one page of a list",
+    before="the operator read 700 MB at once, at each list",
+)
+async def test_no_page_of_a_list_is_read_that_is_longer_than_32_mib() -> None:
+    # given an API server with 70 MiB of objects
+    async with served(items_of_a_mebibyte) as api:
+        # when they are listed, and little is kept of each
+        tracemalloc.start()
+        try:
+            listed = await api.list("/apis/x/v1/things", keep=lambda raw: {"metadata": raw["metadata"]})
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # then all of them are there, and few pages were in memory at a time
+    assert [raw["metadata"]["name"] for raw in listed.items] == [str(number) for number in range(ITEMS)]
+    assert most < 80 * MIB
+
+
+async def test_an_answer_that_is_too_long_for_one_object_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_operator.apply.api.ANSWER_BYTES", MIB)
+    async with served(items_of_a_mebibyte) as api:
+        with pytest.raises(ApiError, match="the answer of GET /apis/x/v1/things has more than 1048576 bytes"):
+            await api.list("/apis/x/v1/things")

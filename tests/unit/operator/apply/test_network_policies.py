@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.fake_api import CREATED, FakeApi
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply import network_policies
-from understudy_operator.apply.api import ApiError, Listed
+from understudy_operator.apply.api import ApiError, Keep, Listed
 from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
@@ -21,7 +21,7 @@ PATH = f"{GROUP}/namespaces/research/networkpolicies/llm-members"
 
 
 class Server(FakeApi):
-    async def list(self, path: str, selector: str = "") -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
         self.calls.append(("LIST", path))
         return Listed(self.of_kind("NetworkPolicy"), "1")
 
@@ -128,7 +128,7 @@ def test_rules_that_mean_nothing_or_let_everybody_in_are_refused(text: str) -> N
 
 async def test_a_watched_namespace_whose_policies_may_not_be_listed_delays_no_other_one() -> None:
     class Forbidden(Server):
-        async def list(self, path: str, selector: str = "") -> Listed:
+        async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
             if "/namespaces/other/" in path:
                 raise ApiError(403, "Forbidden", "networkpolicies is forbidden")
             return await super().list(path, selector)

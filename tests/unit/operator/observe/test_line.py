@@ -5,7 +5,7 @@ import socket
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe import line as lines
 from understudy_operator.observe.line import FAILURES, Line, Share, open_line
+from understudy_operator.turns import Turns
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Broken, Frames, Opcode, frame
@@ -281,17 +282,22 @@ async def oversized(peer: Peer) -> None:
 
 async def deeply_nested(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"type":"Refused","reason":"","x":' + b"[" * 500_000 + b"]" * 500_000 + b"}")
+    await peer.say(b'{"type":"Refused","reason":"","x":' + b"[" * 20_000 + b"]" * 20_000 + b"}")
 
 
 async def deeply_nested_type(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"x":' * 100_000 + b"1" + b"}" * 100_000)
+    await peer.say(b'{"x":' * 20_000 + b"1" + b"}" * 20_000)
 
 
 async def wrong_lists(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"type":"Snapshot","members":[' + b"[]," * 300_000 + b"[]]}")
+    await peer.say(b'{"type":"Snapshot","members":[' + b"[]," * 10_000 + b"[]]}")
+
+
+async def many_values(peer: Peer) -> None:
+    await peer.prove()
+    await peer.say(b'{"type":"Snapshot","heirs":[' + b'"h",' * 40_000 + b'"h"]}')
 
 
 async def huge_number(peer: Peer) -> None:
@@ -311,6 +317,7 @@ async def huge_number(peer: Peer) -> None:
         (deeply_nested, "WireError: no message: maximum recursion depth exceeded"),
         (deeply_nested_type, "WireError: no message: "),
         (wrong_lists, "WireError: no message: Expected `object`, got `array` - at `$.members[0]`"),
+        (many_values, "Broken: expected at most 32768 values, got a message of 40003"),
         (huge_number, "WireError: expected numbers of at most 18 digits, got a longer one"),
     ],
 )
@@ -376,7 +383,7 @@ async def test_a_moment_in_which_the_operator_gets_no_cpu_is_not_charged_to_a_jo
 
 async def endless_messages(peer: Peer) -> None:
     await peer.prove()
-    text = b'{"type":"Refused","reason":"r","x":[' + b"[]," * 300_000 + b"[]]}"
+    text = b'{"type":"Refused","reason":"r","x":[' + b"[]," * 10_000 + b"[]]}"
     await _forever(peer, lambda: peer.framed(text))
 
 
@@ -432,6 +439,61 @@ async def test_a_hostile_coordinator_costs_another_job_nothing(do: Do):
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
     await honest.stop()
+
+
+# Long messages of many lines ------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+async def one_byte_less(peer: Peer) -> None:
+    """A message of 1 MiB, but for its last byte."""
+    await peer.prove()
+    await peer.send(peer.framed(b"x" * (MIB - 100))[:-1])
+
+
+async def a_long_message(peer: Peer) -> None:
+    await peer.prove()
+    await peer.say(wire.encode(Refused("r" * 500_000)).encode())
+
+
+@pytest.mark.attack(
+    "B2",
+    "pods of many jobs each send a long message without its end",
+    before="the operator kept all of them: 1 GiB of 130 jobs with 8 pods, and again after each restart",
+)
+async def test_what_unfinished_messages_of_all_lines_take_of_memory_is_limited():
+    # given room for 4 MiB, of which a namespace may have 2 MiB, and 12 pods of one namespace
+    room = Turns(4 * MIB, 2 * MIB, 1000)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(LIMIT_S))
+        listening = list[asyncio.Task[None]]()
+        lines = list[Line]()
+
+        async def a_line(do: Do, namespace: str) -> Line:
+            ip = await stack.enter_async_context(peer(do))
+            share = Share(namespace, room)
+            return await stack.enter_async_context(open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES, share))
+
+        def kept() -> list[int]:
+            return [len(line._received) for line in lines]
+
+        # when each of them sends all but the end of 1 MiB
+        for _ in range(12):
+            lines.append(await a_line(one_byte_less, "evil"))
+            listening.append(asyncio.create_task(listen(lines[-1])))
+        await until(lambda: sum(size > MIB - 200 for size in kept()) == 2 and min(kept()) >= 16 << 10)
+
+        # then all lines together keep two messages, and of each of the others the beginning
+        assert sum(kept()) <= 2 * MIB + 10 * (16 << 10)
+        # and a long message of another namespace comes at once
+        honest = await a_line(a_long_message, "research")
+        assert await anext(honest.messages()) == Refused("r" * 500_000)
+        # and the room is given back when a line has ended
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+    assert not room.taken
 
 
 async def never_reads(peer: Peer) -> None:

@@ -289,6 +289,16 @@ def test_a_message_may_have_1_mib_and_1_kib_for_each_pod_that_the_job_declares()
     assert follow_of(observed(job), Office(1, 1, S, "")).message_bytes == (2 << 20)
 
 
+@pytest.mark.attack(
+    "B2",
+    "makes a PyTorchJob of 2,000,000,000 replicas, whose pod sends a message without end",
+    before="the limit of a message was 1,907 GiB, and the operator kept all of it",
+)
+def test_no_message_may_have_more_than_one_of_a_job_of_20000_pods():
+    job = a_job(status=in_round(0), parallelism=2_000_000_000, spares=24)
+    assert follow_of(observed(job), Office(1, 1, S, "")).message_bytes == (1 << 20) + 20_000 * 1024
+
+
 def test_while_the_coordinator_is_on_the_line_only_its_heirs_are_kept_in_mind():
     told = a_snapshot(heirs=[A1], electorate=[A0, A1, S])
     follow = follow_of(observed(snapshot=told), Office(1, 1, S, ""))

@@ -31,3 +31,15 @@ def test_why_a_write_was_refused(status: int, message: str, why: Why):
 @pytest.mark.parametrize(("status", "message"), [(409, "the object has been modified"), (404, "not found")])
 def test_what_is_no_refusal(status: int, message: str):
     assert judged(status, message) is None
+
+
+@pytest.mark.attack(
+    "A1",
+    "gives a pod template a variable whose name has 1 MB, which the API server quotes as it refuses the pod",
+    before="the operator kept the words whole, and comparing them stopped it for minutes",
+)
+def test_the_words_of_a_refusal_are_cut():
+    message = f'Pod "x" is invalid: spec.containers[0].env[0].name: Invalid value: "{"a" * 1_000_000}"'
+    refusal = judged(422, message)
+    assert refusal is not None
+    assert refusal.message == message[:1999] + "…"

@@ -1,5 +1,6 @@
 """What was refused: when it is tried again, and in which words it is told meanwhile."""
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -111,3 +112,16 @@ def test_what_is_alike():
     assert all(alike(one, other) for one, other in pairwise(quotas))
     assert not alike(quotas[0], quotas[0].replace("team", "others"))
     assert not alike("", quotas[0])
+
+
+@pytest.mark.attack(
+    "A1",
+    "gives a pod template a variable whose name has 200 KB, which the API server quotes as it refuses the pod",
+    before="comparing two refusals took the square of its length: 2.5 s for 16,000 characters",
+)
+@pytest.mark.parametrize("word", ["a" * 1_000_000, "a " * 500_000, "a1" * 500_000, ".-" * 500_000, "é" * 1_000_000])
+def test_comparing_words_takes_cpu_time_in_proportion_to_their_length(word: str):
+    began = time.thread_time()
+    assert alike(f"Invalid value: {word} at 1", f"Invalid value: {word} at 2")
+    # of 2 MB
+    assert time.thread_time() - began < 2.0

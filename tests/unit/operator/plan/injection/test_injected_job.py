@@ -29,9 +29,11 @@ from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.plan.injection.care import as_found
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
 from understudy_operator.plan.intents import CreatePod, DeletePod, DeleteSecret, PatchJob
 from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.malformed import Malformed
 from understudy_operator.plan.observed import ChildJob, Controller, Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.secret_writes import SecretWrites
@@ -60,6 +62,50 @@ def stored(status: Raw | None = None) -> Raw:
     raw = manifest()
     raw["metadata"] |= {"uid": "own-uid", "resourceVersion": "7", "creationTimestamp": "2026-11-20T10:00:00Z"}
     return {**raw, "status": status or {}}
+
+
+def of_a_job(parallelism: int) -> Raw:
+    raw = job_of_three()
+    return {**raw, "spec": {**raw["spec"], "parallelism": parallelism, "completions": parallelism}}
+
+
+def of_a_pytorchjob(replicas: int) -> Raw:
+    template = job_of_three()["spec"]["template"]
+    return {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas, "template": template}}}}
+
+
+@pytest.mark.attack(
+    "B2",
+    "makes a Job or a PyTorchJob of 2,000,000,000 pods that train as one",
+    before="the operator took it, and accepted messages of 1,907 GiB from its pod",
+)
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [("Job", of_a_job(20_001)), ("PyTorchJob", of_a_pytorchjob(2_000_000_000))],
+    ids=["Job", "PyTorchJob"],
+)
+def test_a_training_of_more_than_20000_pods_is_not_injected(kind: str, raw: Raw):
+    pod = inject(golden_pod("job"), IMAGE).pod
+    with pytest.raises(Objection, match="at most 20000 can train as one: lower replicas or parallelism"):
+        spec_of(read_target(kind, raw), read_owner(pod), pod)
+
+
+def test_a_training_of_20000_pods_is_injected():
+    pod = inject(golden_pod("job"), IMAGE).pod
+    assert spec_of(read_target("Job", of_a_job(20_000)), read_owner(pod), pod)["pods"] == 20_000
+
+
+def test_replicas_below_0_are_refused():
+    pod = inject(golden_pod("job"), IMAGE).pod
+    with pytest.raises(Objection, match="0 or more"):
+        spec_of(read_target("PyTorchJob", of_a_pytorchjob(-1)), read_owner(pod), pod)
+
+
+def test_an_injectedjob_of_more_pods_is_malformed():
+    raw = stored()
+    raw["spec"] |= {"pods": 20_001, "members": 20_001}
+    with pytest.raises(Malformed, match=r"spec.pods: expected 20001 \(spec.members\) to 20000, got 20001"):
+        read_injected(raw)
 
 
 def an_injected_job(status: Raw | None = None) -> Job:

@@ -1,0 +1,137 @@
+"""What the objects of one namespace take of the operator's memory: a limited part, whatever they are."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.unit.operator.fake_api import CREATED, Raw
+from understudy_operator.observe.json_size import memory_of
+from understudy_operator.observe.shapes import Told, decoder, object_of
+from understudy_operator.observe.store import Kind, Store
+
+MIB = 1 << 20
+#: JSON of 60 KB to 1.4 MB, each of which takes many times its bytes as objects.
+FILLS = {
+    "empty objects": '"x":[' + ",".join(["{}"] * 33_000) + "]",
+    "empty lists": '"x":[' + ",".join(["[]"] * 33_000) + "]",
+    "one emoji in a long text": '"x":"' + "a" * 1_400_000 + '\N{SLIGHTLY SMILING FACE}"',
+    "short names": '"x":{' + ",".join(f'"{number:x}":0' for number in range(45_000)) + "}",
+}
+
+
+def text_of(number: int, fill: str, namespace: str = "evil") -> str:
+    metadata: Raw = {"namespace": namespace, "name": f"j{number}", "uid": f"u{number}", "resourceVersion": "1"}
+    metadata |= {"creationTimestamp": CREATED, "labels": {"understudy.dev/job-uid": "x"}}
+    containers = '[{"name":"c",' + fill + "}]"
+    return f'{{"metadata":{json.dumps(metadata)},"spec":{{"template":{{"spec":{{"containers":{containers}}}}}}}}}'
+
+
+def listed(store: Store, kind: Kind, texts: list[str]) -> list[Any]:
+    """As Api.list and Resync do."""
+    page = b'{"metadata":{},"items":[' + b",".join(text.encode() for text in texts) + b"]}"
+    keep = store.keeper(kind)
+    return [keep(item) for item in decoder("GET", f"/apis/x/v1/{kind.value}")(page)["items"]]
+
+
+def told(store: Store, kind: Kind, text: str) -> None:
+    """As a watch does."""
+    store.put(kind, object_of(kind.value, Told("ADDED", msgspec.Raw(text.encode()))))
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates 30 TrainingJobs, or Jobs with one label, of 1.4 MB and 460,000 values",
+    before="33 MiB of memory for each: the operator was out of memory, and so was each replica after it",
+)
+@pytest.mark.parametrize("kind", [Kind.JOB, Kind.POOL, Kind.CHILD, Kind.POD], ids=lambda kind: str(kind.value))
+def test_an_object_of_too_many_values_is_not_decoded(kind: Kind) -> None:
+    # given an object of 1.4 MB that fits into etcd
+    store, text = Store(), text_of(1, '"env":[' + ",".join(["{}"] * 460_000) + "]")
+    ordinary = text_of(2, '"env":[]')
+    # when a watch tells of it
+    tracemalloc.start()
+    try:
+        told(store, kind, text)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # then it takes no memory but its own bytes, for a moment
+    assert most < 4 * MIB
+    # and it is malformed, as it is in a list, in which other objects count
+    (malformed,) = store.malformed(kind)
+    assert malformed.message.startswith("the object has 9200")
+    assert malformed.message.endswith("values, and at most 100000 are read: make it smaller")
+    store.replace(kind, listed(store, kind, [text, ordinary]), 0.0)
+    assert [raw["metadata"]["name"] for raw in store.all(kind)] == ["j2"]
+    assert [found.name for found in store.malformed(kind)] == ["j1"]
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates objects without end that are within all limits of one object",
+    before="the operator kept all of them",
+)
+@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS.keys())
+@pytest.mark.parametrize("comes", [told, listed], ids=["by a watch", "by a list"])
+def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
+    fill: str, comes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a limit of 12 MiB in place of 512 MiB
+    monkeypatch.setattr("understudy_operator.observe.store.NAMESPACE_BYTES", 12 * MIB)
+    store = Store()
+    texts = [text_of(number, fill) for number in range(12)]
+    kept: list[Any] = []
+    # when a namespace has more than that
+    tracemalloc.start()
+    try:
+        if comes is told:
+            for text in texts:
+                told(store, Kind.JOB, text)
+        else:
+            kept = listed(store, Kind.JOB, texts)
+        memory, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # then it gets no more than that, nor does it for a moment, but for the bytes of the list
+    assert memory < 13 * MIB
+    assert most < 13 * MIB + 3 * sum(map(len, texts))
+    if kept:
+        store.replace(Kind.JOB, kept, 0.0)
+    assert 1 <= len(store.all(Kind.JOB)) < 12
+    assert "the objects of namespace evil take more than 12 MiB" in store.malformed(Kind.JOB)[0].message
+    # and another namespace has room
+    told(store, Kind.JOB, text_of(1, '"env":[]', "research"))
+    assert store.get(Kind.JOB, ("research", "j1")) is not None
+
+
+def test_room_is_given_back_with_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_operator.observe.store.NAMESPACE_BYTES", 8 * MIB)
+    store, fill = Store(), FILLS["empty lists"]
+    for number in range(20):
+        # when an object goes, or is replaced by a small one, then the next one has its room
+        told(store, Kind.JOB, text_of(number, fill))
+        assert store.get(Kind.JOB, ("evil", f"j{number}")) is not None
+        raw = object_of("trainingjobs", Told("", msgspec.Raw(text_of(number, '"env":[]').encode())))
+        if number % 2:
+            store.remove(Kind.JOB, raw)
+        else:
+            store.put(Kind.JOB, {**raw, "metadata": {**raw["metadata"], "resourceVersion": "2"}})
+    for number in range(20):
+        store.remove(Kind.JOB, json.loads(text_of(number, '"env":[]')))
+    store.replace(Kind.JOB, [], float("inf"))
+    assert store.size() == 0
+
+
+@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS.keys())
+def test_the_estimate_is_at_least_what_an_object_takes(fill: str) -> None:
+    text = "{" + fill + "}"
+    tracemalloc.start()
+    try:
+        decoded = msgspec.json.decode(text)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken <= memory_of(decoded) <= 4 * taken

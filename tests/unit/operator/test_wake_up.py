@@ -1,0 +1,57 @@
+"""What it costs to wake everything, as after each change of a node: CPU time in proportion to what there is."""
+
+import time
+
+import pytest
+
+from tests.unit.operator.fake_api import CREATED, Raw, owned_by
+from tests.unit.operator.given_operator import ClusterApi, Running, running
+from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.observe.store import Kind
+
+
+def of_a_pool(number: int, pool_uid: str = "") -> Raw:
+    """A pod with the label of a pool of its own. pool_uid: that its ownerReferences say controls it."""
+    labels = {"understudy.dev/job-uid": pool_uid or "x", "understudy.dev/pool": f"p{number}"}
+    metadata: Raw = {"namespace": "evil", "name": f"e{number}", "uid": f"u{number}", "resourceVersion": "5"}
+    metadata |= {"creationTimestamp": CREATED, "labels": labels}
+    if pool_uid:
+        metadata["ownerReferences"] = owned_by(pool_uid, "HotSparePool")
+    return {"kind": "Pod", "metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Pending"}}
+
+
+def cpu_s_of_waking_all(cluster: Running) -> float:
+    began = time.thread_time()
+    cluster.operator._wake_all()
+    return time.thread_time() - began
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates 4,000 pods, each with the label of another pool",
+    before="each wake-up took the square of their number: 0.8 s for 3,000 pods, in which nothing else ran",
+)
+@pytest.mark.parametrize("pool_uid", ["", "forged"], ids=["a label", "a label and a forged owner"])
+@in_virtual_time
+async def test_waking_all_takes_time_in_proportion_to_the_pods(pool_uid: str) -> None:
+    async with running(ClusterApi()) as cluster:
+        await cluster.until(lambda: cluster.operator.synced)
+        # given so many pods
+        for number in range(4000):
+            cluster.operator.store.put(Kind.POD, of_a_pool(number, pool_uid))
+        # when a node changes, then nothing waits for long
+        assert cpu_s_of_waking_all(cluster) < 0.25
+        # and no pool has a worker for them
+        assert not cluster.operator._pool_workers
+
+
+@in_virtual_time
+async def test_an_event_of_a_pod_that_no_pool_controls_wakes_no_pool() -> None:
+    async with running(ClusterApi()) as cluster:
+        await cluster.until(lambda: cluster.operator.synced)
+        woken: list[object] = []
+        cluster.operator._wake_pool = woken.append  # type: ignore[method-assign,assignment]
+        cluster.operator.saw(Kind.POD, "ADDED", of_a_pool(1))
+        assert woken == []
+        cluster.operator.saw(Kind.POD, "ADDED", of_a_pool(2, "pool-uid"))
+        assert woken == [("evil", "p2")]
