@@ -50,16 +50,24 @@ simulation:  ## data plane, and operator, each in simulated time under seeded fa
 arbitrary:  ## the operator against arbitrary objects, EXAMPLES=n of each kind (default 20000)
 	UNDERSTUDY_EXAMPLES=$(or $(EXAMPLES),20000) $(PYTEST) -n 2 tests/unit/operator/test_arbitrary_objects.py
 
-simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores
-	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0)
+simulate:  ## the data plane's with SEEDS=n seeds (default 2000) from FIRST=0 on, on all cores; RECORD=FILE appends the run to a file
+	$(PY) -m tests.simulation --seeds $(or $(SEEDS),2000) --first-seed $(or $(FIRST),0) $(if $(RECORD),--record $(RECORD))
 
-simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on
-	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0)
+simulate-operator:  ## the operator against a faulty API server, with SEEDS=n seeds (default 5000) from FIRST=0 on; RECORD as above
+	$(PY) -m tests.simulation_operator --seeds $(or $(SEEDS),5000) --first-seed $(or $(FIRST),0) $(if $(RECORD),--record $(RECORD))
 
 integration: tools  ## CRD and operator against real API servers, one for each of WORKERS=n processes (default 4)
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
+
+integration-kubernetes:  ## integration against the other versions of Kubernetes in tests/cluster/kubernetes-*; not part of test
+	$(PY) -m tests.cluster binaries
+	code=0; for version in $(patsubst tests/cluster/kubernetes-%,%,$(wildcard tests/cluster/kubernetes-*)); do \
+	  export UNDERSTUDY_KUBERNETES=$$version; \
+	  $(PY) -m tests.cluster.other_kubernetes && $(PY) -m pytest -q --junitxml build/junit/$@-$$version.xml \
+	    -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration || code=1; \
+	done; exit $$code
 
 kueue: tools  ## jobs in the queue of the real Kueue, built from its Go module, against a real API server; not part of test
 	$(PY) -m tests.cluster binaries
@@ -108,11 +116,17 @@ nightly:  ## what is left out of unit and torchrun in `make test`: like cases
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m nightly tests/unit tests/torchrun
 
+pythons:  ## the launcher's process tests with Python 3.9 to 3.13, found on PATH or installed by uv into the cache; not part of test
+	$(PY) -m tests.pythons
+
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill
 
 conformance:  ## of the e2e tests those that run JobSet's examples as TrainingJobs
 	$(PYTEST) tests/e2e/test_conformance.py
+
+soak:  ## HOURS=n (default 1) of trainings and an RL job under random faults on the local cluster; SEED=s; continues a run that was stopped
+	$(PY) -m tests.soak --hours $(or $(HOURS),1) --seed $(or $(SEED),1)
 
 cluster-up:  ## start the local cluster (4 nodes), or heal it
 	$(PY) -m tests.cluster up

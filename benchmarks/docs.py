@@ -2,11 +2,13 @@
 
 A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals,
 machine and headline. The text around the tables is written by hand and stays. A unit test fails if a page differs
-from what this command would write, so no number of a table can be edited by hand.
+from what this command would write, so no number of a table can be edited by hand. Tables of the soak and of
+the nights of simulation are generated from files in benchmarks/results too.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ from benchmarks.child import CHECKOUT
 from benchmarks.goals import Goal, check
 from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.journal import Session, read_sessions
+from benchmarks.nights import night_rows, read_nights
 from benchmarks.nodes import GOALS as NODES
 from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.pool.goals import GOALS as POOL
@@ -31,6 +34,7 @@ from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
+from tests.soak.report import check_rows, fault_rows, run_rows
 
 PAGES = (CHECKOUT / "docs" / "benchmarks.md", CHECKOUT / "README.md")
 GOALS: dict[str, Sequence[Goal]] = {
@@ -70,6 +74,11 @@ def rewritten(page: str, results: Path, archived: Mapping[str, Archived]) -> str
 
 def _table(match: re.Match[str], results: Path, archived: Mapping[str, Archived]) -> str:
     name, kind = match["name"], match["kind"]
+    if of_results := _OF_RESULTS.get((name, kind)):
+        file, rows = of_results
+        return (
+            f"{match[1]}{tables.markdown(rows(results / file))}\n{match[4]}" if (results / file).exists() else match[0]
+        )
     make = _KINDS.get(kind)
     if make is None or name not in GOALS:
         known = ", ".join(f"{some}:{kind}" for some in GOALS for kind in _KINDS)
@@ -128,6 +137,12 @@ _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
     "goals": _goals,
     "machine": _machine,
     "headline": _headline,
+}
+_OF_RESULTS: dict[tuple[str, str], tuple[str, Callable[[Path], Sequence[tables.Row]]]] = {
+    ("simulation", "nights"): ("nights.json", lambda file: night_rows(read_nights(file))),
+    ("soak", "run"): ("soak.json", lambda file: run_rows(json.loads(file.read_text()))),
+    ("soak", "faults"): ("soak.json", lambda file: fault_rows(json.loads(file.read_text()))),
+    ("soak", "checks"): ("soak.json", lambda file: check_rows(json.loads(file.read_text()))),
 }
 
 

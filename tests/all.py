@@ -4,7 +4,8 @@
     test        everything that a change has to pass
     test-all    also what takes hours: the tests marked nightly (all injected kinds through all faults, like cases), 50
                 kills of the operator, Kueue, real inference engines, verl's sources, arbitrary objects, simulations
-                with new seeds, the files of a release, and the dependency scan
+                with new seeds, integration tests against older API servers, the launcher with each Python, the files
+                of a release, and the dependency scan
 
 The end-to-end tests run in lanes of nodes; those that stop or replace the operator run afterwards, one at a time. The
 first minutes of the lanes need both cores, the rest mostly waits. So all other suites run beside them, one after the
@@ -36,7 +37,20 @@ JUNIT = BUILD / "junit"
 SLOWEST = 10
 #: Seeds of one night; consecutive nights take consecutive ranges.
 NIGHTLY_SEEDS = {"simulate": 20_000, "simulate-operator": 3_000}
+NIGHTLY_TARGETS = (
+    "arbitrary",
+    "integration-kubernetes",
+    "pythons",
+    "kueue",
+    "engines",
+    "verl",
+    "e2e-kills",
+    "release",
+    "scan",
+)
 EPOCH = date(2026, 1, 1)
+#: Each night's seeds are recorded here, to be committed.
+NIGHTS = "benchmarks/results/nights.json"
 
 
 @dataclass
@@ -119,8 +133,8 @@ def test_all(run: Run) -> None:
     run.make("nightly")
     run.make("e2e-nightly")
     for target, seeds in NIGHTLY_SEEDS.items():
-        run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}")
-    for target in ("arbitrary", "kueue", "engines", "verl", "e2e-kills", "release", "scan"):
+        run.make(target, f"SEEDS={seeds}", f"FIRST={night * seeds}", f"RECORD={NIGHTS}")
+    for target in NIGHTLY_TARGETS:
         run.make(target)
 
 

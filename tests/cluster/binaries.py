@@ -51,11 +51,15 @@ BUILD_LIMIT_S = 3600
 
 @dataclass(frozen=True)
 class Module:
-    """A Go module (source: the folder of its go.mod) and its programs: name -> package, built into `target`."""
+    """A Go module (source: the folder of its go.mod) and its programs: name -> package, built into `target`.
+
+    kubernetes: the folder of the go.mod that pins the version of Kubernetes which the programs report.
+    """
 
     source: Path
     target: Path
     programs: dict[str, str]
+    kubernetes: Path = HERE
 
     def missing(self) -> dict[str, str]:
         return {name: package for name, package in self.programs.items() if not (self.target / name).exists()}
@@ -72,10 +76,15 @@ def ensure_binaries(paths: Paths, progress: Progress, *, kwok: bool = False) -> 
     Raises MissingTool without a Go new enough, CommandFailed when a build fails.
     """
     for module in _modules(paths, kwok=kwok):
-        if missing := module.missing():
-            go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
-            progress.say(f"go build: {', '.join(missing)}")
-            _build(go, module, missing, progress)
+        ensure_module(module, progress)
+
+
+def ensure_module(module: Module, progress: Progress) -> None:
+    """Build the module's programs that are missing. Raises as ensure_binaries."""
+    if missing := module.missing():
+        go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
+        progress.say(f"go build: {', '.join(missing)}")
+        _build(go, module, missing, progress)
 
 
 def _modules(paths: Paths, *, kwok: bool) -> list[Module]:
@@ -100,7 +109,7 @@ def _build(go: str, module: Module, programs: dict[str, str], progress: Progress
 
     follow(
         # -dwarf=false: nobody debugs these, and -s -w removes debug symbols only after they were compiled.
-        [go, "build", "-v", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", _linker_flags(),
+        [go, "build", "-v", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", _linker_flags(module.kubernetes),
          "-o", f"{workshop}/", *programs.values()],
         timeout_s=BUILD_LIMIT_S,
         log=log,
@@ -119,9 +128,9 @@ def executable_name(package: str, source: Path) -> str:
     return source.name if words[-1] == "." else words[-1]
 
 
-def _linker_flags() -> str:
+def _linker_flags(module: Path) -> str:
     """Without these flags, Kubernetes reports v0.0.0 and kubectl warns about the skew."""
-    version = kubernetes_version()
+    version = kubernetes_version(module)
     major, minor, _ = version.split(".")
     package = "k8s.io/component-base/version"
     return (
@@ -130,13 +139,13 @@ def _linker_flags() -> str:
     )
 
 
-def kubernetes_version() -> str:
-    """The version of Kubernetes that go.mod pins, like 1.36.3."""
-    return _pinned(r"^\s+k8s\.io/kubernetes v(\S+)")
+def kubernetes_version(module: Path = HERE) -> str:
+    """The version of Kubernetes that a module's go.mod pins, like 1.36.3."""
+    return _pinned(r"^\s+k8s\.io/kubernetes v(\S+)", module)
 
 
-def _pinned(pattern: str) -> str:
-    found = re.search(pattern, (HERE / "go.mod").read_text(), re.MULTILINE)
+def _pinned(pattern: str, module: Path = HERE) -> str:
+    found = re.search(pattern, (module / "go.mod").read_text(), re.MULTILINE)
     if found is None:
-        raise MissingTool(f"{HERE / 'go.mod'} has no line like {pattern!r}; restore it from git")
+        raise MissingTool(f"{module / 'go.mod'} has no line like {pattern!r}; restore it from git")
     return found[1]

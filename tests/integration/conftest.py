@@ -1,8 +1,8 @@
 """A private Kubernetes API server for a test session: etcd and kube-apiserver, nothing else.
 
 No controller, scheduler or node runs: what a test writes is validated, stored and watched, and no
-more. The programs are those that tests/cluster builds; ports, data, certificates and credentials
-are the session's own, and all are gone after it.
+more. The programs are those that tests/cluster builds, or with UNDERSTUDY_KUBERNETES those of another
+version; ports, data, certificates and credentials are the session's own, and all are gone after it.
 """
 
 import http.client
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.other_kubernetes import server_binaries
 from tests.cluster.paths import Paths
 from tests.ports import free_port
 
@@ -78,7 +79,7 @@ def api_server() -> Iterator[ApiServer]:
 @contextmanager
 def an_api_server(*flags: str) -> Iterator[ApiServer]:
     """One more: for tests that change what others rely on. flags: more of them for kube-apiserver."""
-    binaries = Paths.from_environment().binaries
+    binaries = server_binaries(Paths.from_environment())
     missing = [program for program in PROGRAMS if not (binaries / program).exists()]
     if missing:
         pytest.fail(f"{', '.join(missing)} not in {binaries}: run python -m tests.cluster binaries")

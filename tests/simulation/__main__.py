@@ -6,7 +6,9 @@ import argparse
 import multiprocessing
 import sys
 import time
+from pathlib import Path
 
+from benchmarks.nights import append_night, night_of_now
 from tests.simulation.run import draw_case, run_case
 from tests.simulation.shrink import shrink
 from tests.simulation.world import Violation
@@ -20,24 +22,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--most-failures", type=int, default=3, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--record", type=Path, help="append the run to this file of nights")
     options = parser.parse_args(arguments)
     last = options.first_seed + options.seeds
     batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
     begun = time.monotonic()
-    failed, done = _run(batches, options.seeds, options.most_failures)
-    minutes = (time.monotonic() - begun) / 60
-    print(f"{done} seeds in {minutes:.1f} minutes: {done / minutes:.0f} seeds per minute")
+    done, failed = _run(batches, options.seeds, options.most_failures)
+    seconds = time.monotonic() - begun
+    print(f"{done} seeds in {seconds / 60:.1f} minutes: {60 * done / seconds:.0f} seeds per minute")
+    if options.record:
+        append_night(options.record, night_of_now("data plane", options.first_seed, done, seconds, failed))
     for seed in failed:
         case, violation = shrink(draw_case(seed))
         print(f"\nseed {seed}, its smallest case:\n{violation}\n{case}")
-    print(
-        f"{len(failed)} of {options.seeds} seeds break something" if failed else f"{options.seeds} seeds: no violation"
-    )
+    print(f"{len(failed)} of {done} seeds break something" if failed else f"{options.seeds} seeds: no violation")
     return 1 if failed else 0
 
 
-def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[list[int], int]:
-    """The seeds that break something, and how many were run."""
+def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[int, list[int]]:
+    """How many seeds have run, and those that break something."""
     failed: list[int] = []
     done, begun = 0, time.monotonic()
     said = begun
@@ -54,7 +57,7 @@ def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[list[int
             if len(failed) >= most_failures:
                 pool.terminate()
                 break
-    return sorted(failed)[:most_failures], done
+    return done, sorted(failed)[:most_failures]
 
 
 def _batch(seeds: range) -> tuple[int, list[int]]:

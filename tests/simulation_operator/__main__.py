@@ -9,7 +9,9 @@ import argparse
 import multiprocessing
 import sys
 import time
+from pathlib import Path
 
+from benchmarks.nights import append_night, night_of_now
 from tests.simulation_operator.rules import Violation
 from tests.simulation_operator.run import draw_case, draw_pool_case, run_case
 
@@ -22,6 +24,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=5000, help="how many (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--most-failures", type=int, default=3, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--record", type=Path, help="append the run to this file of nights")
     options = parser.parse_args(arguments)
     last = options.first_seed + options.seeds
     batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
@@ -41,6 +44,9 @@ def main(arguments: list[str]) -> int:
             if len(failed) >= options.most_failures:
                 pool.terminate()
                 break
+    if options.record:
+        night = night_of_now("operator", options.first_seed, done, time.monotonic() - begun, sorted(failed))
+        append_night(options.record, night)
     for seed, report in sorted(failed.items()):
         print(f"\nseed {seed}:\n{report}")
     print(f"{len(failed)} of {done} seeds break something" if failed else f"{options.seeds} seeds: no violation")

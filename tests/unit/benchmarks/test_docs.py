@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.archived import Archived, read_archived
 from benchmarks.docs import PAGES, UnknownTable, rewritten
+from benchmarks.nights import Night, append_night
 from benchmarks.records import Record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -66,6 +67,14 @@ def test_numbers_without_samples_are_shown_as_such_until_there_are_results(tmp_p
     assert "| rest | 1 | rss_mb | 40 [40 … 41] (3) |" in rewritten(page("records"), without, ARCHIVED)
     assert "| samples | not kept: no number can be computed again |" in rewritten(page("machine"), without, ARCHIVED)
     assert "not kept" not in rewritten(page("machine"), results, ARCHIVED)
+
+
+def test_nights_of_simulation_come_from_their_committed_file(tmp_path: Path) -> None:
+    empty = "<!-- simulation:nights -->\n<!-- end -->"
+    assert rewritten(empty, tmp_path, {}) == empty
+    append_night(tmp_path / "nights.json", Night("2026-11-25", "data plane", "41e8486", 0, 700, 120.0))
+    row = "| 2026-11-25 | data plane | 41e8486 | 0 | 700 | 2 | none |\n"
+    assert row in rewritten(empty, tmp_path, {})
 
 
 def test_the_headline_says_how_each_fault_is_made_and_when_it_was_measured(tmp_path: Path) -> None:

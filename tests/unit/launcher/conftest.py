@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, plain_environment
+from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, plain_environment
 from tests.unit.launcher.linked import Linked
 from understudy_launcher.package import write_package
 from understudy_protocol import pod
@@ -49,14 +48,14 @@ def default_signals() -> Iterator[None]:
 
 @pytest.fixture
 def launch(folder: Path, default_signals: None) -> Iterator[Launch]:
-    """Starts launchers by the stub, as a pod does, with this Python first on PATH."""
+    """Starts launchers by the stub, as a pod does, with the trainer's Python first on PATH."""
     launched = []
 
     stub_of_the_pod = ["/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
 
     def start(*command: str, stub: Any = stub_of_the_pod, cwd: Path = folder, **env: str) -> Launched:
         whole = plain_environment() | {pod.ENV_SHARED_FOLDER: str(folder), "HERE": str(folder)} | env
-        whole["PATH"] = env.get("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        whole["PATH"] = env.get("PATH", f"{Path(TRAINER_PYTHON).parent}{os.pathsep}{os.environ['PATH']}")
         launched.append(Launched([*stub, *command], folder, whole, cwd))
         return launched[-1]
 

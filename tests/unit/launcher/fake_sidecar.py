@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from understudy_protocol import pod, wire
 from understudy_protocol.launcher import LauncherHello, StartWorkers
 from understudy_protocol.words import RoundToken
 
+#: Of the trainer's image. `make pythons` runs the tests with each that is supported.
+TRAINER_PYTHON = os.environ.get("UNDERSTUDY_TRAINER_PYTHON", sys.executable)
 LIMIT_S = 20.0  # for what takes a moment on a busy machine
 KNOWN = wire.message_types(messages)
 Message = TypeVar("Message")

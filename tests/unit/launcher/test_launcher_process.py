@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import (
     LIMIT_S,
+    TRAINER_PYTHON,
     Launched,
     alive,
     children,
@@ -258,7 +258,7 @@ def test_sigterm_reaches_the_training_behind_a_shell_that_dies_of_it(launch: Lau
         "open(here + '/pids', 'a').write(f'{os.getpid()}\\n')\n"
         "while True: time.sleep(60)"
     )
-    launched = launch("bash", "-c", f'"$PYTHON" -c "{script}"; true', PYTHON=sys.executable)
+    launched = launch("bash", "-c", f'"$PYTHON" -c "{script}"; true', PYTHON=TRAINER_PYTHON)
     launched.join()
     started(launched)
     launched.pids("pids", 1)
@@ -298,7 +298,7 @@ def test_nohup_is_honoured(folder: Path, launch: Launch) -> None:
 
 def test_the_port_is_held_until_rank_0_binds_it_and_then_another_is(launch: Launch) -> None:
     bind = "import socket, os; s = socket.socket(); s.bind(('', int(os.environ['MASTER_PORT']))); s.listen()"
-    launched = launch(sys.executable, "-c", bind)
+    launched = launch(TRAINER_PYTHON, "-c", bind)
     port = launched.join().master_port
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("", port))
@@ -321,7 +321,7 @@ def test_a_member_without_rank_0_keeps_its_port(launch: Launch) -> None:
 
 def test_a_script_reports_its_steps(launch: Launch) -> None:
     script = "import understudy_torch\nfor n in range(3000): understudy_torch.step(n + 1, 3000)"
-    launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2"})
+    launched = launch(TRAINER_PYTHON, "-c", script, **{pod.ENV_NPROC: "2"})
     launched.join()
     started(launched, 2)
     first = launched.sidecar.expect(Stepped)
@@ -334,7 +334,7 @@ def test_a_script_reports_its_steps(launch: Launch) -> None:
 
 def test_the_newest_step_is_told_while_the_worker_goes_on(launch: Launch) -> None:
     script = "import time, understudy_torch\nfor n in range(1, 100): understudy_torch.step(n)\ntime.sleep(600)"
-    launched = launch(sys.executable, "-c", script)
+    launched = launch(TRAINER_PYTHON, "-c", script)
     launched.join()
     started(launched)
     while launched.sidecar.expect(Stepped).step < 99:
@@ -343,7 +343,7 @@ def test_the_newest_step_is_told_while_the_worker_goes_on(launch: Launch) -> Non
 
 def test_steps_come_from_behind_a_shell_and_from_a_forked_child(launch: Launch) -> None:
     forks = "import os\nfrom understudy_torch import step\nstep(1)\nif os.fork(): os.wait()\nelse: step(2)"
-    launched = launch("sh", "-c", f"{sys.executable} -c '{forks}'; true")
+    launched = launch("sh", "-c", f"{TRAINER_PYTHON} -c '{forks}'; true")
     launched.join()
     started(launched)
     launched.sidecar.expect(WorkersFinished)
@@ -351,7 +351,7 @@ def test_steps_come_from_behind_a_shell_and_from_a_forked_child(launch: Launch) 
 
 
 def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
-    launched = launch(sys.executable, "-c", "import understudy_torch; understudy_torch.step(1)")
+    launched = launch(TRAINER_PYTHON, "-c", "import understudy_torch; understudy_torch.step(1)")
     launched.join()
     started(launched)
     launched.sidecar.expect(WorkersFinished)
@@ -361,7 +361,7 @@ def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
 
 def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hears_of_it(launch: Launch) -> None:
     script = "import time, understudy_torch\nunderstudy_torch.step(41)\ndef hangs(): time.sleep(600)\nhangs()"
-    launched = launch(sys.executable, "-c", script, **{pod.ENV_NPROC: "2", pod.ENV_STEP_TIMEOUT: "1"})
+    launched = launch(TRAINER_PYTHON, "-c", script, **{pod.ENV_NPROC: "2", pod.ENV_STEP_TIMEOUT: "1"})
     launched.join()
     order = started(launched, 2)
     hung = launched.sidecar.expect(Hung)
@@ -384,7 +384,7 @@ def test_the_stacks_of_workers_without_a_step_are_in_the_log_before_the_sidecar_
     script = "import time\ndef waits_for_a_peer():\n  print('waits', flush=True)\n  time.sleep(600)\nwaits_for_a_peer()"
     (folder / "train.py").write_text(imports + script)
     env = {pod.ENV_NPROC: "2", pod.ENV_START_TIMEOUT: "600", pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"}
-    launched = launch(sys.executable, str(folder / "train.py"), **env)
+    launched = launch(TRAINER_PYTHON, str(folder / "train.py"), **env)
     launched.join()
     order = started(launched, 2)
     wait_for(lambda: launched.out.count("waits") == 2, "both workers")
@@ -449,7 +449,7 @@ def test_a_round_starts_only_when_nothing_of_the_one_before_is_alive(launch: Lau
 
 
 def test_a_daemon_of_workers_that_have_finished_ends_with_the_next_round(launch: Launch) -> None:
-    launched = launch(sys.executable, "-c", ESCAPES, "0")
+    launched = launch(TRAINER_PYTHON, "-c", ESCAPES, "0")
     launched.join()
     started(launched, 0)
     left = launched.pids("pids", 2)
@@ -460,7 +460,7 @@ def test_a_daemon_of_workers_that_have_finished_ends_with_the_next_round(launch:
 
 
 def test_nothing_is_left_when_a_round_has_drained_or_was_stopped_or_the_launcher_exits(launch: Launch) -> None:
-    launched = launch(sys.executable, "-c", ESCAPES)
+    launched = launch(TRAINER_PYTHON, "-c", ESCAPES)
     launched.join()
     started(launched, 0)
     drained = launched.pids("pids", 2)
@@ -492,7 +492,7 @@ time.sleep(600)
 
 
 def test_a_process_that_forks_faster_than_it_can_be_looked_for_is_killed(launch: Launch) -> None:
-    launched = launch(sys.executable, "-c", HYDRA, **{pod.ENV_ZYGOTE: "false"})
+    launched = launch(TRAINER_PYTHON, "-c", HYDRA, **{pod.ENV_ZYGOTE: "false"})
     launched.join()
     started(launched, 0)
     wait_for(lambda: len(children(launched.process.pid)) > 1, "the adoption of the first orphan")
@@ -651,7 +651,7 @@ def test_a_bug_in_the_launcher_ends_it_loudly_and_leaves_no_worker(folder: Path,
         "supervise.Supervisor._on_stop_workers = lambda *_: 1 / 0\n"
         "sys.exit(__main__.main(sys.argv[1:]))\n"
     )
-    launched = launch(*FAMILY, stub=[sys.executable, "-c", broken, str(folder / pod.LAUNCHER_ZIPAPP), "--"])
+    launched = launch(*FAMILY, stub=[TRAINER_PYTHON, "-c", broken, str(folder / pod.LAUNCHER_ZIPAPP), "--"])
     launched.join()
     started(launched)
     wait_for(lambda: logs_of(launched.process.pid), "the process that writes the logs has its name")
@@ -706,7 +706,7 @@ def test_where_proc_shows_another_pid_namespace_rounds_go_on(folder: Path, launc
 def test_without_ctypes_others_reap_its_orphans_and_rounds_go_on(folder: Path, launch: Launch) -> None:
     init = [*UNSHARE, "sh", "-c", '"$@"; exit $?', "init"]
     launched = launch(
-        *FAMILY, stub=[*init, sys.executable, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
+        *FAMILY, stub=[*init, TRAINER_PYTHON, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
     )
     assert launched.join().pid != 1
     launched.says("cannot adopt orphans (no ctypes in this Python)")

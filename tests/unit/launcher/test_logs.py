@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, alive, children, logs_of, round_, wait_for
+from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, alive, children, logs_of, round_, wait_for
 from understudy_protocol import pod
 from understudy_protocol.launcher import ExitLauncher, StopWorkers, WorkerExited, WorkersFinished, WorkersStarted
 
@@ -36,7 +35,7 @@ BOTH = "import os, sys; print('to out'); print('to err', file=sys.stderr); os.sy
 @pytest.mark.parametrize("zygote", ["true", "false"])
 def test_each_line_tells_its_global_rank_and_its_stream_stays(launch: Launch, zygote: str) -> None:
     # given workers that write to both streams, and have children that do
-    launched = launch(sys.executable, "-u", "-c", BOTH, **{pod.ENV_NPROC: "2", pod.ENV_ZYGOTE: zygote})
+    launched = launch(TRAINER_PYTHON, "-u", "-c", BOTH, **{pod.ENV_NPROC: "2", pod.ENV_ZYGOTE: zygote})
     launched.join()
     # when they run as ranks 6 and 7
     started(launched, rank_offset=6)
@@ -52,7 +51,7 @@ def test_each_line_tells_its_global_rank_and_its_stream_stays(launch: Launch, zy
 @pytest.mark.parametrize("zygote", ["true", "false"])
 def test_without_the_prefix_all_is_inherited(launch: Launch, zygote: str) -> None:
     off = {pod.ENV_LOG_PREFIX: "false", pod.ENV_ZYGOTE: zygote}
-    launched = launch(sys.executable, "-c", "import os; print('out', os.readlink('/proc/self/fd/1'))", **off)
+    launched = launch(TRAINER_PYTHON, "-c", "import os; print('out', os.readlink('/proc/self/fd/1'))", **off)
     launched.join()
     started(launched)
     launched.sidecar.expect(WorkersFinished)
@@ -63,7 +62,7 @@ def test_without_the_prefix_all_is_inherited(launch: Launch, zygote: str) -> Non
 def test_no_line_falls_into_another(launch: Launch) -> None:
     # given four workers that write as fast as they can, in pieces
     write = "import os\nfor _ in range(3000):\n os.write(1, b'a' * 50); os.write(1, b'b' * 50 + b'\\n')"
-    launched = launch(sys.executable, "-c", write, **{pod.ENV_NPROC: "4"})
+    launched = launch(TRAINER_PYTHON, "-c", write, **{pod.ENV_NPROC: "4"})
     launched.join()
     started(launched)
     launched.sidecar.expect(WorkersFinished)
@@ -77,7 +76,7 @@ def test_no_line_falls_into_another(launch: Launch) -> None:
 
 def test_a_progress_bar_is_seen_while_it_runs(launch: Launch) -> None:
     bar = "import sys, time\nfor n in range(3):\n sys.stdout.write(f'\\r{n}0%'); sys.stdout.flush()\ntime.sleep(600)"
-    launched = launch(sys.executable, "-c", bar)
+    launched = launch(TRAINER_PYTHON, "-c", bar)
     launched.join()
     started(launched)
     wait_for(lambda: launched.out.splitlines() == [f"[rank 0] {n}0%" for n in range(3)], "its states")
@@ -87,7 +86,7 @@ def test_a_progress_bar_is_seen_while_it_runs(launch: Launch) -> None:
 def test_the_last_words_of_a_worker_that_is_killed_are_in_the_log(launch: Launch, zygote: str) -> None:
     """Without an end of line, and with the launcher gone a moment later."""
     dies = "import os, signal; os.write(1, b'x' * 60000 + b' the end'); os.kill(os.getpid(), signal.SIGKILL)"
-    launched = launch(sys.executable, "-c", dies, **{pod.ENV_ZYGOTE: zygote})
+    launched = launch(TRAINER_PYTHON, "-c", dies, **{pod.ENV_ZYGOTE: zygote})
     launched.join()
     started(launched)
     launched.sidecar.expect(WorkerExited)

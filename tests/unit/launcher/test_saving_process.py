@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for
+from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, alive, children, round_, wait_for
 from understudy_protocol import pod
 from understudy_protocol.launcher import (
     DrainWorkers,
@@ -98,7 +97,7 @@ def test_a_drained_workers_exit_code_is_no_fault(launch: Launch) -> None:
 
 
 def test_a_training_behind_a_shell_that_dies_of_sigterm_saves_too(launch: Launch) -> None:
-    launched = run(launch("bash", "-c", f'"$PYTHON" -c "{BEHIND_A_SHELL}"; true', PYTHON=sys.executable), 1)
+    launched = run(launch("bash", "-c", f'"$PYTHON" -c "{BEHIND_A_SHELL}"; true', PYTHON=TRAINER_PYTHON), 1)
     drain(launched)
     launched.sidecar.expect(WorkersDrained)
     assert ranks(launched, "saved") == ["0"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, round_, wait_for
+from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, round_, wait_for
 from understudy_protocol import pod
 from understudy_protocol.launcher import ExitLauncher, Stepped, WorkersFinished
 
@@ -51,13 +50,13 @@ def script(path: Path, text: str) -> Path:
 def python_called(path: Path, name: str) -> Path:
     """A Python of that name which, when it runs the launcher, says so."""
     says = f'case "$*" in *launcher.pyz*) echo "ran {path / name}" ;; esac'
-    return script(path / name, f'#!/bin/sh\n{says}\nexec {sys.executable} "$@"\n')
+    return script(path / name, f'#!/bin/sh\n{says}\nexec {TRAINER_PYTHON} "$@"\n')
 
 
 def old_python(path: Path, name: str) -> Path:
     """A Python that says it is 3.8, as the stub asks: `-I -S -c CODE`."""
     claims = 'exec "$python" -I -S -c "import sys; sys.version_info = (3, 8, 18); $4"'
-    return script(path / name, f"#!/bin/sh\npython={sys.executable}\n{claims}\n")
+    return script(path / name, f"#!/bin/sh\npython={TRAINER_PYTHON}\n{claims}\n")
 
 
 def ran_by(launched: Launched) -> str:
@@ -148,7 +147,7 @@ def test_the_users_modules_reach_the_workers_and_not_the_launcher(launch: Launch
     for name in ("selectors", "socket", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("print('shadowed', __name__)\n")
     launched = launch(
-        sys.executable,
+        TRAINER_PYTHON,
         "-c",
         "import selectors, sys; print(sys.path[1:2])",
         cwd=tmp_path,

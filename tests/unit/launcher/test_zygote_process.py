@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for, zombies
+from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, alive, children, round_, wait_for, zombies
 from understudy_protocol import pod
 from understudy_protocol.launcher import ExitLauncher, StartWorkers, WorkerExited, WorkersFinished, WorkersStarted
 
@@ -142,6 +141,6 @@ def test_a_round_whose_store_is_not_there_fails_at_once(launched: Launched) -> N
 
 
 def test_an_unknown_setting_is_refused(launch: Launch) -> None:
-    launched = launch(sys.executable, "-c", "", **{pod.ENV_ZYGOTE: "perhaps"})
+    launched = launch(TRAINER_PYTHON, "-c", "", **{pod.ENV_ZYGOTE: "perhaps"})
     assert launched.wait() == 78
     assert "UNDERSTUDY_ZYGOTE='perhaps': expected true or false" in launched.err

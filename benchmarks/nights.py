@@ -1,0 +1,69 @@
+"""Nights of simulation: benchmarks/results/nights.json has an entry for each run of seeds, appended by the run itself.
+
+Rules: an entry names the first seed and how many seeds ran, so anybody can repeat the night. A run that stops early
+records the seeds that have run. The file is committed; docs/benchmarks.md has its table (`make bench-docs`).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Night:
+    """failed: the seeds that broke a rule."""
+
+    date: str
+    simulation: str
+    commit: str
+    first_seed: int
+    seeds: int
+    seconds: float
+    failed: tuple[int, ...] = ()
+
+
+def read_nights(path: Path) -> list[Night]:
+    """The nights of the file, the oldest first; none if there is no file."""
+    if not path.exists():
+        return []
+    return [Night(**{**entry, "failed": tuple(entry["failed"])}) for entry in json.loads(path.read_text())]
+
+
+def append_night(path: Path, night: Night) -> None:
+    """One line a night, so that two branches that append can be merged by hand."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(asdict(one)) for one in (*read_nights(path), night)]
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    unfinished.rename(path)
+
+
+def night_of_now(simulation: str, first_seed: int, seeds: int, seconds: float, failed: Sequence[int]) -> Night:
+    """The night that ends now, on this checkout's commit."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    return Night(date, simulation, told.stdout.strip(), first_seed, seeds, round(seconds, 1), tuple(failed))
+
+
+def night_rows(nights: Sequence[Night]) -> list[tuple[str, ...]]:
+    """A head, a row for each night, and the sum of each simulation."""
+    rows: list[tuple[str, ...]] = [("date", "simulation", "commit", "first seed", "seeds", "minutes", "failed seeds")]
+    for x in nights:
+        failed = ", ".join(map(str, x.failed)) or "none"
+        minutes = f"{x.seconds / 60:.0f}"
+        rows.append((x.date, x.simulation, x.commit, f"{x.first_seed:,}", f"{x.seeds:,}", minutes, failed))
+    for name in sorted({x.simulation for x in nights}):
+        own = [x for x in nights if x.simulation == name]
+        total_minutes, total_failed = sum(x.seconds for x in own) / 60, sum(len(x.failed) for x in own)
+        sums = (f"{sum(x.seeds for x in own):,}", f"{total_minutes:.0f}", f"{total_failed}")
+        rows.append(("all", name, "", "", *sums))
+    return rows

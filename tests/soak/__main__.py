@@ -1,0 +1,58 @@
+"""`make soak HOURS=n SEED=s`: trainings and an RL job on the local cluster, under random faults.
+
+Stop it at any time: the same command continues with the next fault, until all cycles together have taken the hours. A
+run writes into <cache>/soak; only the report goes to benchmarks/results/soak.json.
+"""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables import plain
+from tests.cluster.paths import CHECKOUT, Paths
+from tests.soak.journal import read_journal
+from tests.soak.report import check_rows, fault_rows, run_rows, summary
+from tests.soak.run import Soak, say
+
+RESULT = CHECKOUT / "benchmarks" / "results" / "soak.json"
+
+
+def report(journal: Path) -> int:
+    """Write and print it; 1 if an invariant was broken."""
+    result = summary(read_journal(journal))
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    for rows in (run_rows(result), fault_rows(result), check_rows(result)):
+        print(plain(rows), end="\n\n")
+    for violation in result["violations"]:
+        print(f"violation of {violation['invariant']}: {violation['sentences'][0]}\n  see {violation['evidence']}")
+    print(f"written: {RESULT.relative_to(CHECKOUT)}; the journal: {journal}")
+    return 1 if result["violations"] else 0
+
+
+def stop(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0, help="how long all pieces take together (default: 1)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, stop)
+    soak = Soak(options.seed, Paths.from_environment().cache / "soak")
+    try:
+        soak.run(options.hours)
+    except KeyboardInterrupt:
+        say("stopped; the same command continues")
+    finally:
+        soak.discard()
+    return report(soak.journal)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
