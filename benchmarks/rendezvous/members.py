@@ -121,7 +121,7 @@ class LightMember:
             name,
             lambda host: self._handle(LinkUp(SERVICE if host == service else host)),
             self._on_message,
-            lambda: self._handle(LinkDown()),
+            lambda silent: self._handle(LinkDown(silent)),
             self._on_socket,
         )
         self._socket: int | None = None

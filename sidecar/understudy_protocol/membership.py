@@ -53,6 +53,7 @@ class Join:
     warm: bool = False  # it waited as a pool's spare before it was of this job
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step on this pod
     disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
+    disconnected_silently: bool = False  # then no kernel has closed the connection: the machine does not respond
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Sidecar:
             settings.pod_uid,
             lambda host: self._handle(LinkUp(self._name(host))),
             lambda message: self._handle(FromCoordinator(message)),
-            lambda: self._handle(LinkDown()),
+            lambda silent: self._handle(LinkDown(silent)),
             self._on_socket,
         )
         self._launcher = LauncherLink(

@@ -40,7 +40,8 @@ class Address(NamedTuple):
 
 
 class CoordinatorClient:
-    """on_up(host): linked, both sides proved the key. on_message(message). on_down(): an up link has ended by itself.
+    """on_up(host): linked, both sides proved the key. on_message(message). on_down(silent): an up link has ended by
+    itself.
 
     on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was hung up on.
     """
@@ -52,7 +53,7 @@ class CoordinatorClient:
         pod_uid: str,
         on_up: Callable[[str], None],
         on_message: Callable[[object], None],
-        on_down: Callable[[], None],
+        on_down: Callable[[bool], None],
         on_socket: Callable[[int | None], None],
     ) -> None:
         self.key, self.job_uid, self.pod_uid = key, job_uid, pod_uid
@@ -103,10 +104,10 @@ class CoordinatorClient:
         self._on_socket(call.fileno())
         self._on_up(call.host)
 
-    def is_down(self, call: "_Call") -> None:
+    def is_down(self, call: "_Call", silent: bool) -> None:
         if self._call is call:
             self._let_go()
-            self._on_down()
+            self._on_down(silent)
 
 
 class _Dialing:
@@ -257,7 +258,7 @@ class _Call(Link):
 
     def ended(self, silent: bool) -> None:
         if self._up:
-            self._client.is_down(self)
+            self._client.is_down(self, silent)
         else:
             self._fail("it hung up")
 

@@ -26,7 +26,10 @@ class Job(Protocol):
 
 @dataclass
 class Comparison:
-    """A job before a fault. The fault's entry, and how long training paused, once both are known."""
+    """A job before a fault. The fault's entry, and how long training paused, once both are known.
+
+    paused_s: 0.0 if no pod made the last step before the fault and one after it, as if the whole job restarts.
+    """
 
     job: Job
     before: Raw = field(init=False)
@@ -49,7 +52,7 @@ class Comparison:
         assert not found, "\n".join([*found, json.dumps(status, indent=1)])
         if fault:
             self.recovery = new_entries(status, self.known)[-1]
-            self.paused_s = pauses(steps, self.at)[0].seconds
+            self.paused_s = next((pause.seconds for pause in pauses(steps, self.at)), 0.0)
 
     def _ended(self, limit_s: float) -> Raw:
         def ended(status: Raw) -> bool:

@@ -136,6 +136,7 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
     jobs = [make_job("a", home, first), make_job("b", home, second)]
     for job, node in zip(jobs, (first, second), strict=True):
         job.wait_until_whole()
+        job.wait_for_electorate()  # before that no member knows the pods of the round
         assert sum(pod["spec"]["nodeName"] == node for pod in alive(job)) == 1, job.text()
 
     # when both nodes are powered off at once

@@ -172,8 +172,9 @@ def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(m
             # then the update fails by its time limits, and the job restarts; a client on the node gets no answer
             with job.asked_on_its_node(cut):
                 job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
+            # the job waits for the pod on that node, whose end no kubelet reports
+            job.cluster.restore(cut["spec"]["nodeName"])
         # and when the node is back, its former gateway is closed, or gone with its pod
-        job.cluster.restore(cut["spec"]["nodeName"])
         weights = job.weights(cut)
         if weights is None:
             assert cut["metadata"]["uid"] not in uids(job.pods("rollout"))

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class CoordinatorClient:
-    """Callbacks: on_up(host) when linked, on_message(message), on_down() when an up link has ended."""
+    """Callbacks: on_up(host) when linked, on_message(message), on_down(silent) when an up link has ended."""
 
     def __init__(
         self,
         sidecar: Sidecar,
         on_up: Callable[[str], None],
         on_message: Callable[[object], None],
-        on_down: Callable[[], None],
+        on_down: Callable[[bool], None],
     ) -> None:
         self._sidecar, self._world = sidecar, sidecar.world
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
@@ -119,7 +119,7 @@ class CoordinatorClient:
         def ended(silent: bool) -> None:
             if self._link is link:
                 self._link = None
-                self._on_down()
+                self._on_down(silent)
 
         self._sidecar.listen(link, lambda message: self._heard(link, message), ended)
         self._on_up(host)

@@ -48,7 +48,7 @@ class Sidecar(Process):
             self,
             lambda host: self.handle(e.LinkUp(host)),
             lambda message: self.handle(e.FromCoordinator(message)),
-            lambda: self.handle(e.LinkDown()),
+            lambda silent: self.handle(e.LinkDown(silent)),
         )
         self._alarm = Alarm(self, self.core.deadline, lambda: self.handle(e.Tick()))
 

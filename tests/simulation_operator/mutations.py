@@ -220,7 +220,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an object is of the job that its label names",
-        (Rule.ONLY_OBJECTS_OF_JOBS_ARE_DELETED,),
+        (Rule.NO_POD_THAT_TRAINS_IS_DELETED, Rule.A_JOB_TRAINS),
         store,
         "owner_uid",
         _owner_by_label,

@@ -168,7 +168,7 @@ class FromCoordinator:
 
 @dataclass(frozen=True)
 class LinkDown:
-    pass
+    silent: bool = False  # no kernel has closed the connection: the coordinator's machine does not respond
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,7 @@ class Member:
         self._hang_told = False
         self._stepped = NO_ROUND  # the newest round in which a worker of this pod has made a step
         self._disconnected_at: float | None = None  # when its last coordinator was lost
+        self._disconnected_silently = False
         self._watch = LauncherWatch(identity.launcher_timeout_s)
         self._launcher_silent = False
         self.unable = ""  # why it can take part in no round, although its launcher is connected
@@ -173,8 +174,8 @@ class Member:
                 self._on_link(host, now)
             case FromCoordinator(message):
                 self._on_message(message, now)
-            case LinkDown():
-                self._on_link_down()
+            case LinkDown(silent):
+                self._on_link_down(silent)
             case LeaveAsked(reason, grace_s, verdict):
                 self._leave(m.Leaving(reason, grace_s, verdict), now)
             case InOffice():
@@ -407,6 +408,7 @@ class Member:
                     me.warm,
                     self._stepped,
                     disconnected_s,
+                    self._disconnected_silently,
                 )
             )
         )
@@ -414,23 +416,23 @@ class Member:
     def _situation(self) -> tuple[object, ...]:
         return self.token, self.group_rank, self.workers, self.master_port, self.store_port, self._leaving
 
-    def _on_link_down(self) -> None:
+    def _on_link_down(self, silent: bool) -> None:
         self._linked = self._granted = False
         self._answer_until = self._fault_told_at = None
         if self.state is State.JOINED:
-            self.state, self._disconnected_at = State.APART, self._now
+            self.state, self._disconnected_at, self._disconnected_silently = State.APART, self._now, silent
             self._calls.fresh()
         if self.state is State.APART:
             self.coordinator = None
             self._dial()
 
-    def _look_again(self, reason: str, named: str = "") -> None:
+    def _look_again(self, reason: str, named: str = "", *, silent: bool = False) -> None:
         """Leave who was called, or is followed, and look for who is in office."""
         if self.state not in (State.APART, State.JOINED):
             return
         self._tell(m.Apart(reason), linked=True)  # also in a hall: its heir may have come into office by now
         if self.state is State.JOINED:
-            self._disconnected_at = self._now
+            self._disconnected_at, self._disconnected_silently = self._now, silent
             self._calls.fresh()
         self.state, self.coordinator = State.APART, None
         self._hang_up(reason)
@@ -659,7 +661,7 @@ class Member:
         if self.state is State.JOINED:
             silent_s = now - self._lease.renewed_at
             if silent_s >= HEARTBEATS * self._heartbeat_s:
-                self._look_again(f"the coordinator has confirmed nothing for {silent_s:.0f} s")
+                self._look_again(f"the coordinator has confirmed nothing for {silent_s:.0f} s", silent=True)
             elif self._fault_told_at is not None and now >= self._fault_told_at + FAULT_ANSWER_S:
                 self._look_again(f"the coordinator has not answered a fault for {FAULT_ANSWER_S:g} s")
         elif self.state is State.APART and self._answer_until is not None and now >= self._answer_until:

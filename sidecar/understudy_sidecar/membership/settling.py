@@ -74,11 +74,13 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
     absent = [seat for seat in seats if seat.pod_uid not in desk.roster.members and seat.pod_name not in known]
     missing = [seat for seat in absent if seat.group_rank not in former.seats]
+    silent_nodes = {seat.node for seat in seats if seat.pod_uid == holder} if _was_silent(desk) else set()
     for seat in missing:
         coordinated = "it coordinated, and " if seat.pod_uid == holder else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
-        faults.open_fault(desk, Fault.POD, cause, now, faults.LOST, at=at)
+        fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
+        faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
     if not missing and not goes_on:
         text = "the former coordinator was lost, and members of its round with it"
         faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
@@ -95,6 +97,12 @@ def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str
         if unclaimed or estate.token == former.token:
             return estate.seats, estate.holder
     return (desk.absent, "") if desk.absent_from == desk.token.round else ((), "")
+
+
+def _was_silent(desk: Desk) -> bool:
+    """Whether the former coordinator's machine stopped responding: no member saw its kernel close a connection."""
+    lost = [x.join for x in desk.roster.members.values() if x.join.disconnected_s is not None]
+    return bool(lost) and all(join.disconnected_silently for join in lost)
 
 
 def _disconnected_at(desk: Desk, now: float) -> float:

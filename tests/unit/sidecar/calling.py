@@ -31,7 +31,7 @@ class Calls:
         self.ups.append(host)
         self.client.send(wire.decode(join(), KNOWN))
 
-    def _down(self) -> None:
+    def _down(self, _silent: bool) -> None:
         self.downs += 1
 
 

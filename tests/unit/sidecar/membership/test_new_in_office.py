@@ -206,6 +206,28 @@ def test_an_observer_is_sent_what_the_new_coordinator_finds_missing() -> None:
     assert office.coordinator.desk.version > sent
 
 
+@pytest.mark.parametrize(("silently", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
+def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with_their_node(
+    silently: bool, fault: Fault
+) -> None:
+    # given a round of three pods, two of which are on the node of the coordinator
+    nodes = ("node-0", "node-0", "node-1", "node-2")
+    seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", node) for rank, node in enumerate(nodes))
+    voters = tuple(f"uid-active-{rank}" for rank in range(4))
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, seats=seats)
+    office = Driven(4, elected=estate)
+    # when another member comes, whose connection to the coordinator no kernel has closed, or one has
+    office.join("active-2", ROUND, 2, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
+    office.later(SETTLE_S + 1, "active-2")
+    # then the pods of that node are told as lost with it, and the pod of another node as a pod
+    told = office.coordinator.snapshot().recoveries
+    assert [(x.cause.pod, x.fault) for x in told] == [
+        ("active-0", fault),
+        ("active-1", fault),
+        ("active-3", Fault.POD),
+    ]
+
+
 @pytest.mark.parametrize("appointed", [False, True])
 def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
     # given a round that has stepped, whose pods are all lost with their coordinator
