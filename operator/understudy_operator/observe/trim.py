@@ -3,8 +3,8 @@
 Rules: of a pod and of a node the fields of shapes.py. Metadata without managedFields and without long annotations
 (kubectl's copy of the manifest is the longest); of a node's long ones, and long messages, the beginning. Of a pod's
 containers the variables that tell what it was made for, and of its volumes those of the operator's Secrets. A job keeps
-its spec: its pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that have the same
-ones once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
+its spec: its pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that
+have the same ones once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
 """
 
 import sys
