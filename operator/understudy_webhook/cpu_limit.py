@@ -2,13 +2,16 @@
 
 The limits of size in review.py bound what a review can contain; how long its answer takes depends on all code that
 reads it. The limit ends a calculation between two instructions of Python, in the process's main thread, by the signal
-of the interval timer that counts the process's own time (ITIMER_VIRTUAL).
+of the interval timer that counts the process's own time (ITIMER_VIRTUAL). The signal repeats: Python swallows what is
+raised in a `__del__` or a callback of the garbage collector, and the calculation goes on.
 """
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+REPEAT_S = 0.05
 
 
 class CpuLimitExceeded(BaseException):
@@ -25,7 +28,7 @@ def cpu_limit(seconds: float) -> Iterator[None]:
             raise CpuLimitExceeded
 
     before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, REPEAT_S)
     try:
         yield
     finally:

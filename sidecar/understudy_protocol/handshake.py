@@ -95,7 +95,8 @@ class Called:
     def __init__(
         self, key: bytes, role: Role, job_uid: str, pod_uid: str, ip: str, operator: Optional[bytes] = None
     ) -> None:
-        self._job_uid, self._ip = job_uid, ip
+        self._job_uid = job_uid
+        self._addresses = ("", ip) if role is Role.MEMBER else (ip,)  # only members call Services
         self._says = _packed(pod_uid)
         about = _about(role, job_uid)
         self._side = SharedKeyCalled(key, about) if operator is None else Responder(key, about, operator)
@@ -107,7 +108,7 @@ class Called:
         try:
             opened = self._side.read(_bytes(hello.handshake))
             call = Call(*_unpacked(opened.payload, 2))
-            if call.called not in ("", self._ip):
+            if call.called not in self._addresses:
                 raise NotProven(f"it has called {call.called[:64]!r}, which is not this pod")
             answer, session = opened.answer(self._says)
         except NotAuthentic as error:

@@ -2,7 +2,7 @@
 spares are asked, 503 while one is not ready. And what Prometheus asks: GET /metrics (metrics.py).
 
 Nothing else is here to ask for, so every other head gets the first answer; one that takes LIMIT_S, or too many bytes,
-none.
+none. Whoever asks for metrics, they are calculated at most once in FRESH_S.
 """
 
 import asyncio
@@ -11,10 +11,12 @@ from typing import cast
 
 from understudy_protocol.frames import Broken
 from understudy_protocol.upgrade import take_head
+from understudy_sidecar.clock import now
 from understudy_sidecar.metrics import CONTENT_TYPE
 from understudy_sidecar.waiting_connections import WaitingConnections
 
 LIMIT_S = 5.0
+FRESH_S = 0.2
 #: In all, and from one address.
 MOST, MOST_PER_ADDRESS = 256, 64
 TEXT = "text/plain"
@@ -31,7 +33,22 @@ async def listen(
     """why_not_ready: "" while it is."""
     waiting = WaitingConnections(MOST, MOST_PER_ADDRESS, LIMIT_S)
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: _Question(waiting, metrics, why_not_ready), host, port)
+    fresh = _Fresh(metrics)
+    return await loop.create_server(lambda: _Question(waiting, fresh, why_not_ready), host, port)
+
+
+class _Fresh:
+    """A text that is calculated again after FRESH_S."""
+
+    def __init__(self, calculate: Callable[[], bytes]) -> None:
+        self._calculate = calculate
+        self._until, self._text = 0.0, b""
+
+    def __call__(self) -> bytes:
+        if now() >= self._until:
+            self._text = self._calculate()
+            self._until = now() + FRESH_S
+        return self._text
 
 
 class _Question(asyncio.Protocol):

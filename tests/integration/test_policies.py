@@ -33,11 +33,12 @@ WEBHOOK = "understudy-webhook"
 CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
 KUBE = "understudy.dev/v1alpha1"
 OWNED = [{"apiVersion": KUBE, "kind": "TrainingJob", "name": "llm", "uid": "1", "controller": True}]
+WRITTEN_BY_USERS = ["trainingjobs", "hotsparepools", "hotsparepools/scale"]
 #: Roles in the namespace, by user.
 RIGHTS = {
-    "author": [("understudy.dev", ["trainingjobs", "hotsparepools"], ["get", "create", "update", "patch"])],
+    "author": [("understudy.dev", WRITTEN_BY_USERS, ["get", "create", "update", "patch"])],
     "editor": [
-        ("understudy.dev", ["trainingjobs", "hotsparepools"], ["get", "create", "update", "patch"]),
+        ("understudy.dev", WRITTEN_BY_USERS, ["get", "create", "update", "patch"]),
         ("", ["pods"], ["create"]),
     ],
     ARGO: [("understudy.dev", ["trainingjobs"], ["get", "create"]), ("", ["pods"], ["create"])],
@@ -119,7 +120,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
         secrets = [a_secret("theirs"), a_secret("ours", owned=True)]
         finalized = a_secret("finalized", owned=True, finalizers=("example.com/backup",))
         apply(server, [*pods, *secrets, finalized, a_job_of_batch("theirs")])
-        apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True)])
+        apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True), a_pool("there")])
         apply(server, [manifest for user, rules in RIGHTS.items() for manifest in a_role(user, rules)])
         wait_until_enforced(server, True)
         yield server
@@ -180,6 +181,10 @@ def deletes(user: str, what: str, namespace: str = TEAM, cascade: str = "backgro
     # kubectl waits for the end of what it deletes by reading it, which the operator's account may not do with Secrets.
     options = ("--wait=false", f"--cascade={cascade}")
     return lambda server: as_user(server, user, "-n", namespace, "delete", *what.split("/"), *options)
+
+
+def scales(user: str, pool: str, replicas: int) -> Attack:
+    return lambda server: as_user(server, user, "-n", TEAM, "scale", "hotsparepool", pool, f"--replicas={replicas}")
 
 
 def rewrites(change: Callable[[Raw], object]) -> Attack:
@@ -330,6 +335,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         creates("author", a_pool()),
         "user author may not create pods in namespace team, and a HotSparePool creates pods",
     ),
+    "gets pods by the scale of a pool without a right to": (
+        scales("author", "there", 2),
+        "user author may not create pods in namespace team, and a HotSparePool creates pods",
+    ),
     "changes what a suspended job runs": (
         patches("author", "trainingjob/llm", {"spec": a_training_job()["spec"] | {"suspend": False}}),
         "user author may not create pods in namespace team",
@@ -389,6 +398,8 @@ ALLOWED: dict[str, Attack] = {
     ),
     "a user who may create pods creates a TrainingJob": creates("editor", a_training_job("mine")),
     "a user who may create pods creates a pool": creates("editor", a_pool()),
+    "a user who may create pods scales a pool up": scales("editor", "there", 2),
+    "a user who may not create pods scales a pool down": scales("author", "there", 0),
     "a controller that may create pods creates a TrainingJob": creates(ARGO, a_training_job("workflow")),
     "a user who may not create pods labels a TrainingJob": patches(
         "author", "trainingjob/llm", {"metadata": {"labels": {"a": "b"}}}

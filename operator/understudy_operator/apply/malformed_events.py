@@ -1,11 +1,13 @@
 """Writes an Event on each malformed object, while this replica leads.
 
 Rules: an Event is written once for each object and message: its name is made of both. A tenant decides how many of its
-objects are malformed, so at most EVENTS are written in EVERY_S; the others follow.
+objects are malformed, and how often their messages change, so at most EVENTS are written in EVERY_S. The namespaces
+with new messages take turns: those go first that have had no turn for longest. A request that fails costs a turn, too.
 """
 
 import asyncio
 import logging
+from collections import Counter
 
 from understudy_operator.apply.api import TROUBLE, Api
 from understudy_operator.apply.events import send_event
@@ -34,6 +36,8 @@ class MalformedEvents:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
         self._written: set[tuple[Kind, str, str]] = set()
+        self._served: dict[str, int] = {}  # namespaces with malformed objects -> the number of their last turn
+        self._turns = 0
 
     async def run(self) -> None:
         while True:
@@ -44,14 +48,27 @@ class MalformedEvents:
         """Once."""
         malformed = [found for kind in Kind for found in self._store.malformed(kind) if found.uid]
         self._written &= {_identity(found) for found in malformed}
+        namespaces = {found.namespace for found in malformed}
+        self._served = {name: turn for name, turn in self._served.items() if name in namespaces}
         new = [found for found in malformed if _identity(found) not in self._written]
-        for found in new[:EVENTS]:
+        for found in self._in_turn(new)[:EVENTS]:
+            self._turns += 1
+            self._served[found.namespace] = self._turns
             try:
                 await send_event(self._api, self._pace, _regarding(found), _event(found))
             except TROUBLE as error:
                 log.info("the event on %s %s is sent again: %r", found.kind.value, found.name, error)
                 return
             self._written.add(_identity(found))
+
+    def _in_turn(self, new: list[MalformedObject]) -> list[MalformedObject]:
+        """The first object of each namespace, then the second ones, and so on."""
+        places = Counter[str]()
+        order: list[tuple[int, int, MalformedObject]] = []
+        for found in new:
+            order.append((places[found.namespace], self._served.get(found.namespace, 0), found))
+            places[found.namespace] += 1
+        return [found for *_, found in sorted(order, key=lambda entry: entry[:2])]
 
 
 def _identity(found: MalformedObject) -> tuple[Kind, str, str]:

@@ -3,21 +3,25 @@
 Rules: a job has its policy within EVERY_S of being there; nothing waits for it, since the network takes a moment to
 follow anyway. All of them are listed each LIST_S: what was deleted or changed by hand is set right then. If the API
 server refuses one (a quota, a namespace that is being deleted), that job's is sent again after the next list; all other
-jobs get theirs. A watched namespace whose list is forbidden is skipped until the next one.
+jobs get theirs. A watched namespace whose list is forbidden is skipped until the next one. A job of whose policy an
+object of somebody else has the name gets an event after the second list, because the policy of a deleted job of that
+name goes within a minute.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces, namespace_in
+from understudy_operator.apply.events import send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_injected import jobs
 from understudy_operator.observe.store import Key, Store, job_kind, keeper, key_of
-from understudy_operator.plan.network_policy import Rules, missing, set_right
+from understudy_operator.plan.network_policy import Rules, missing, name_taken, set_right, without_own
 from understudy_operator.plan.observed import Job
+from understudy_operator.plan.ownership import object_uid, owner_reference
 from understudy_protocol import pod as names
 
 EVERY_S = 1.0
@@ -25,8 +29,9 @@ LIST_S = 60.0
 GROUP = "/apis/networking.k8s.io/v1"
 log = logging.getLogger(__name__)
 
-#: Of jobs: the policies to write.
-Plan = Callable[[Iterable[Job], Mapping[Key, Mapping[str, Any]], Rules], Iterator[dict[str, Any]]]
+T = TypeVar("T")
+#: Of jobs: the policies to write, or the jobs themselves.
+Plan = Callable[[Iterable[Job], Mapping[Key, Mapping[str, Any]], Rules], Iterator[T]]
 
 
 class NetworkPolicies:
@@ -41,6 +46,8 @@ class NetworkPolicies:
         self._there: dict[Key, Mapping[str, Any]] = {}
         self._listed_at: float | None = None
         self._refused: set[Key] = set()  # since the last list
+        self._without_own: set[str] = set()  # uids of jobs, at the last list
+        self._written: set[str] = set()  # of those, that have their event
 
     async def run(self) -> None:
         while True:
@@ -65,15 +72,27 @@ class NetworkPolicies:
         for manifest in self._of_each(now_there, missing):
             if key_of(manifest) not in self._refused:
                 await self._create(manifest)
+        if listed is not None:
+            await self._tell_of_taken_names(now_there)
 
-    def _of_each(self, jobs: Iterable[Job], plan: Plan) -> Iterator[dict[str, Any]]:
+    async def _tell_of_taken_names(self, now_there: Iterable[Job]) -> None:
+        before = self._without_own
+        jobs = {object_uid(job): job for job in self._of_each(now_there, without_own)}
+        self._without_own = set(jobs)
+        self._written &= self._without_own
+        for uid in (before & self._without_own) - self._written:
+            regarding = {**owner_reference(jobs[uid]), "namespace": jobs[uid].namespace}
+            await send_event(self._api, self._pace, regarding, name_taken(jobs[uid]))
+            self._written.add(uid)
+
+    def _of_each(self, jobs: Iterable[Job], plan: Plan[T]) -> Iterator[T]:
         """What is planned of each job by itself: one that fails keeps no other from its policy."""
         for job in jobs:
             key = (job.namespace, job.name)
-            manifests = list[dict[str, Any]]()
+            planned = list[T]()
             with self._store.contained(job_kind(key), self._store.get(job_kind(key), key) or {}):
-                manifests += plan([job], self._there, self._rules)
-            yield from manifests
+                planned += plan([job], self._there, self._rules)
+            yield from planned
 
     async def _list(self) -> dict[Key, Mapping[str, Any]]:
         found: dict[Key, Mapping[str, Any]] = {}
@@ -101,7 +120,7 @@ class NetworkPolicies:
             if error.reason != "AlreadyExists":
                 self._refuses(key, error)
                 return
-            self._there[key] = manifest  # whose it is, the next list tells
+            self._there[key] = {"metadata": {"namespace": key[0], "name": key[1]}}  # whose it is, the next list tells
             return
         log.info("%s/%s has a NetworkPolicy", *key)
 

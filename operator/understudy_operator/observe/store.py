@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from understudy_operator.observe.json_size import memory_of
+from understudy_operator.observe.malformed_log import MalformedLog
 from understudy_operator.observe.shapes import UNREADABLE, unreadable
 from understudy_operator.observe.trim import trimmed, trimmed_job, trimmed_node, trimmed_pod
 from understudy_operator.plan.injection.owner import is_injected, is_of_target
@@ -129,6 +130,7 @@ class Store:
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
         self._malformed: dict[Kind, dict[Key, MalformedObject]] = {kind: {} for kind in Kind}
         self._logged: dict[Kind, dict[Key, tuple[str, str]]] = {kind: {} for kind in Kind}  # uid, message
+        self._log = MalformedLog(now)
 
     def put(self, kind: Kind, raw: Raw) -> Raw | None:
         """The newest state of the object, as it is kept; None if that is malformed."""
@@ -300,7 +302,7 @@ class Store:
         self._malformed[kind][key] = noted
         if self._logged[kind].get(key) != (noted.uid, message):
             self._logged[kind][key] = (noted.uid, message)
-            log.warning("%s %s/%s is malformed: %s", kind.value, *key, message)
+            self._log.warn(key[0], f"{kind.value} {key[0]}/{key[1]} is malformed: {message}")
 
     def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[Owner, ...], memory: int) -> None:
         self._forget(kind, key)

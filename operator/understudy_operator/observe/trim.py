@@ -1,10 +1,10 @@
 """What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
 
 Rules: of a pod and of a node the fields of shapes.py. Metadata without managedFields and without long annotations
-(kubectl's copy of the manifest is the longest); of a node's long ones the beginning. Of a pod's containers the
-variables that tell what it was made for, and of its volumes those of the operator's Secrets. A job keeps its spec: its
-pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that have the same
-ones once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
+(kubectl's copy of the manifest is the longest); of a node's long ones, and long messages, the beginning. Of a pod's
+containers the variables that tell what it was made for, and of its volumes those of the operator's Secrets. A job keeps
+its spec: its pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all pods that
+have the same ones once. What is kept has the types that shapes.py lists, and a name; any other object raises Malformed.
 """
 
 import sys
@@ -18,6 +18,8 @@ from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
+#: Of a message in a condition of a node. A source may list several codes in one.
+LONGEST_MESSAGE = 4096
 #: Volumes of a pod with a Secret of the operator's.
 SECRET_VOLUMES = (names.KEY_VOLUME, names.ROLLOUT_VOLUME)
 #: Fields of any object that are objects themselves.
@@ -69,6 +71,9 @@ def trimmed_node(raw: Raw) -> Raw:
     metadata = _metadata(kept.get("metadata", {}))
     annotations = {name: text[:LONGEST_ANNOTATION] for name, text in _annotations(raw)}
     kept["metadata"] = {**metadata, "annotations": annotations} if annotations else metadata
+    for condition in kept.get("status", {}).get("conditions") or ():
+        if "message" in condition:
+            condition["message"] = condition["message"][:LONGEST_MESSAGE]
     return kept
 
 

@@ -8,7 +8,6 @@ Rules:
   write in its own name as often as a coordinator changes them.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from understudy_protocol.observer import (
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.wire import WireError
+from understudy_protocol.words import Strategy
 
 AHEAD_S = 300.0
 TEXT_CHARACTERS = 2000
@@ -33,7 +33,6 @@ TEXT_CHARACTERS = 2000
 _MOST, _MOST_COUNT = 2**53, 2**31 - 1
 #: Each attempt of a job is named for a greater epoch than the one before: there have to be enough of them.
 _MOST_EPOCH = 2**52
-_STRATEGY = re.compile("[A-Z][A-Za-z]{0,31}")
 
 
 class MessageLimits:
@@ -148,7 +147,8 @@ def _cut(text: str) -> str:
 
 
 def _by_strategy(told: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in told.items() if _STRATEGY.fullmatch(name) and 0 <= count <= _MOST_COUNT}
+    counts = {strategy.value: told.get(strategy.value, -1) for strategy in Strategy}
+    return {name: count for name, count in counts.items() if 0 <= count <= _MOST_COUNT}
 
 
 def _numbers(member: MemberView) -> tuple[int, int]:

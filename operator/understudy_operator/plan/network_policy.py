@@ -3,15 +3,16 @@
 Rules: one a job, of its own, so that it goes with the job. It is about the pods that train and their spares (the
 coordinator is one of them), and takes nothing from other policies: Kubernetes adds them up. Pods of a job's other
 replicatedJobs, and of a JobSet that are not injected, belong to the job. One that differs from what is wanted, by hand
-or because the chart has changed, is set right.
+or because the chart has changed, is set right. If somebody else's object has its name, an event says so.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.observed import Job
-from understudy_operator.plan.ownership import controller_uid, object_uid, owner_reference
+from understudy_operator.plan.ownership import controller_uid, kind_of, object_uid, owner_reference
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -72,3 +73,20 @@ def set_right(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> It
             continue
         if has_members(job) and found.get("spec") != wanted["spec"]:
             yield {**found, "spec": wanted["spec"]}
+
+
+def without_own(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> Iterator[Job]:
+    """The jobs of whose policy somebody else's object has the name."""
+    for job in jobs:
+        found = there.get((job.namespace, network_policy(job, rules)["metadata"]["name"]))
+        if has_members(job) and found is not None and controller_uid(found) != object_uid(job):
+            yield job
+
+
+def name_taken(job: Job) -> Event:
+    name = f"{job.name}-members"
+    message = (
+        f"NetworkPolicy {name} does not belong to this {kind_of(job)}, so the operator created none: pods of other "
+        f"jobs reach the members, if no other NetworkPolicy forbids it. Delete NetworkPolicy {name}"
+    )
+    return Event("Warning", "NetworkPolicyNameTaken", message, "NetworkPolicyNameTaken")

@@ -30,7 +30,6 @@ TORCHRUN = "Torchrun"
 RESTART_ALL = "RestartAllContainers"
 #: Volumes that the operator adds for its own containers alone: keys, their state, a folder of the node.
 PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
-OWN_CONTAINERS = (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)
 
 
 def pod_manifest(
@@ -93,19 +92,22 @@ def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
     return ""
 
 
-def private_mount(spec: Mapping[str, Any]) -> str:
-    """Why the user's containers may not be what they are: one mounts a volume that is ours alone; "" if none does."""
+def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = None) -> str:
+    """The mount of a private volume in a container of the user, and its name; "" if there is none.
+
+    sidecar: the container of the spec that injection added. Every other container is the user's, whatever its name.
+    """
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         for mount in container.get("volumeMounts") or ():
-            if mount.get("name") in PRIVATE_VOLUMES and container.get("name") not in OWN_CONTAINERS:
+            if mount.get("name") in PRIVATE_VOLUMES and container is not sidecar:
                 return f"volumeMounts {mount['name']} of container {container['name']}: that volume is Understudy's own"
     return ""
 
 
 def remove_private_mounts(spec: dict[str, Any]) -> None:
-    """From the user's containers."""
-    for container in (*spec.get("initContainers", ()), *spec["containers"]):
-        if "volumeMounts" in container and container["name"] not in OWN_CONTAINERS:
+    """From the user's containers of a pod_manifest, whose first init container is the sidecar."""
+    for container in (*spec["initContainers"][1:], *spec["containers"]):
+        if "volumeMounts" in container:
             mounts = container["volumeMounts"]
             container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in PRIVATE_VOLUMES]
 

@@ -58,8 +58,9 @@ def refuses(called: Called, hello: Hello, ours: Caller) -> bool:
 # Who is let in
 
 
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("called", [IP, ""], ids=["at its address", "at a Service"])
+@pytest.mark.parametrize(
+    ("role", "called"), [*((role, IP) for role in Role), (Role.MEMBER, "")], ids=lambda value: str(value) or "a Service"
+)
 def test_two_sides_that_know_their_keys_get_a_session_and_learn_who_the_other_one_is(role: Role, called: str) -> None:
     ours = caller(role, called=called, operator=own_key(role))
     answer, call, theirs = sidecar(role).answer(ours.hello)
@@ -68,6 +69,15 @@ def test_two_sides_that_know_their_keys_get_a_session_and_learn_who_the_other_on
     assert call == Call("uid-of-the-caller", called)
     assert pod_uid == "uid-of-the-sidecar"
     assert agree(session, theirs)
+
+
+@pytest.mark.attack(
+    "C1", "passes on a handshake of the operator that names no address", before="any pod of the job accepted it"
+)
+@pytest.mark.parametrize("role", [Role.OBSERVER, Role.CLAIMANT])
+def test_in_the_roles_of_the_operator_a_caller_has_to_name_the_address(role: Role) -> None:
+    with pytest.raises(NotProven, match=r"it has called '', which is not this pod"):
+        sidecar(role).answer(caller(role, called="", operator=own_key(role)).hello)
 
 
 @pytest.mark.parametrize("role", Role)

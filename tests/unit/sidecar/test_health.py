@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -39,6 +40,26 @@ async def test_a_probe_is_answered_past_many_idle_connections(address: Address) 
             await loop.sock_connect(sock, address)
         async with asyncio.timeout(1.0):
             await test_a_probe_is_answered(address)
+
+
+@pytest.mark.attack("D1", "asks for metrics without end", before="each request calculated all metrics anew")
+async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_times_a_second_at_most() -> None:
+    calculated: list[float] = []
+
+    def text() -> bytes:
+        calculated.append(time.monotonic())
+        return b"understudy 1\n"
+
+    server = await health.listen(0, "127.0.0.1", metrics=text)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
+    began = time.monotonic()
+    with contextlib.closing(server):
+        async with aiohttp.ClientSession() as session:
+            for _ in range(100):
+                async with session.get(url) as response:
+                    assert await response.read() == b"understudy 1\n"
+        seconds = time.monotonic() - began
+    assert len(calculated) <= 1 + seconds / 0.2
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /started HTTP/1.1\r\n"])

@@ -56,7 +56,7 @@ def operator(
     role: Role = Role.CLAIMANT, uid: str = POOL, key: bytes = POOL_KEY, private: bytes | None = OPERATOR
 ) -> Caller:
     """The operator as a caller of a spare; or somebody else, with another private key or none."""
-    return Caller(key, role, uid, Call("", ""), private)
+    return Caller(key, role, uid, Call("", "127.0.0.1"), private)
 
 
 @dataclass

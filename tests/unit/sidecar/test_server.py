@@ -49,7 +49,7 @@ async def test_a_member_that_knows_the_key_is_heard_and_answered(served: Served)
 
 
 async def test_an_observer_that_knows_the_key_is_heard_and_answered(served: Served) -> None:
-    async with served.calling(caller(Role.OBSERVER)) as link:
+    async with served.calling(caller(Role.OBSERVER, called=served.host)) as link:
         await link.send(Observe())
         await link.send(Appoint(1, 4, {"InPlace": 2}))
         await until(lambda: len(served.hall.questions) == 2)
@@ -100,7 +100,7 @@ async def test_the_longest_message_of_a_member_is_heard(served: Served) -> None:
 
 
 async def test_an_observers_message_may_be_as_long_as_ten_thousand_nodes_need(served: Served) -> None:
-    async with served.calling(caller(Role.OBSERVER)) as link:
+    async with served.calling(caller(Role.OBSERVER, called=served.host)) as link:
         await link.send(Appoint(1, 0, {"x" * (3 << 20): 1}))
         await until(lambda: served.hall.questions)
 
@@ -140,7 +140,7 @@ async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(ser
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.OBSERVER])
 async def test_an_empty_message_is_answered_with_an_empty_one(served: Served, role: Role) -> None:
-    async with served.calling(caller(role)) as link:
+    async with served.calling(caller(role, called=served.host)) as link:
         await link.send_text("")
         assert await link.receive_text() == b""
         await link.send_text("")

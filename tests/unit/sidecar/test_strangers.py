@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import json
 import resource
 import socket
 import time
@@ -131,7 +132,7 @@ async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybod
     assert isinstance(forger._side, Initiator)
     assert isinstance(called._side, Responder)
     forger._side._transcript = called._side._begun.copy()
-    opening = forger._side.opening(b'["", ""]')
+    opening = forger._side.opening(json.dumps(["", served.host]).encode())
     hello = Hello(Role.OBSERVER, JOB, base64.b64encode(opening).decode())
     async with served.upgraded() as link:
         # when a sidecar answers it

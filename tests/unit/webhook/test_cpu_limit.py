@@ -21,6 +21,34 @@ def test_a_calculation_without_an_end_ends() -> None:
     assert time.process_time() - began < 2.0
 
 
+class Swallows:
+    """Python ignores what is raised while it is deleted."""
+
+    def __del__(self) -> None:
+        calculate_until(time.process_time() + 0.08)
+
+
+def swallow_and_calculate_until(end: float) -> None:
+    Swallows()
+    calculate_until(end)
+
+
+def calculate_until(end: float) -> None:
+    while time.process_time() < end:
+        sum(range(1000))
+
+
+@pytest.mark.attack(
+    "D2", "a calculation that is in a destructor when its time is up", before="it went on without a limit"
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_calculation_whose_first_end_is_swallowed_ends() -> None:
+    began = time.process_time()
+    with pytest.raises(CpuLimitExceeded), cpu_limit(0.05):
+        swallow_and_calculate_until(began + 2.0)
+    assert time.process_time() - began < 1.0
+
+
 def test_a_short_calculation_and_what_follows_it_are_not_ended() -> None:
     with cpu_limit(0.05):
         answer = 6 * 7

@@ -270,6 +270,29 @@ def test_what_cannot_be_injected_is_declined_with_the_mend(
     assert message in str(refused.value)
 
 
+@pytest.mark.attack("C4", "a pod that says it is injected, with a sidecar of its own", before="it got the key")
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"image": "evil", "args": ["--supervised"]},
+        {"image": "example.com/sidecar:1", "args": ["--supervised"], "command": ["sh"]},
+        {"image": "example.com/sidecar:1", "args": ["--other"]},
+        {
+            "image": "example.com/sidecar:1",
+            "args": ["--supervised"],
+            "lifecycle": {"postStart": {"exec": {"command": ["sh"]}}},
+        },
+    ],
+)
+def test_a_pod_that_says_it_is_injected_gives_the_key_to_no_container_of_its_own(own: Raw) -> None:
+    raw = pod("job")
+    raw["metadata"]["annotations"]["understudy.dev/injected"] = "trainer"
+    mounts = [{"name": "understudy-membership", "mountPath": "/x"}]
+    raw["spec"]["initContainers"] = [{"name": "understudy-sidecar", "volumeMounts": mounts, **own}]
+    with pytest.raises(Objection, match="container understudy-sidecar is what injection adds: rename yours"):
+        injected(raw)
+
+
 @pytest.mark.parametrize("mode", ["Wrap", "Torchrun", "Auto"])
 def test_a_launcher_needs_a_command_to_start(mode: str) -> None:
     raw = changed("jobset", annotated("launcher", mode))

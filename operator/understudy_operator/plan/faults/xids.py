@@ -10,9 +10,11 @@ import re
 FATAL = frozenset({46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, *range(143, 152), 155, 156, 158})
 
 #: `Xid 79`, `XID-79`, `NvidiaXID79Error`, `ErrorCode:79`, and the driver's own `Xid (PCI:0000:1b:00): 79`; but not its
-#: `Xid (PCI:0000:1b:00): 145, RLW_REMAP Nonfatal`.
+#: `Xid (PCI:0000:1b:00): 145, RLW_REMAP Nonfatal`. Whatever may come between name and number has a limited length: the
+#: text is a kubelet's, and without limits a search takes the square of its length.
 _NAMED = re.compile(
-    r"(?:xid|errorcode)\s*(?:\([^)]*\))?[\s:=_-]*(\d{1,3})(?!\d)(?!,\s*[\w/]+\s+nonfatal)", re.IGNORECASE
+    r"(?:xid|errorcode)\s{0,8}(?:\([^)]{0,64}\))?[\s:=_-]{0,8}(\d{1,3})(?!\d)(?!,\s{0,8}[\w/]{1,64}\s{1,8}nonfatal)",
+    re.IGNORECASE,
 )
 
 

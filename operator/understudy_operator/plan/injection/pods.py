@@ -55,7 +55,7 @@ def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> Injection:
             "hostNetwork has to be false or left out: the sidecars listen on fixed ports, which two pods of a node "
             "cannot share"
         )
-    _refuse_taken_names(made, owner)
+    _refuse_taken_names(made, settings, sidecar_image)
     warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
     annotations |= {names.ANNOTATION_INJECTED: trainer["name"], names.ANNOTATION_PLACE: str(owner.place)}
@@ -70,19 +70,35 @@ def _trainer(spec: Raw, name: str) -> dict[str, Any]:
     return pods.trainer_of(spec, name)
 
 
-def _refuse_taken_names(pod: Raw, owner: Owner) -> None:
-    """What is called as ours is, and is not ours."""
-    if field := pods.private_mount(pod["spec"]):
-        raise Objection(f"{field}: remove the mount")
-    if names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]:
-        return
+def _refuse_taken_names(pod: Raw, settings: Settings, image: str) -> None:
+    """Containers and volumes of the user that have the names of ours."""
     spec = pod["spec"]
-    taken = [x["name"] for x in (*spec.get("initContainers", ()), *spec["containers"])]
-    if names.SIDECAR_CONTAINER in taken:
-        raise Objection(f"container {names.SIDECAR_CONTAINER} is what injection adds: rename yours")
+    injected = names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]
+    added = (x for x in spec.get("initContainers", ()) if injected and _is_sidecar(x, settings, image))
+    sidecar = next(added, None)
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        if container["name"] == names.SIDECAR_CONTAINER and container is not sidecar:
+            raise Objection(f"container {names.SIDECAR_CONTAINER} is what injection adds: rename yours")
+    if field := pods.private_mount(spec, sidecar):
+        raise Objection(f"{field}: remove the mount")
+    if injected:
+        return
     ours = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME)
     if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in ours), ""):
         raise Objection(f"volume {clash} is what injection adds: rename yours")
+
+
+def _is_sidecar(container: Raw, settings: Settings, image: str) -> bool:
+    """Whether injection added the container. Another webhook may have changed its registry, or have added to it."""
+    if container["name"] != names.SIDECAR_CONTAINER or container.get("command") or container.get("lifecycle"):
+        return False
+    args = [ALONE] if settings.launcher == NONE else [SUPERVISED]
+    return container.get("args") == args and _image_name(container.get("image", "")) == _image_name(image)
+
+
+def _image_name(image: str) -> str:
+    """Without registry, tag and digest."""
+    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 
 
 def _change(

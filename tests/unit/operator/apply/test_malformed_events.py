@@ -11,8 +11,8 @@ from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Store
 
 
-def a_pod(name: str, version: int = 1, containers: object = 3) -> Raw:
-    metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+def a_pod(name: str, version: int = 1, containers: object = 3, namespace: str = "team") -> Raw:
+    metadata = {"namespace": namespace, "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
     return {"metadata": {**metadata, "creationTimestamp": CREATED}, "spec": {"containers": containers}}
 
 
@@ -58,6 +58,63 @@ async def test_thousands_of_malformed_objects_are_told_a_few_at_a_time(leader: L
     for number in range(50):
         leader.store.put(Kind.POD, a_pod(f"p{number}"))
     assert [len(await leader.written()) for _ in range(4)] == [20, 20, 10, 0]
+
+
+@pytest.mark.attack(
+    "A1",
+    "changes 30 malformed objects in each of 30 namespaces all the time",
+    before="objects of all other tenants got no event as long as it went on",
+)
+async def test_malformed_objects_that_change_all_the_time_keep_no_event_from_another_namespace(leader: Leader) -> None:
+    # given malformed objects in many namespaces, which had their turns
+    def change(version: int) -> None:
+        for number in range(900):
+            wrong = ["x"] * (number % 30) + [version % 2] if version % 2 else {"a": version}
+            pod = a_pod(f"evil{number}", version, wrong, namespace=f"evil{number % 30}")
+            leader.store.put(Kind.POD, pod)
+
+    for version in range(1, 4):
+        change(version)
+        await leader.events.look()
+    # when another tenant's object comes, and theirs go on changing
+    leader.store.put(Kind.POD, a_pod("late"))
+    written = []
+    for version in range(4, 7):
+        change(version)
+        written += await leader.written()
+    # then it has its event in the first or second look
+    assert "namespaces/team/events" in written[:40]
+
+
+@pytest.mark.attack(
+    "A1", "has a namespace to which no event can be written", before="no other namespace got an event after that"
+)
+async def test_a_namespace_whose_events_fail_keeps_no_event_from_another_one(leader: Leader) -> None:
+    leader.store.put(Kind.POD, a_pod("evil", namespace="evil"))
+    leader.store.put(Kind.POD, a_pod("a"))
+    leader.api.deny = lambda _, path: OSError("connection refused") if "/evil/" in path else None
+    written = [await leader.written() for _ in range(2)]
+    assert written == [["namespaces/evil/events"], ["namespaces/team/events", "namespaces/evil/events"]]
+
+
+@pytest.mark.attack("A1", "changes malformed objects all the time", before="each change was a line in the log")
+def test_malformed_objects_that_change_all_the_time_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    # given a pod that is malformed in a new way again and again
+    at = 0.0
+    store = Store(lambda: at)
+    for version in range(1, 1001):
+        store.put(Kind.POD, a_pod("evil", version, ["x"] * version + [1], namespace="evil"))
+        store.put(Kind.POD, a_pod("evil", version, [{}] * version + [1], namespace="evil"))
+    logged = len(caplog.records)
+    # when a pod of somebody else is malformed
+    store.put(Kind.POD, a_pod("a"))
+    # then that is logged, and of the others 20 lines a minute and how many there were more
+    assert (logged, len(caplog.records)) == (20, 21)
+    assert "team/a is malformed" in caplog.records[-1].getMessage()
+    at = 61.0
+    store.put(Kind.POD, a_pod("evil", 2000, 7, namespace="evil"))
+    assert "namespace evil: " in caplog.records[21].getMessage()
+    assert "more states of malformed objects are not logged" in caplog.records[21].getMessage()
 
 
 async def test_an_event_without_an_answer_is_sent_again_and_one_that_is_refused_is_not(leader: Leader) -> None:

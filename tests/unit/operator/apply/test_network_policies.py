@@ -23,7 +23,7 @@ PATH = f"{GROUP}/namespaces/research/networkpolicies/llm-members"
 class Server(FakeApi):
     async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
         self.calls.append(("LIST", path))
-        return Listed(self.of_kind("NetworkPolicy"), "1")
+        return Listed([raw for raw in self.of_kind("NetworkPolicy") if raw["metadata"].get("labels")], "1")
 
 
 class Leader:
@@ -111,6 +111,33 @@ async def test_a_policy_that_is_refused_keeps_no_other_job_from_its_own(
     monkeypatch.setattr(network_policies, "LIST_S", 0.0)
     leader.api.refuse = lambda _: ""
     assert await leader.calls() == ["LIST", "POST"]
+
+
+@pytest.mark.attack(
+    "A1", "creates a NetworkPolicy under the name of a job's", before="the job had none of its own, and nobody saw it"
+)
+@pytest.mark.parametrize("labels", [{}, {"understudy.dev/job-uid": "uid-llm"}], ids=["without labels", "with ours"])
+async def test_a_policy_of_somebody_else_under_the_name_of_a_jobs_is_shown_on_the_job(
+    labels: dict[str, str], leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a policy that lets everybody in, under the name of the policy of a job
+    monkeypatch.setattr(network_policies, "LIST_S", 0.0)
+    metadata = {"namespace": "research", "name": "llm-members", "labels": labels}
+    leader.api.put(PATH, {"kind": "NetworkPolicy", "metadata": metadata, "spec": {"ingress": [{}]}})
+    leader.apply()
+    # when the leader has listed them twice
+    for _ in range(5):
+        await leader.policies.look()
+    # then one event on the job says that it has no policy, and what to do
+    (event,) = leader.api.of_kind("Event")
+    assert event["regarding"]["name"] == "llm"
+    assert event["regarding"]["namespace"] == "research"
+    assert event["reason"] == "NetworkPolicyNameTaken"
+    assert "NetworkPolicy llm-members does not belong to this TrainingJob" in event["note"]
+    # and the job has its policy once that one is gone
+    del leader.api.objects[PATH]
+    await leader.policies.look()
+    assert leader.api.objects[PATH]["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_rules_are_what_the_chart_says() -> None:

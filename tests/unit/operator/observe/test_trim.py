@@ -147,6 +147,16 @@ def test_a_node_reads_the_same_and_its_images_are_not_kept():
     assert trimmed_node(raw)["status"] == {"conditions": [{"type": "DiskPressure", "status": "False"}, kept]}
 
 
+@pytest.mark.attack(
+    "A1", "writes a message of 1 MB into a condition of its node", before="each read of the node took 80 s"
+)
+def test_of_a_long_message_of_a_node_the_beginning_is_kept():
+    condition = {"type": "XIDErrors", "status": "True", "message": "Xid 79 " + "x" * 1_000_000}
+    (kept,) = trimmed_node({"metadata": {"name": "n1"}, "status": {"conditions": [condition]}})["status"]["conditions"]
+    assert len(kept["message"]) == 4096
+    assert kept["message"].startswith("Xid 79 ")
+
+
 def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_look_at_it():
     long = "Xid 79 on GPU 3, and what the kernel said: " + "x" * LONGEST_ANNOTATION
     raw = {"metadata": {"name": "n1", "annotations": {"understudy.dev/faulty": long, "understudy.dev/other": "y"}}}

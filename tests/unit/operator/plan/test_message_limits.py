@@ -97,7 +97,7 @@ def test_numbers_that_status_cannot_hold_end_the_line(snapshot: Snapshot) -> Non
 
 def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
     cause = Cause(2**40, "p", "n", -(2**40), None, "x" * 10_000)
-    told = limited(a_snapshot(recoveries=[a_recovery(cause=cause)], counts={"": 1, "InPlace": 2, "Other": -1}))
+    told = limited(a_snapshot(recoveries=[a_recovery(cause=cause)], counts={"Other": 1, "InPlace": 2, "SpareSwap": -1}))
     assert (told.recoveries[0].cause.rank, told.recoveries[0].cause.exit_code) == (None, None)
     assert len(told.recoveries[0].cause.message) == 2000
     assert told.recoveries_by_strategy == {"InPlace": 2}
@@ -127,6 +127,7 @@ def test_texts_that_nobody_reads_to_their_end_are_cut() -> None:
     assert cut.waiting_for == "x" * 1999 + "…"
 
 
+@pytest.mark.attack("B2", "a coordinator counts recoveries of a thousand strategies", before="each was a key in status")
 def test_only_strategies_that_there_are_are_counted() -> None:
     counts = {"InPlace": 2, "": 1, **{f"Later{number}": 1 for number in range(1000)}}
     assert after(in_round(1), a_snapshot(counts=counts))["recoveriesByStrategy"] == {"inPlace": 2}

@@ -1,5 +1,7 @@
 """Which Xid codes a text names, and which of them are fatal."""
 
+import time
+
 import pytest
 
 from understudy_operator.plan.faults.xids import FATAL, named
@@ -24,6 +26,18 @@ from understudy_operator.plan.faults.xids import FATAL, named
 )
 def test_the_codes_that_a_text_names(text: str, codes: set[int]):
     assert named(text) == codes
+
+
+@pytest.mark.attack(
+    "A1", "writes text that is long to search into a condition of its node", before="1 MB took 80 s at each read"
+)
+@pytest.mark.parametrize("part", ["xid(", "xid", "xid    ", "xid:", "xid1,a", "xid1, ", "(", " ", "a"])
+@pytest.mark.parametrize("beginning", ["", "xid", "xid(", "xid1,", "xid1,a"])
+def test_searching_a_text_takes_cpu_time_in_proportion_to_its_length(beginning: str, part: str):
+    text = beginning + part * (200_000 // len(part))
+    began = time.thread_time()
+    named(text)
+    assert time.thread_time() - began < 1.0
 
 
 #: What NVIDIA's catalogue tells to do at once about the codes in use, without those that say RESTART_APP or IGNORE.

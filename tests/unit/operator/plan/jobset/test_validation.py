@@ -130,6 +130,15 @@ def test_no_container_of_the_users_mounts_a_volume_that_is_ours_alone(kind: str,
     assert found.changeable
 
 
+@pytest.mark.attack("C4", "a template whose container has a name of ours and mounts the key", before="it got the key")
+@pytest.mark.parametrize("name", ["understudy-gateway", "understudy-sidecar"])
+def test_no_name_of_a_container_lets_it_mount_the_key(name: str):
+    curious = {"name": name, "volumeMounts": [{"name": "understudy-membership", "mountPath": "/x"}]}
+    spec = {"containers": [{"name": "trainer", "command": ["x"]}, curious]}
+    (found,) = complaints("llm", a_job(pod_template={"spec": spec}).spec)
+    assert f"volumeMounts understudy-membership of container {name}: that volume is Understudy's own" in found.message
+
+
 def test_a_container_may_mount_the_folder_that_sidecar_and_trainer_share():
     mounts = [{"name": "understudy", "mountPath": "/understudy"}]
     containers: list[dict[str, Any]] = [{"name": "trainer"}, {"name": "logs", "volumeMounts": mounts}]

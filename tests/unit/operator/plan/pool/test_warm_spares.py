@@ -123,6 +123,15 @@ def test_a_pools_template_mounts_no_volume_that_is_ours_alone() -> None:
     assert [mount["name"] for mount in trainer["volumeMounts"]] == ["data", names.SHARED_VOLUME]
 
 
+@pytest.mark.attack("C4", "a pool's container that has a name of ours and mounts the keys", before="it got the keys")
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_no_name_of_a_container_lets_a_pools_template_mount_the_keys(kind: str) -> None:
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("understudy-membership", "understudy-state")]
+    spec: dict[str, Any] = {"containers": [{"name": "trainer", "command": ["x"]}]}
+    spec[kind] = [*spec.get(kind, []), {"name": "understudy-gateway", "image": "x", "volumeMounts": mounts}]
+    assert created(template={"metadata": {}, "spec": spec})["spec"][kind][-1]["volumeMounts"] == []
+
+
 def test_what_the_pools_launcher_says_reaches_it() -> None:
     launcher = PoolLauncher("trainer", 4, zygote=True, preload=("json",), warmup=("python", "warm.py"))
     told = variables(created(launcher=launcher)["spec"]["containers"][0])
