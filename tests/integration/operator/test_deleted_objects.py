@@ -66,6 +66,9 @@ async def test_a_secret_comes_back_with_the_same_key_when_a_pod_waits_for_it(
     assert (await again(kube, path, before["metadata"]["uid"]))["data"] == before["data"]
 
 
+@pytest.mark.attack(
+    "C3", "a thief of a job's key in the next attempt of the job", before="all attempts of a job had one key"
+)
 async def test_a_suspended_job_has_no_secret_and_a_resumed_one_another_key(training: Training, kube: Kube):
     # given a job whose pods are not scheduled yet
     await training.apply()

@@ -40,6 +40,7 @@ async def collect_services(kube: Kube) -> None:
             await kube.call("DELETE", f"services/{service['metadata']['name']}")
 
 
+@pytest.mark.attack("C3", "pods of a Job that was deleted, beside a new Job of its name", before="refused, too")
 async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_with_its_predecessor(kube: Kube) -> None:
     # given a Job, whose pods have their Secret
     _, (pod, *_) = await injected(kube)

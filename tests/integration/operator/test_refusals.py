@@ -208,6 +208,7 @@ async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(trainin
     await until_free(training, kube)
 
 
+@pytest.mark.attack("E3", "a job with pods that the namespace does not admit", before="refused, too")
 async def test_a_pod_that_its_namespace_does_not_admit_is_not_made_by_the_operator_either(
     training: Training, kube: Kube
 ):

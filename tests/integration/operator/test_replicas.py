@@ -77,6 +77,7 @@ async def test_a_clean_stop_hands_over_at_once_and_status_goes_on(training: Trai
     assert len(training.coordinator.appointments) == 1
 
 
+@pytest.mark.attack("A2", "freezes the leader, and lets it go on after another one leads", before="refused, too")
 async def test_a_leader_that_was_frozen_does_nothing_when_it_thaws(training: Training, kube: Kube, replicas: Replicas):
     first = await leader(kube)
     replicas.named(first).freeze()

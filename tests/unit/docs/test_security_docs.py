@@ -1,4 +1,4 @@
-"""docs/security.md: each claim names tests, and these are there."""
+"""docs/security.md: each claim names tests, these are there, and one of them performs an attack."""
 
 import ast
 import re
@@ -11,12 +11,32 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
+#: Beginnings of the claims that no test attacks: their tests look at manifests, rights or requests.
+WITHOUT_ATTACK = (
+    "What metrics tell anybody are numbers",
+    "With `networkPolicies.jobs` it is not let through",
+    "A sidecar or gateway that is taken over",
+    "They write TrainingJobs and pools, and neither their status",
+    "Pods are injected where the namespace and the pod say so",
+    "What it says of its health concerns its own pods",
+    "One that was cut off, or frozen, does no harm",
+    "Others reach of them only what they serve",
+    "The operator has the rights that it uses",
+    "Only the operator's pods mount the master secret",
+    "A Secret that cert-manager keeps is not written",
+    "The operator lists, watches and gets no Secret",
+    "A file that has no master secret ends the operator",
+    "After the master secret was replaced",
+    "Their containers run where pod security is `restricted`",
+)
 
 
 @cache
-def names_in(file: str) -> frozenset[str]:
+def is_attack_by_name(file: str) -> dict[str, bool]:
+    """The names of the tests, and whether each has the marker of an attack."""
     tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
-    return frozenset(x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef))
+    tests = [x for x in tree.body if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {x.name: any("pytest.mark.attack(" in ast.unparse(y) for y in x.decorator_list) for x in tests}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:60])
@@ -26,7 +46,14 @@ def test_each_claim_names_tests_that_there_are(row: str) -> None:
     assert claim.endswith(".")
     assert named
     assert NAMED.sub("", tests).strip(", ") == "", "nothing but tests is named there"
-    assert [f"{file}::{name}" for file, name in named if name not in names_in(file)] == []
+    assert [f"{file}::{name}" for file, name in named if name not in is_attack_by_name(file)] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:60])
+def test_each_claim_names_a_test_that_performs_an_attack(row: str) -> None:
+    attacks = [name for file, name in NAMED.findall(row) if is_attack_by_name(file).get(name)]
+    is_listed = row.removeprefix("| ").startswith(WITHOUT_ATTACK)
+    assert bool(attacks) is not is_listed, "mark a test of an attack, or correct WITHOUT_ATTACK"
 
 
 def test_each_section_says_what_is_not_defended() -> None:

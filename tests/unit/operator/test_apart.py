@@ -48,6 +48,7 @@ def pods_of(world: World, uid: str) -> int:
     return sum(pod["metadata"]["labels"][names.LABEL_JOB_UID] == uid for pod in world.api.of_kind("Pod"))
 
 
+@pytest.mark.attack("C3", "a node that looks for the key of a job in the pods of another one", before="refused, too")
 async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: World) -> None:
     world.apply_job()
     apply_other(world)
@@ -68,6 +69,7 @@ async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: 
     assert mounted == {("llm", "llm-job-uid-membership"), ("other", "other-other-uid-membership")}
 
 
+@pytest.mark.attack("A1", "a job over which the operator has a bug", before="refused, too")
 async def test_a_job_whose_passes_fail_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, failed = planner.reconcile, []
 
@@ -85,6 +87,7 @@ async def test_a_job_whose_passes_fail_holds_up_no_other(world: World, monkeypat
     assert pods_of(world, "other-uid") == 0
 
 
+@pytest.mark.attack("A1", "a TrainingJob that cannot be read", before="refused, too")
 async def test_nor_does_one_that_cannot_be_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.apply_job()
     apply_other(world, replicatedJobs="none of what the CRD lets through")

@@ -6,6 +6,8 @@ import asyncio
 import copy
 from typing import Any
 
+import pytest
+
 from tests.unit.operator.fake_api import Raw
 from tests.unit.operator.given import TEMPLATE
 from tests.unit.operator.test_worker import SERVICE, FakeLink, World, at_work, links, virtual, without_launcher, world
@@ -43,6 +45,7 @@ async def settled(world: World) -> None:
     await asyncio.sleep(60.0)
 
 
+@pytest.mark.attack("B4", "copies a Job of a TrainingJob, and has the copy fail", before="refused, too")
 @in_virtual_time
 async def test_a_job_is_not_failed_by_a_failed_copy_of_one_of_its_jobs(world: World):
     # given a job whose Jobs run
@@ -83,6 +86,7 @@ async def test_a_copy_of_a_job_is_not_deleted_when_the_job_has_ended(world: Worl
     assert writes(world, f"{JOBS}/my-debug2") == []
 
 
+@pytest.mark.attack("B4", "copies a pod of a job, with all of its labels", before="refused, too")
 @in_virtual_time
 async def test_a_copy_of_a_pod_neither_counts_as_a_spare_nor_ends_the_job(world: World):
     # given a job with two pods
@@ -102,6 +106,7 @@ async def test_a_copy_of_a_pod_neither_counts_as_a_spare_nor_ends_the_job(world:
     assert writes(world, f"{PODS}/debug") == []
 
 
+@pytest.mark.attack("B4", "copies the Service of a job's coordinator", before="refused, too")
 async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(world: World, links: list[FakeLink]):
     # given a Service that has been replaced by a copy of itself, which nobody owns
     world.apply_job()

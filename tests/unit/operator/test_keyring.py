@@ -45,6 +45,7 @@ def test_the_keys_of_a_master_secret_do_not_change() -> None:
     ]
 
 
+@pytest.mark.attack("C3", "a thief of a key that tries it on other jobs, pools and gateways", before="keys were random")
 def test_no_other_job_attempt_namespace_or_master_secret_has_the_same_key() -> None:
     keys = [
         RING.of_job("research", "uid", 0),

@@ -51,6 +51,7 @@ def attacked(world: World) -> World:
     return world
 
 
+@pytest.mark.attack("B4", "gives pods of another namespace the labels of a job", before="refused, too")
 @in_virtual_time
 async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_says_it_has_ended(attacked: World):
     attacked.apply_job()
@@ -80,6 +81,11 @@ async def test_the_key_of_a_job_is_derived_from_its_own_uid_and_namespace(attack
     assert [link.key for link in links] == [expected]
 
 
+@pytest.mark.attack(
+    "C3",
+    "an object in another namespace that names the uid of a job",
+    before="keys were random, and each in a Secret of the job's own namespace",
+)
 def test_an_injected_job_of_another_namespace_that_names_the_uid_of_a_job_gets_another_key():
     """Its uid is in the spec of its InjectedJob, and the API server does not check that."""
     assert KEYRING.of_job(ATTACKER, "job-uid", 0) != KEYRING.of_job("research", "job-uid", 0)

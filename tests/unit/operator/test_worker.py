@@ -414,6 +414,7 @@ async def test_an_end_that_status_records_has_its_event_though_the_leader_could_
     assert len(events_of(world, "Completed")) == 1
 
 
+@pytest.mark.attack("B4", "creates a Service under the name of a job's", before="refused, too")
 @in_virtual_time
 async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(world: World):
     # given the name that the job needs is taken, perhaps by a job of the same name that was there before
@@ -549,6 +550,7 @@ async def test_a_new_leader_creates_pods_where_a_quota_refuses_a_secret_that_exi
     assert world.condition("Blocked") == ("False", "")
 
 
+@pytest.mark.attack("C3", "deletes the Secret for which the pods of a job wait", before="refused, too")
 @in_virtual_time
 async def test_a_secret_that_pods_wait_for_is_created_again_every_30_s(world: World):
     # given a job whose pods wait on their nodes, because somebody has deleted their Secret
@@ -568,6 +570,9 @@ async def test_a_secret_that_pods_wait_for_is_created_again_every_30_s(world: Wo
     assert set(secret_calls(world)) == {("POST", NAME)}
 
 
+@pytest.mark.attack(
+    "C3", "a thief of a job's key in the next attempt of the job", before="all attempts of a job had one key"
+)
 @pytest.mark.usefixtures("links")
 @in_virtual_time
 async def test_the_secret_of_an_attempt_goes_with_it_and_the_next_one_has_another_key(world: World):

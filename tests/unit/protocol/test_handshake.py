@@ -158,6 +158,11 @@ def test_a_hello_of_the_operator_shows_the_role_and_the_job_and_no_more() -> Non
     assert IP.encode() not in sent
 
 
+@pytest.mark.attack(
+    "C2",
+    "a thief of the membership key that reads a recorded session of the operator",
+    before="messages were not encrypted",
+)
 @pytest.mark.parametrize("role", OPERATORS)
 def test_a_thief_of_the_key_cannot_read_a_recorded_session_of_the_operator(role: Role) -> None:
     # given a recorded session of the operator, and the key, which was stolen later

@@ -210,6 +210,7 @@ async def test_a_server_that_is_gone_is_found_by_a_request_too() -> None:
         assert (await site.state())["state"] == "Uncertain"
 
 
+@pytest.mark.attack("C1", "a stranger that tells a gateway of an update of weights", before="refused, too")
 @in_virtual_time
 async def test_only_who_has_the_token_may_tell_of_updates() -> None:
     async with guarded() as site:

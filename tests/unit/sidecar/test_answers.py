@@ -42,6 +42,7 @@ def made_up() -> Answer:
     return Called(OTHER_KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1").answer(caller(key=OTHER_KEY).hello)[0]
 
 
+@pytest.mark.attack("C1", "poses as a coordinator without the key", before="refused, too")
 async def test_a_coordinator_that_does_not_know_the_key_is_not_believed(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -164,6 +164,7 @@ async def test_garbage_of_a_stranger_ends_its_connection(
 OF_A_MEMBER = {name: text for name, text in FRAMES.items() if not name.endswith("-in-a-hello")}  # no message of its
 
 
+@pytest.mark.attack("D1", "a member that sends garbage", before="refused, too")
 @pytest.mark.parametrize("text", OF_A_MEMBER.values(), ids=OF_A_MEMBER)
 async def test_garbage_of_a_member_ends_its_connection(
     served: Served, text: bytes, caplog: pytest.LogCaptureFixture
@@ -210,6 +211,7 @@ async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: Ser
 # A slow reader
 
 
+@pytest.mark.attack("D1", "a member that does not read", before="refused, too")
 async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
     served: Served, healthy: Healthy, caplog: pytest.LogCaptureFixture
 ) -> None:

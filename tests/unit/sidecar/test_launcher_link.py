@@ -199,6 +199,7 @@ async def test_messages_go_both_ways_in_their_order(heard: Heard, launcher: Laun
     assert launcher.taken == [StopWorkers("a"), StopWorkers("b"), DropSocket()]
 
 
+@pytest.mark.attack("C4", "a process of the pod that sends garbage to its sidecar's socket", before="refused, too")
 async def test_who_does_not_say_hello_first_is_no_launcher(heard: Heard, launcher: Launcher, connect: Connect) -> None:
     stranger = connect()
     stranger.send(NextPort(666))

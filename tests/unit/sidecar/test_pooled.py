@@ -303,6 +303,7 @@ async def test_a_spare_at_an_address_that_another_pod_has_left_gets_no_order_of_
     assert await adopt(intent(spare), KEYS) == ""
 
 
+@pytest.mark.attack("C1", "a caller without the pool's key that gives orders to its spares", before="refused, too")
 @pytest.mark.parametrize(
     "as_caller",
     [

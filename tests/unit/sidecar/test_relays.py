@@ -179,6 +179,7 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
     assert served.hall.links == []
 
 
+@pytest.mark.attack("C1", "sends a recorded session again", before="refused, too")
 async def test_a_recorded_session_does_not_let_anybody_in_again(served: Served) -> None:
     # given everything that a member has sent in its session
     async with joined(served) as it:

@@ -83,6 +83,7 @@ async def sent_without_the_key(link: Socket, as_caller: Caller) -> bool:
     return await closed_by_server(link)
 
 
+@pytest.mark.attack("C1", "a caller that joins a job without its key", before="refused, too")
 async def test_a_wrong_key_is_refused_and_logged_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         async with served.upgraded() as link:
@@ -158,6 +159,7 @@ async def test_a_member_cannot_join_as_another_pod_than_in_its_handshake(
     assert warnings(caplog) == ["127.0.0.1 was turned away: it joins as pod 'uid-2' and is 'uid-1'"]
 
 
+@pytest.mark.attack("C1", "a caller that sends something else than a Hello first", before="refused, too")
 @pytest.mark.parametrize(
     "first",
     [wire.encode(Answer("AAAA")), join(), '{"type":"FromTheFuture"}', ""],
@@ -180,6 +182,7 @@ async def test_the_first_message_of_a_session_must_be_empty(served: Served) -> N
     assert len(served.hall.links) == 1
 
 
+@pytest.mark.attack("C1", "a caller that asks a sidecar of which job it is", before="refused, too")
 async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served: Served) -> None:
     async with served.upgraded() as link:
         await link.send_str(wire.encode(caller(job="another-job").hello))

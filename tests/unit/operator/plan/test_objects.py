@@ -91,6 +91,9 @@ def test_the_secret_has_the_attempts_key_and_the_operators_public_key_and_never_
     assert secret["immutable"] is True
 
 
+@pytest.mark.attack(
+    "C3", "a thief of a job's key in the next attempt of the job", before="all attempts of a job had one key"
+)
 def test_each_attempt_has_a_secret_and_a_key_of_its_own():
     made = {**planned(**NOTHING), **planned(job=restarted(SECOND), **NOTHING)}
     made |= planned(job=restarted(THIRD), **NOTHING)

@@ -41,6 +41,7 @@ def test_a_grant_stores_no_electorate() -> None:
     assert voter.vow.electorate == VOW.electorate
 
 
+@pytest.mark.attack("C1", "a coordinator that was replaced, and goes on commanding", before="refused, too")
 def test_an_older_office_is_not_followed() -> None:
     voter = Voter(Vow(O2))
     assert not voter.follow(O1)

@@ -91,6 +91,7 @@ def told(namespace: str, *offences: Offence) -> str:
     return offenders(remembered(*offences), NODES, NOW).of(namespace).get("n1", "")
 
 
+@pytest.mark.attack("B1", "kills the workers of its own jobs on a node, again and again", before="refused, too")
 def test_kills_in_one_namespace_make_no_node_avoided_for_the_jobs_of_another():
     kills = [offence(job=job, namespace=TESTS) for job in "abcdef"]
     assert told(TESTS, *kills) != ""
