@@ -491,6 +491,17 @@ def test_a_leave_is_announced_once_and_again_on_every_new_link() -> None:
     assert join.message.leaving == leaving.message
 
 
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_join_reports_whether_the_machine_of_the_former_coordinator_stopped_responding(silent: bool) -> None:
+    # given a member whose connection to its coordinator ends, closed by a kernel or not
+    driven = running()
+    driven.do(e.LinkDown(silent))
+    # when it calls another one
+    (join,) = driven.do(e.LinkUp(e.SERVICE))
+    # then its Join says so
+    assert join.message.disconnected_silently is silent
+
+
 def told_by_a_worker(token: RoundToken, fresh: int = 2) -> m.Replicas:
     return m.Replicas(token, 0, fresh, 0, 0, "step-1")
 
