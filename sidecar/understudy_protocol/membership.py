@@ -151,6 +151,7 @@ class Estate:
     token: RoundToken = NO_ROUND  # the round of the seats
     seats: tuple[Seat, ...] = ()
     stepped: RoundToken = NO_ROUND  # the newest round that has made a step
+    silent: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent
 
 
 @dataclass(frozen=True)

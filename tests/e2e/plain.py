@@ -177,6 +177,15 @@ class PlainJob:
         wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
 
 
+def alive(job: PlainJob) -> list[Raw]:
+    """The job's pods that have not ended and are not being deleted."""
+    return [
+        pod
+        for pod in job.pods()
+        if pod["status"]["phase"] not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
 def steps_in(text: str) -> list[Step]:
     """The steps that a worker's file names."""
     return [Step(token_of(token), float(at)) for token, at in map(str.split, text.splitlines())]

@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +15,12 @@ from tests.cluster import Cluster
 from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
-from tests.e2e.plain import PlainJob
+from tests.e2e.plain import PlainJob, alive
 from tests.e2e.training import GROUP_RANK, Raw
 from tests.e2e.truth import unix
 from tests.e2e.waiting import wait_until
 
+ESTABLISHED = "01"  # in /proc/net/tcp: proc_pid_net(5)
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -102,6 +105,24 @@ def coordinator_with_ranks(job: PlainJob) -> Raw:
     return coordinator(job)
 
 
+def move_others_away_from(lost: Raw, job: PlainJob) -> None:
+    """Delete the spare on this pod's node, if there is one: for the next one the killed pod's node is free.
+
+    The scheduler counted the killed pod when it placed the spare, if the kubelet had not reported its end yet.
+    """
+
+    def neighbors() -> list[str]:
+        """The names of the pods beside it."""
+        on_node = [pod["metadata"] for pod in alive(job) if pod["spec"]["nodeName"] == lost["spec"]["nodeName"]]
+        return [metadata["name"] for metadata in on_node if metadata["uid"] != lost["metadata"]["uid"]]
+
+    if there := neighbors():
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", *there, "--wait=true")
+        job.wait_until_whole()
+        job.wait_for_electorate()
+    assert not neighbors(), job.text()
+
+
 @pytest.mark.parametrize("job", [(3, 1)], indirect=True)
 def test_coordinator_with_ranks_killed_is_succeeded_and_replaced(job: PlainJob) -> None:
     # given a job of three pods and a spare, whose coordinator trains
@@ -115,8 +136,12 @@ def test_coordinator_with_ranks_killed_is_succeeded_and_replaced(job: PlainJob) 
 
 @pytest.mark.parametrize("job", [(3, 1)], indirect=True)
 def test_node_of_a_coordinator_with_ranks_powered_off_is_succeeded_and_replaced(job: PlainJob) -> None:
+    # given a job of three pods and a spare, whose coordinator trains, on a node without another of its pods
     lost = coordinator_with_ranks(job)
+    move_others_away_from(lost, job)
     before = job.status()
+    # when its node is powered off, then a majority is left: the new coordinator reports its loss, and a spare takes its
+    # ranks
     with compared(job, replace(fault_of(lost, "Node", "SpareSwap"), ended=lost["metadata"]["uid"])):
         job.cluster.power_off(lost["spec"]["nodeName"])
         elected(job, before)
@@ -139,14 +164,30 @@ def test_without_a_majority_the_operator_appoints(job: PlainJob) -> None:
     job.wait_until_whole()
 
 
+def connections(job: PlainJob, pod: Raw) -> set[str]:
+    """The addresses of the other pods of the job to which the kernel of this pod has established connections."""
+    pid = job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"])["understudy-sidecar"]
+    fields = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    remote = [int(field[2].partition(":")[0], 16) for field in fields if field[3] == ESTABLISHED]
+    peers = {str(IPv4Address(number.to_bytes(4, "little"))) for number in remote}
+    return peers & {
+        other["status"]["podIP"] for other in alive(job) if other["metadata"]["uid"] != pod["metadata"]["uid"]
+    }
+
+
 def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> None:
     before, workers, lost = job.status(), workers_of(job, actives(job)), coordinator(job)
+    assert len(connections(job, lost)) == 2
     with compared(job, None):
         job.cluster.partition(lost["spec"]["nodeName"])
         after = elected(job, before)
         assert after["round"] == before["round"]
         assert all(map(running, workers))
-        # and when its node is back there is one coordinator, and it is not the former one
+        # and when its node is back after its connections have timed out, then there is one coordinator, another one
+        # (if they had not, a reset connection would look to it like the end of that member's pod)
+        wait_until(
+            "it has lost its members", lambda: not connections(job, lost), 30, seen=lambda: connections(job, lost)
+        )
         job.cluster.restore(lost["spec"]["nodeName"])
         job.wait_until_whole()
     assert job.status()["coordinator"]["podUID"] != lost["metadata"]["uid"]

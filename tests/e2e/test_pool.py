@@ -18,7 +18,7 @@ from tests.e2e.compared import Comparison, compared, fault_of
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.objects import find, listed
-from tests.e2e.plain import PlainJob
+from tests.e2e.plain import PlainJob, alive
 from tests.e2e.pools import ANNOTATION_FROM_POD, LABEL_FROM_POOL, SharedPool, preferring
 from tests.e2e.training import CHECKOUT, Raw
 from tests.e2e.undisturbed import check_losses
@@ -83,14 +83,6 @@ def make_pool(cluster: Cluster, made: list[PlainJob | SharedPool], pool_name: st
         return pool
 
     return make
-
-
-def alive(job: PlainJob) -> list[Raw]:
-    return [
-        pod
-        for pod in job.pods()
-        if pod["status"]["phase"] not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
-    ]
 
 
 def runs_whole(status: Raw) -> bool:

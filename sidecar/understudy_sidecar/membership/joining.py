@@ -59,6 +59,7 @@ def on_apart(desk: Desk, member: Member, reason: str, now: float) -> None:
 
 def suspect(desk: Desk, member: Member, what: str, now: float) -> None:
     desk.roster.suspects[member.uid] = now
+    desk.inherit_later(now)  # if this coordinator steps down, the next one reports whether the node was lost
     desk.say(f"{member.name} on {member.node} {what}: a suspect")
 
 
@@ -92,6 +93,8 @@ def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now:
 
 def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> None:
     """A member came back on a new link before it counted as lost."""
+    if member.uid in desk.roster.suspects:
+        desk.inherit_later(now)
     desk.roster.relink(member, link)
     member.join, member.stepped, member.last_heard = join, join.stepped, now
     member.master_port, member.store_port = join.master_port, _store_port(join)

@@ -65,22 +65,23 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
     seats, holder = _known_seats(desk, former)
     names = {seat.pod_uid: seat for seat in seats}
+    silent = _silent(desk, holder)
+    silent_nodes = {seat.node for seat in seats if seat.pod_uid in silent}
     expected = desk.keeper.settled.voters | {seat.pod_uid for seat in seats if seat.group_rank not in former.seats}
     for uid in sorted(expected - desk.roster.members.keys()):
         seat = names.get(uid)
         name, node = (uid, "") if seat is None else (seat.pod_name, seat.node)
-        desk.lost[uid] = Lost(uid, name, node, Fault.POD, NOT_COME, now)
+        fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
+        desk.lost[uid] = Lost(uid, name, node, fault, NOT_COME, now)
     known = {entry.cause.pod for entry in desk.book.open}
     goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
     absent = [seat for seat in seats if seat.pod_uid not in desk.roster.members and seat.pod_name not in known]
     missing = [seat for seat in absent if seat.group_rank not in former.seats]
-    silent_nodes = {seat.node for seat in seats if seat.pod_uid == holder} if _was_silent(desk) else set()
     for seat in missing:
         coordinated = "it coordinated, and " if seat.pod_uid == holder else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
-        fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
-        faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
+        faults.open_fault(desk, desk.lost[seat.pod_uid].fault, cause, now, faults.LOST, at=at)
     if not missing and not goes_on:
         text = "the former coordinator was lost, and members of its round with it"
         faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
@@ -99,10 +100,16 @@ def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str
     return (desk.absent, "") if desk.absent_from == desk.token.round else ((), "")
 
 
-def _was_silent(desk: Desk) -> bool:
-    """Whether the former coordinator's machine stopped responding: no member saw its kernel close a connection."""
-    lost = [x.join for x in desk.roster.members.values() if x.join.disconnected_s is not None]
-    return bool(lost) and all(join.disconnected_silently for join in lost)
+def _silent(desk: Desk, holder: str) -> set[str]:
+    """The uids of the pods whose machines stopped responding, as the former coordinator and its members report.
+
+    The former coordinator's own did if no member saw its kernel close a connection.
+    """
+    found = set() if desk.former_estate is None else set(desk.former_estate.silent)
+    joins = [x.join for x in desk.roster.members.values() if x.join.disconnected_s is not None]
+    if joins and all(join.disconnected_silently for join in joins):
+        found.add(holder)
+    return found
 
 
 def _disconnected_at(desk: Desk, now: float) -> float:

@@ -107,6 +107,7 @@ def tell_estate(desk: Desk) -> None:
         desk.token,
         tuple(m.Seat(rank, x.uid, x.name, x.node) for rank, x in enumerate(desk.roster.active())),
         desk.stepped,
+        tuple(sorted(desk.roster.suspects)),
     )
     uids = [heir.pod_uid for heir in desk.heirs] + [desk.pod_uid]  # itself: its sidecar may crash alone
     members = (desk.roster.members.get(uid) for uid in uids)

@@ -228,6 +228,29 @@ def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with
     ]
 
 
+@pytest.mark.parametrize(("silent", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
+def test_a_pod_whose_connection_went_silent_before_its_coordinator_stepped_down_is_lost_with_its_node(
+    silent: bool, fault: Fault
+) -> None:
+    # given a coordinator of two pods that has lost the connection to one of them, and with it its majority
+    before = Driven(2)
+    before.join("active-0")
+    before.join("active-1")
+    before.later(1.0, "active-0", "active-1")
+    before.started("active-0", "active-1")
+    before.later(1.0, "active-0", "active-1")
+    if silent:
+        before.drop("active-1", silent=True)
+    before.later(1.0, "active-0")
+    snapshot = before.take("active-0", m.Estate)[-1]
+    # when the operator appoints the other pod
+    after = Driven(2, epoch=2, at_least_round=before.token.round, known=snapshot)
+    after.join("active-0", before.token, 0, WorkersState.FAILED, disconnected_s=3.0)
+    after.later(SETTLE_S + 1, "active-0")
+    # then the lost one is lost with its node, or as a pod if its connection was not silent
+    assert [(x.cause.pod, x.fault) for x in after.coordinator.snapshot().recoveries] == [("active-1", fault)]
+
+
 @pytest.mark.parametrize("appointed", [False, True])
 def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
     # given a round that has stepped, whose pods are all lost with their coordinator
