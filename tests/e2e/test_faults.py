@@ -2,16 +2,16 @@
 
 import os
 import signal
-from contextlib import suppress
-from typing import TextIO
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.acts import described, running, worker_pids
 from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
-from tests.e2e.plain import FAILING, STEP_FILE, MakeJob, PlainJob, steps_in
-from tests.e2e.training import GROUP_RANK, Raw
+from tests.e2e.plain import FAIL_FILE, FAILING, STEP_FILE, MakeJob, PlainJob, steps_in
+from tests.e2e.training import Raw
 from tests.e2e.truth import Steps, is_open, pauses, unix
 from tests.e2e.waiting import wait_until
 
@@ -32,11 +32,14 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
     job = make_job("failing", script=FAILING)
     job.apply(recovery={"inPlace": {"maxRestarts": 2}})
     # then it is restarted in place, on another pod, and then no more: the job fails, and says which rank it was
-    report = wait_until("rank 0 has stepped", lambda: step_report(job, rank=0), 60, seen=job.text)
-    assert report is not None
-    with report:
+    trainers = wait_until("all pods run", lambda: trainer_pids(job, 3), 60, seen=job.text)
+    paths = wait_until("both ranks have stepped", lambda: have_stepped(trainers, 2), 60, seen=job.text)
+    with ExitStack() as files:
+        reports = [files.enter_context(path.open()) for path in paths]  # an open file outlives its container
+        for pid in trainers:
+            Path(f"/proc/{pid}/root{FAIL_FILE}").touch()
         status = job.wait_for("the job has failed", lambda s: s.get("terminalState") == "Failed")
-        steps = {"rank 0": steps_in(report.read())}
+        steps = {report.name: steps_in(report.read()) for report in reports}
     assert status["phase"] == "Failed"
     assert status["recoveriesByStrategy"]["inPlace"] >= 1
     assert status["recoveriesByStrategy"]["spareSwap"] == 1
@@ -50,7 +53,7 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
         pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
         for pod in job.pods()
     }
-    # and each entry names the pod and the node of its time, the exit code, and for how long rank 0 paused
+    # and each entry names the pod and the node of its time, the exit code, and for how long one of the actives paused
     nodes = {
         pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job.pods() if codes[pod["metadata"]["name"]] == 7
     }
@@ -59,19 +62,22 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
     assert sorted(codes.values()) == [7, *[81] * (len(codes) - 1)]
 
 
-def step_report(job: PlainJob, rank: int) -> TextIO | None:
-    """The open step file of the pod of that rank, which can be read after the pod has ended; None before a step."""
-    for pod in job.pods():
-        if pod["metadata"].get("annotations", {}).get(GROUP_RANK) != str(rank):
-            continue
-        pid = job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"]).get("trainer", 0)
-        with suppress(OSError):
-            return open(f"/proc/{pid}/root{STEP_FILE}")
-    return None
+def trainer_pids(job: PlainJob, pods: int) -> list[int]:
+    """Of the containers of all pods of the job; none until there are so many."""
+    names = [pod["metadata"]["name"] for pod in job.pods()]
+    pids = [job.cluster.container_pids(NAMESPACE, name).get("trainer", 0) for name in names]
+    return pids if len(pids) == pods and all(pids) else []
+
+
+def have_stepped(trainers: list[int], ranks: int) -> list[Path]:
+    """The step files of these containers; none until there are so many."""
+    paths = [Path(f"/proc/{pid}/root{STEP_FILE}") for pid in trainers]
+    found = [path for path in paths if path.exists()]
+    return found if len(found) == ranks else []
 
 
 def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
-    """Compare the entries of status with the pods whose worker exited 7, by name and node, and with rank 0's steps."""
+    """Compare the entries with the pods whose worker exited 7, by name and node, and with the steps of the actives."""
     entries = status["recoveries"]
     for entry in entries:
         cause = entry["cause"]
@@ -79,7 +85,8 @@ def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
         assert nodes[cause["pod"]] == cause["node"], (entry, nodes)
         if is_open(entry):
             continue
-        (pause,) = pauses(steps, unix(entry["detectedAt"]))
+        found = pauses(steps, unix(entry["detectedAt"]))
+        pause = min(found, key=lambda one: abs(one.seconds - entry["seconds"]))
         assert abs(entry["seconds"] - pause.seconds) <= pause.allowed_s, (entry, pause)
         assert abs(unix(entry["resumedAt"]) - pause.first) <= pause.allowed_s, (entry, pause)
     assert {entry["cause"]["pod"] for entry in entries} == nodes.keys()
