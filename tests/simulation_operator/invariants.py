@@ -13,7 +13,7 @@ from tests.simulation_operator.client import Process
 from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
-from understudy_operator.observe.store import Kind, Owner, owners_of
+from understudy_operator.observe.store import Kind, Owner, key_of, owners_of, pool_key_of
 from understudy_operator.plan.jobset import keys
 from understudy_protocol import pod as names
 
@@ -59,6 +59,13 @@ def what_is_wrong(world: World, faults: int) -> Iterator[Wrong]:
 def _concerned(world: World) -> set[tuple[Kind, Owner]]:
     """Whom the objects that are there concern, by kind: also a pool that is gone, while a job's pod has its place."""
     return {(kind, owner) for kind in Kind for raw in world.server.of(kind.value) for owner in owners_of(kind, raw)}
+
+
+def _indexed(world: World) -> int:
+    """The keys of the store's indexes: namespaces, kinds in namespaces, and the pools that pods name."""
+    namespaces = {(kind, key_of(raw)[0]) for kind in Kind for raw in world.server.of(kind.value)}
+    pools = {pool_key_of(raw) for raw in world.server.of(Kind.POD.value)} - {None}
+    return len({namespace for _, namespace in namespaces}) + len(namespaces) + len(pools)
 
 
 def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
@@ -144,7 +151,8 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
-    if size > objects + len(_concerned(world)):  # at rest nothing has been removed since the last list
+    # at rest nothing has been removed since the last list
+    if size > objects + len(_concerned(world)) + _indexed(world):
         yield Wrong(Rule.THE_STORE_IS_BOUNDED, f"{process.name} keeps {size} entries for {objects} objects")
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:
