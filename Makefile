@@ -61,8 +61,9 @@ integration: tools  ## CRD and operator against real API servers, one for each o
 	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
 
-integration-kubernetes:  ## integration against the other versions of Kubernetes in tests/cluster/kubernetes-*; not part of test
+integration-kubernetes: tools  ## integration against the other versions of Kubernetes in tests/cluster/kubernetes-*; not part of test
 	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.integration.cert_manager
 	code=0; for version in $(patsubst tests/cluster/kubernetes-%,%,$(wildcard tests/cluster/kubernetes-*)); do \
 	  export UNDERSTUDY_KUBERNETES=$$version; \
 	  $(PY) -m tests.cluster.other_kubernetes && $(PY) -m pytest -q --junitxml build/junit/$@-$$version.xml \
