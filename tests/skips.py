@@ -25,7 +25,7 @@ PERMITTED = (
         "tests/unit/launcher/test_device_check.py::test_a_spare_that_was_given_a_device_and_sees_none_is_not_ready",
         "this machine has a device",
     ),
-    # The Python of users' images; a machine has some of them.
+    # The Python of users' images; a machine has some of them. `make pythons` installs all, and skips none.
     PermittedSkip("tests/unit/launcher/test_stub.py::test_it_runs_on_the_image_s_python[", r"no Python 3\.\d+ here"),
     # Rights that only root has, and a container of root's may lack.
     PermittedSkip("tests/unit/launcher/test_launcher_process.py::", "no right to make a PID namespace"),
