@@ -5,6 +5,8 @@ export GOGC ?= 400
 CACHE := $(or $(UNDERSTUDY_CACHE),$(HOME)/.cache/understudy)
 #: pytest with a JUnit file named after the target; `make test` reads the slowest tests from these files.
 PYTEST = $(PY) -m pytest -q --junitxml build/junit/$@.xml
+#: The oldest that pyproject.toml permits, and the newest. The other tests have that of tests/cluster/torch_install.py.
+TORCHES := 2.6.0 2.15.0
 .DEFAULT_GOAL := help
 # Every target is a command: none names a file.
 .PHONY: $(shell awk -F: '/^[a-z0-9-]+:.*## /{print $$1}' $(MAKEFILE_LIST))
@@ -61,8 +63,9 @@ integration: tools  ## CRD and operator against real API servers, one for each o
 	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n $(or $(WORKERS),4) --dist loadfile --timeout 180 tests/integration
 
-integration-kubernetes:  ## integration against the other versions of Kubernetes in tests/cluster/kubernetes-*; not part of test
+integration-kubernetes: tools  ## integration against the other versions of Kubernetes in tests/cluster/kubernetes-*; not part of test
 	$(PY) -m tests.cluster binaries
+	$(PY) -m tests.integration.cert_manager
 	code=0; for version in $(patsubst tests/cluster/kubernetes-%,%,$(wildcard tests/cluster/kubernetes-*)); do \
 	  export UNDERSTUDY_KUBERNETES=$$version; \
 	  $(PY) -m tests.cluster.other_kubernetes && $(PY) -m pytest -q --junitxml build/junit/$@-$$version.xml \
@@ -116,8 +119,14 @@ nightly:  ## what is left out of unit and torchrun in `make test`: like cases
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m nightly tests/unit tests/torchrun
 
-pythons:  ## the launcher's process tests with Python 3.9 to 3.13, found on PATH or installed by uv into the cache; not part of test
+pythons:  ## the launcher's process tests with Python 3.9 to 3.13, of PATH or pyenv, or installed by uv into the cache; not part of test
 	$(PY) -m tests.pythons
+
+torches:  ## torchrun's and rollout's tests with the oldest torch that is supported and the newest, installed into the cache (10 GB); not part of test
+	code=0; for version in $(TORCHES); do \
+	  export UNDERSTUDY_TORCH=$$version; \
+	  $(PY) -m tests.cluster torch && $(PY) -m pytest -q --junitxml build/junit/$@-$$version.xml -n 2 tests/torchrun tests/rollout || code=1; \
+	done; exit $$code
 
 e2e-kills:  ## the operator is killed 50 times in the middle of claims on a pool, of each kind: twenty minutes
 	UNDERSTUDY_KILLS=50 $(PYTEST) tests/e2e/test_pool.py -k no_kill

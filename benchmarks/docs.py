@@ -75,10 +75,10 @@ def rewritten(page: str, results: Path, archived: Mapping[str, Archived]) -> str
 def _table(match: re.Match[str], results: Path, archived: Mapping[str, Archived]) -> str:
     name, kind = match["name"], match["kind"]
     if of_results := _OF_RESULTS.get((name, kind)):
-        file, rows = of_results
-        return (
-            f"{match[1]}{tables.markdown(rows(results / file))}\n{match[4]}" if (results / file).exists() else match[0]
-        )
+        file, command, rows = of_results
+        if not (results / file).exists():
+            return f"{match[1]}None yet: `{command}` writes benchmarks/results/{file}.\n{match[4]}"
+        return f"{match[1]}{tables.markdown(rows(results / file))}\n{match[4]}"
     make = _KINDS.get(kind)
     if make is None or name not in GOALS:
         known = ", ".join(f"{some}:{kind}" for some in GOALS for kind in _KINDS)
@@ -138,11 +138,12 @@ _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
     "machine": _machine,
     "headline": _headline,
 }
-_OF_RESULTS: dict[tuple[str, str], tuple[str, Callable[[Path], Sequence[tables.Row]]]] = {
-    ("simulation", "nights"): ("nights.json", lambda file: night_rows(read_nights(file))),
-    ("soak", "run"): ("soak.json", lambda file: run_rows(json.loads(file.read_text()))),
-    ("soak", "faults"): ("soak.json", lambda file: fault_rows(json.loads(file.read_text()))),
-    ("soak", "checks"): ("soak.json", lambda file: check_rows(json.loads(file.read_text()))),
+#: By marker: the file, the command that writes it, and the rows.
+_OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tables.Row]]]] = {
+    ("simulation", "nights"): ("nights.json", "make test-all", lambda file: night_rows(read_nights(file))),
+    ("soak", "run"): ("soak.json", "make soak", lambda file: run_rows(json.loads(file.read_text()))),
+    ("soak", "faults"): ("soak.json", "make soak", lambda file: fault_rows(json.loads(file.read_text()))),
+    ("soak", "checks"): ("soak.json", "make soak", lambda file: check_rows(json.loads(file.read_text()))),
 }
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from tests.cluster.commands import Progress, follow, run
 from tests.cluster.failures import CommandFailed
 from tests.cluster.paths import Paths
-from tests.cluster.torch_install import PYTHON, ensure_torch
-from tests.cluster.torch_install import VERSION as TORCH_VERSION
+from tests.cluster.torch_install import PYTHON, ensure_torch, torch_version
 
 NVRX_VERSION = "0.7.0"
 WHEEL_SHA256 = "e0c646ccae211de81a4c2b5bb5cff96a5e12af1373fb0eb818a40716eef685ad"
@@ -35,7 +34,7 @@ NEEDS = (
     "setproctitle==1.3.8",
 )
 INSTALL_LIMIT_S = 600
-VERSIONS = {"NVRx": NVRX_VERSION, "torch": TORCH_VERSION}
+VERSIONS = {"NVRx": NVRX_VERSION, "torch": torch_version()}
 
 
 @dataclass(frozen=True)

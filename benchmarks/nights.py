@@ -1,19 +1,19 @@
 """Nights of simulation: benchmarks/results/nights.json has an entry for each run of seeds, appended by the run itself.
 
-Rules: an entry names the first seed and how many seeds ran, so anybody can repeat the night. A run that stops early
-records the seeds that have run. The file is committed; docs/benchmarks.md has its table (`make bench-docs`).
+Rules: an entry names the first seed and how many seeds ran, one after the other, so anybody can repeat the night. A run
+that stops early records the seeds that have run. The sum of a simulation counts each seed once, however many nights ran
+it. The file is committed; docs/benchmarks.md has its table (`make bench-docs`).
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+from benchmarks.report import commit
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,8 @@ def append_night(path: Path, night: Night) -> None:
 
 def night_of_now(simulation: str, first_seed: int, seeds: int, seconds: float, failed: Sequence[int]) -> Night:
     """The night that ends now, on this checkout's commit."""
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    )
     date = time.strftime("%Y-%m-%d", time.gmtime())
-    return Night(date, simulation, told.stdout.strip(), first_seed, seeds, round(seconds, 1), tuple(failed))
+    return Night(date, simulation, commit(), first_seed, seeds, round(seconds, 1), tuple(failed))
 
 
 def night_rows(nights: Sequence[Night]) -> list[tuple[str, ...]]:
@@ -64,6 +61,7 @@ def night_rows(nights: Sequence[Night]) -> list[tuple[str, ...]]:
     for name in sorted({x.simulation for x in nights}):
         own = [x for x in nights if x.simulation == name]
         total_minutes, total_failed = sum(x.seconds for x in own) / 60, sum(len(x.failed) for x in own)
-        sums = (f"{sum(x.seeds for x in own):,}", f"{total_minutes:.0f}", f"{total_failed}")
+        different = {seed for x in own for seed in range(x.first_seed, x.first_seed + x.seeds)}
+        sums = (f"{len(different):,}", f"{total_minutes:.0f}", f"{total_failed}")
         rows.append(("all", name, "", "", *sums))
     return rows

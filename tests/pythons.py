@@ -1,10 +1,11 @@
 """`make pythons`: the launcher's process tests with each Python that a trainer's image may have, on this machine.
 
-uv finds each version on PATH, or installs it into the cache. The tests run with the project's own Python, the launcher
-and its workers with the other one. A version that cannot be installed is a failure, never a skip.
+The tests run with the project's own Python, the launcher and its workers with the other one: one on PATH, of pyenv, or
+that uv installs into the cache. A version that cannot be installed is a failure, never a skip.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,31 +14,49 @@ from tests.cluster.paths import CHECKOUT, Paths
 
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 TESTS = "tests/unit/launcher"
+VARIABLE = "UNDERSTUDY_TRAINER_PYTHON"
 
 
-def python_of(version: str, folder: Path) -> str | None:
-    """The path of an interpreter, installed into the folder if there is none; None if that fails."""
-    env = {**os.environ, "UV_PYTHON_INSTALL_DIR": str(folder)}
-    uv = [sys.executable, "-m", "uv", "python"]
-    for command in (["find", "--no-project", version], ["install", version], ["find", "--no-project", version]):
-        done = subprocess.run([*uv, *command], env=env, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode == 0 and command[0] == "find":
-            return done.stdout.strip()
+def find_python(version: str) -> str | None:
+    """The path of an interpreter of that version that works: a shim of pyenv may not."""
+    candidates = [
+        shutil.which(f"python{version}"),
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
+        *_folder().glob(f"cpython-{version}.*/bin/python{version}"),
+    ]
+    for python in map(str, filter(None, candidates)):
+        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
     return None
+
+
+def install_python(version: str, folder: Path) -> None:
+    """If that fails, uv prints why."""
+    env = {**os.environ, "UV_PYTHON_INSTALL_DIR": str(folder)}
+    subprocess.run([sys.executable, "-m", "uv", "python", "install", version], env=env, check=False)
+
+
+def _folder() -> Path:
+    """Where uv installs what the machine lacks."""
+    return Paths.from_environment().cache / "pythons"
 
 
 def passes(version: str, python: str) -> bool:
     junit = f"--junitxml=build/junit/pythons-{version}.xml"
     command = [sys.executable, "-m", "pytest", "-q", junit, "-n", "2", "-m", "not nightly", TESTS]
-    env = {**os.environ, "UNDERSTUDY_TRAINER_PYTHON": python}
+    env = {**os.environ, VARIABLE: python}
     return subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode == 0
 
 
 def main() -> int:
+    found: dict[str, str | None] = {}
+    for version in VERSIONS:  # all of them first: tests of the launcher look for other versions, too
+        if find_python(version) is None:
+            install_python(version, _folder())
+        found[version] = find_python(version)
     failed = []
-    for version in VERSIONS:
-        python = python_of(version, Paths.from_environment().cache / "pythons")
-        print(f"Python {version}: {python or 'neither on PATH nor to be installed by uv'}", flush=True)
+    for version, python in found.items():
+        print(f"Python {version}: {python or 'not on PATH, not of pyenv, and uv could not install it'}", flush=True)
         if python is None or not passes(version, python):
             failed.append(version)
     print(f"make pythons: FAILED: {', '.join(failed)}" if failed else f"make pythons: passed: {', '.join(VERSIONS)}")

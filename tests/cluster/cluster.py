@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import faults, image_loading, images, logs
+from . import faults, image_loading, images, logs, torch_install
 from .api import Api
 from .binaries import NAME_SERVER, ensure_binaries, missing_programs
 from .cgroups import TREE, ControlGroup
@@ -31,7 +31,6 @@ from .oci_archive import ImageArchive
 from .paths import CHECKOUT, Paths
 from .processes import Processes
 from .status import ClusterStatus, NodeStatus
-from .torch_install import VERSION, ensure_torch
 from .unit_tools import ensure_unit_tools
 
 DEFAULT_NODES = 4
@@ -99,7 +98,7 @@ class Cluster:
         """Of "programs", "torch" and "images": what a first run still has to build or install into the cache."""
         missing = {
             "programs": bool(missing_programs(self._paths)),
-            "torch": not self._paths.torch(VERSION).exists(),
+            "torch": not torch_install.folder(self._paths).exists(),
             "images": not images.are_built(self._paths),
         }
         return [name for name, is_missing in missing.items() if is_missing]
@@ -272,7 +271,7 @@ class Cluster:
     @property
     def torch_path(self) -> Path:
         """The folder to mount read-only and put on PYTHONPATH. Raises ImageFailed before `install_torch`."""
-        folder = self._paths.torch(VERSION)
+        folder = torch_install.folder(self._paths)
         if not folder.exists():
             raise ImageFailed(f"torch is not in {folder} yet; run `cluster torch`, which takes one to two minutes")
         return folder
@@ -280,7 +279,7 @@ class Cluster:
     def install_torch(self) -> Path:
         """Install torch into the cache unless it is there; its folder."""
         with locked(self._paths.cache / "torch.lock", self._progress):
-            return ensure_torch(self._paths, self._progress)
+            return torch_install.ensure_torch(self._paths, self._progress)
 
     # -- inside
 

@@ -17,9 +17,19 @@ from .failures import CommandFailed, MissingTool
 from .paths import Paths
 
 VERSION = "2.13.0"
-PACKAGES = (f"torch=={VERSION}", "numpy")
+#: Names another version; `make torches` sets it.
+VARIABLE = "UNDERSTUDY_TORCH"
 PYTHON = "3.11"  # of the base image, Debian bookworm
 INSTALL_LIMIT_S = 1800
+
+
+def torch_version() -> str:
+    return os.environ.get(VARIABLE, VERSION)
+
+
+def folder(paths: Paths) -> Path:
+    """Where it is installed."""
+    return paths.torch(torch_version())
 
 
 def ensure_torch(paths: Paths, progress: Progress) -> Path:
@@ -28,18 +38,18 @@ def ensure_torch(paths: Paths, progress: Progress) -> Path:
     Raises MissingTool without a Python of the right minor version, CommandFailed when
     pip fails.
     """
-    target = paths.torch(VERSION)
+    target, packages = folder(paths), (f"torch=={torch_version()}", "numpy")
     if target.exists():
         return target
     python = torch_python()
-    for left in paths.cache.glob(f".torch-{VERSION}.*"):
+    for left in paths.cache.glob(f".{target.name}.*"):
         shutil.rmtree(left)
-    workshop = paths.cache / f".torch-{VERSION}.{os.getpid()}"
+    workshop = paths.cache / f".{target.name}.{os.getpid()}"
     unfinished, temporary = workshop / "installed", workshop / "temporary"
     temporary.mkdir(parents=True)
-    progress.say(f"installing {' and '.join(PACKAGES)}: 5 GB, one to two minutes")
+    progress.say(f"installing {' and '.join(packages)}: 5 GB, one to two minutes")
     follow(
-        [python, "-m", "pip", "install", "--no-input", "--no-cache-dir", "--target", unfinished, *PACKAGES],
+        [python, "-m", "pip", "install", "--no-input", "--no-cache-dir", "--target", unfinished, *packages],
         timeout_s=INSTALL_LIMIT_S,
         log=paths.cache / "torch-install.log",
         heartbeat=lambda: progress.say(f"  … {_gigabytes(workshop):.1f} GB written"),

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     print(f"{done} seeds in {seconds / 60:.1f} minutes: {60 * done / seconds:.0f} seeds per minute")
     if options.record:
         append_night(options.record, night_of_now("data plane", options.first_seed, done, seconds, failed))
-    for seed in failed:
+    for seed in failed[: options.most_failures]:
         case, violation = shrink(draw_case(seed))
         print(f"\nseed {seed}, its smallest case:\n{violation}\n{case}")
     print(f"{len(failed)} of {done} seeds break something" if failed else f"{options.seeds} seeds: no violation")
@@ -40,12 +40,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[int, list[int]]:
-    """How many seeds have run, and those that break something."""
+    """How many seeds have run, from the first one on without a gap, and those that break something."""
     failed: list[int] = []
     done, begun = 0, time.monotonic()
     said = begun
     with multiprocessing.Pool() as pool:
-        for size, broken in pool.imap_unordered(_batch, batches):
+        for size, broken in pool.imap(_batch, batches):
             done += size
             failed += broken
             for seed in broken:
@@ -57,7 +57,7 @@ def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[int, lis
             if len(failed) >= most_failures:
                 pool.terminate()
                 break
-    return done, sorted(failed)[:most_failures]
+    return done, sorted(failed)
 
 
 def _batch(seeds: range) -> tuple[int, list[int]]:

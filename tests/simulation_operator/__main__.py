@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     done, begun = 0, time.monotonic()
     said = begun
     with multiprocessing.Pool() as pool:
-        for size, broken in pool.imap_unordered(_batch, batches):
+        for size, broken in pool.imap(_batch, batches):  # in order, so that what has run is a range
             done += size
             failed |= broken
             for seed in broken:

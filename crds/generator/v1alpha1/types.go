@@ -428,7 +428,7 @@ type VolumeClaimPolicy struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
 	// +kubebuilder:validation:XValidation:rule="self.all(t, has(t.metadata) && has(t.metadata.name) && size(t.metadata.name) > 0)",message="volumeClaimPolicies[].templates[].metadata.name must be set: it names the volume, and the claim <name>-<job>"
-	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.metadata) || !has(t.metadata.namespace) || size(t.metadata.namespace) == 0)",message="volumeClaimPolicies[].templates[].metadata.namespace cannot be set, because claims are in the namespace of the TrainingJob: remove it"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.metadata) || !has(t.metadata.__namespace__) || size(t.metadata.__namespace__) == 0)",message="volumeClaimPolicies[].templates[].metadata.namespace cannot be set, because claims are in the namespace of the TrainingJob: remove it"
 	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.metadata) || !has(t.metadata.name) || self.exists_one(u, has(u.metadata) && has(u.metadata.name) && u.metadata.name == t.metadata.name))",message="volumeClaimPolicies[].templates[].metadata.name must be unique: rename one of the templates, or remove it"
 	Templates []corev1.PersistentVolumeClaim `json:"templates,omitempty"`
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from understudy_local import control, run_folder
 from understudy_protocol import pod
 
-#: Each rank tells its round's token and its address, then steps until the file `end` is there.
+#: Each rank writes a file named by its round's token and its rank, with the time of each step, until the file `end` is
+#: there.
 SCRIPT = """
 import os, time
 from pathlib import Path
@@ -25,12 +27,13 @@ from understudy_torch import step
 
 folder = Path(os.environ["TOLD"])
 names = ("RANK", "WORLD_SIZE", "UNDERSTUDY_ROUND", "MASTER_ADDR")
-(folder / f"{os.environ['UNDERSTUDY_ROUND']}-{os.environ['RANK']}").touch()
+times = (folder / f"{os.environ['UNDERSTUDY_ROUND']}-{os.environ['RANK']}").open("w", buffering=1)
 print("rank", os.environ["RANK"], "trains", flush=True)
 number = 0
 while not (folder / "end").exists():
     number += 1
     step(number)
+    print(time.time(), file=times)
     time.sleep(0.02)
 """
 #: The same, with a child that has a session of its own, and one that does not.
@@ -43,6 +46,7 @@ for own_session in (False, True):
     + SCRIPT
 )
 LIMIT_S = 40.0
+ALLOWED_S = 0.1  # between a step, and the time that the script writes of it on a busy machine
 UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
 
 
@@ -94,6 +98,26 @@ class Run:
         self.wait_for(started, f"a round above {above} with {ranks} ranks")
         return max(found)
 
+    def pauses(self, number: int, nproc: int) -> list[float]:
+        """How long the training of each pod stood still before that round, by the times that its ranks wrote."""
+        before, after = self._step_times(number - 1, nproc), self._step_times(number, nproc)
+        return [min(after[pod]) - max(before[pod]) for pod in before.keys() & after.keys()]
+
+    def _step_times(self, number: int, nproc: int) -> dict[int, list[float]]:
+        """By the number of the pod."""
+        found: dict[int, list[float]] = {}
+        for file in self.told.glob(f"*.{number}-*"):
+            rank = int(file.name.partition("-")[2])
+            found.setdefault(rank // nproc, []).extend(map(float, file.read_text().split()))
+        return found
+
+    def reports(self, strategy: str, number: int, nproc: int) -> None:
+        """Wait for the recovery's line, and compare its seconds with the pauses of the pods."""
+        self.says(f"Recovered: {strategy} in ")
+        (said,) = re.findall(rf"Recovered: {strategy} in (\S+) s, round {number}:", self.log.read_text())
+        pauses = self.pauses(number, nproc)
+        assert any(abs(float(said) - pause) <= max(ALLOWED_S, 0.1 * pause) for pause in pauses), (said, pauses)
+
     def says(self, text: str) -> None:
         self.wait_for(lambda: text in self.log.read_text(), f"it says {text!r}")
 
@@ -140,10 +164,10 @@ def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(s
     number = run.round_of(4, above=-1)
     assert "killed the worker of rank 3" in run.kills("3")
     number = run.round_of(4, above=number)
-    run.says("Recovered: InPlace")
+    run.reports("InPlace", number, nproc=2)
     assert "killed all processes of node-1" in run.kills("node-1")
     number = run.round_of(4, above=number)
-    run.says("Recovered: SpareSwap")
+    run.reports("SpareSwap", number, nproc=2)
     # The spare of the start coordinates, and has the ranks of node-1 now. A new spare is on its way to that node: with
     # it members elect the next coordinator, before that the plan appoints one.
     assert "killed all processes of node-2" in run.kills("node-2")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,8 +11,9 @@ import time
 import pytest
 
 from benchmarks.rendezvous.network import HERE, further_address, nodes
+from tests.unit.sidecar.silent_network import may_lay_cables
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and `ip`")
+needs_root = pytest.mark.skipif(not may_lay_cables(), reason="no right to make a network namespace")
 LIMIT_S = 20.0
 _CALLS = """
 import socket, sys, threading

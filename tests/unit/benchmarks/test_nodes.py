@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.nodes import CASES, PODS, Cluster, Raw, at_rest, change_nodes, measure
+from benchmarks.nodes import CASES, Cluster, Raw, at_rest, change_nodes, measure
 from benchmarks.records import Sample, sum_up
 
-JOBS, NODES, LIMIT_S = 3, 40, 20.0
+JOBS, NODES, PODS, LIMIT_S = 3, 40, 10, 20.0
 
 
 async def test_every_run_of_each_case_is_a_sample() -> None:

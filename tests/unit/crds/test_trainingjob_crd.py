@@ -1,6 +1,7 @@
 """What must hold of crds/trainingjobs.yaml, read as a file. tests/integration/test_crd.py asks an API server."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ JOB_SPEC = "spec.replicatedJobs[].template.spec"
 POD_SPEC = f"{JOB_SPEC}.template.spec"
 CLAIM = "spec.volumeClaimPolicies[].templates[]"
 FEWEST_WORDS = 8  # of a message that names a field and the mend
+#: Of CEL's syntax, as k8s.io/apiserver/pkg/cel/escaping.go lists them.
+RESERVED = (
+    "true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return|var|void"
+    "|while"
+)
 
 # Fields of a Pod that are a number or a string, wherever they stand.
 NUMBER_OR_STRING = {
@@ -140,6 +146,28 @@ def test_every_rule_has_a_message_that_names_a_field_and_the_mend(fields: dict[s
     # then each says in words what is wrong and what to do
     assert len(rules) >= 15
     assert [rule["rule"] for rule in rules if len(rule.get("message", "").split()) < FEWEST_WORDS] == []
+
+
+def reserved_words(rule: str) -> list[str]:
+    """The fields that a rule selects by a reserved word."""
+    return re.findall(rf"\.({RESERVED})\b", re.sub(r"'[^']*'", "''", rule))
+
+
+def test_a_reserved_word_is_found_in_a_rule_unless_it_is_escaped() -> None:
+    assert reserved_words("size(t.metadata.namespace) == 0") == ["namespace"]
+    assert reserved_words("size(t.metadata.__namespace__) == 0 && self.format == 'a.namespace'") == []
+
+
+@pytest.mark.parametrize("plural", ["trainingjobs", "hotsparepools", "injectedjobs"])
+def test_rules_escape_the_fields_whose_names_are_reserved_words(plural: str) -> None:
+    # given an API server as old as 1.30, which knows the field namespace as __namespace__ only and else refuses the CRD
+    crd = yaml.safe_load(CRD_FILE.with_stem(plural).read_text(encoding="utf-8"))
+    (version,) = crd["spec"]["versions"]
+    schemas = dict(walk("", version["schema"]["openAPIV3Schema"]))
+    rules = [rule["rule"] for schema in schemas.values() for rule in schema.get("x-kubernetes-validations", ())]
+    assert rules
+    # then no rule selects such a field by its name
+    assert {rule: words for rule in rules if (words := reserved_words(rule))} == {}
 
 
 def test_an_unknown_field_is_kept_below_the_pods_spec_and_nowhere_else(fields: dict[str, Schema]) -> None:

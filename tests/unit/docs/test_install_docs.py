@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.chart_values import CHART, PAGE, Value, ValuesError, main, pod_spec, read_values, schema_of, tables
+from scripts.chart_values import CHART, PAGE, ROOT, Value, ValuesError, main, pod_spec, read_values, schema_of, tables
+from tests.cluster.binaries import kubernetes_version
+from tests.cluster.other_kubernetes import versions
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -110,3 +112,19 @@ def test_what_the_commands_of_the_page_set_are_values() -> None:
 
 def test_the_commands_of_the_page_are_helms_and_kubectls() -> None:
     assert {words[0] for words in commands()} == {"helm", "kubectl"}
+
+
+def test_chart_and_pages_state_the_versions_of_kubernetes_that_tests_run() -> None:
+    # given the versions whose programs tests run: their Go modules are in tests/cluster
+    local_cluster = kubernetes_version().rpartition(".")[0]
+    assert [*versions(), local_cluster] == ["1.30", "1.33", "1.36"]
+    # then the chart refuses older ones, and the pages state the same range
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["kubeVersion"] == ">=1.30.0-0"
+    page, readme = (" ".join(file.read_text(encoding="utf-8").split()) for file in (PAGE, ROOT / "README.md"))
+    assert (
+        "Kubernetes 1.30 or newer. The integration tests run on 1.30, 1.33 and 1.36, the end-to-end tests on 1.36"
+        in page
+    )
+    assert "On a cluster that is already there (Kubernetes 1.30 or newer)" in readme
+    assert re.findall(r"Kubernetes 1\.(?!30)\d+", page + readme) == []
