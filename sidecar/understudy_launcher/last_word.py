@@ -1,8 +1,8 @@
 """Why a launcher has ended by itself, where the kubelet looks for it.
 
-A pool's spare that is of no use ends, and so does a pod that is to be replaced; its log goes with its pod. The status of
-its container stays, and the operator repeats it in the status of the pool or the job. If a worker has written a message
-there, that message stays.
+A pool's spare that is of no use ends, and so does a pod that is to be replaced; its log goes with its pod. The status
+of its container stays, and the operator repeats it in the status of the pool or the job. If a worker has written a
+message there, that message stays.
 """
 
 import os

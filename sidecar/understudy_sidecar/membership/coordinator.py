@@ -325,13 +325,14 @@ class Coordinator:
 
     def _on_phase(self, member: Member, message: "m.Ack | m.Started | m.Finished | m.WorkerFailed", now: float) -> None:
         desk = self.desk
+        if message.token == desk.token:  # also if the round has broken meanwhile
+            faults.acked(desk, member)
         if not desk.is_current(member, message.token):
             if isinstance(message, m.WorkerFailed):
                 escalation.failed_too(desk, member, message, now)
             if message.token == member.join.token and not isinstance(message, m.Ack):
                 joining.on_claimed_phase(desk, member, message)
             return
-        faults.acked(desk, member)
         match message:
             case m.Started():
                 faults.started(desk, member, now)
