@@ -155,7 +155,7 @@ def _never(*_: object) -> bool:
 
 def _replace_nameless(desk: Desk, former: FormerRound, now: float) -> None:
     """As if no heir were told which pods hold ranks."""
-    desk.former_estate, desk.absent_from = None, -1
+    desk.former_estate = desk.appointment = None
     replace_missing(desk, former, now)
 
 

@@ -119,7 +119,7 @@ class Coordinator:
         desk.state = State.WAITING if desk.first else State.SETTLING
         desk.may_come = frozenset(appoint.may_come)
         desk.book.counts.update(appoint.recoveries_by_strategy)
-        desk.former_estate, desk.absent, desk.absent_from = estate, appoint.absent, appoint.at_least_round
+        desk.former_estate, desk.appointment = estate, appoint
         if estate is not None:
             desk.stepped = estate.stepped
         return cls(desk)
